@@ -24,7 +24,7 @@ from benchmarks.rivals.by_hand import ByHand
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.evaluate.evaluation import summarise
 from edge_sdk_tools.evaluate.model import OutputMemory, Subject
 from edge_sdk_tools.evaluate.participants import choose_images, pair_up
@@ -131,11 +131,11 @@ def _figures(spec: ModelSpec, bundle: Bundle, models: Models, data: Path) -> tup
     return found, images
 
 
-def _carried(report: BuildReport) -> str:
+def _carried(report: BuildResult) -> str:
     """The recipe, or why there is none."""
     if report.fallback_reason is not None:
         return f"FP32 kept: {report.fallback_reason}"
-    return next(trial.recipe for trial in report.trials if trial.carried)
+    return next(one.recipe for one in report.candidates if one.chosen)
 
 
 def _show(found: Found) -> None:

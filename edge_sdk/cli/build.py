@@ -11,9 +11,8 @@ import click
 from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, points, points_of, warn
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.build.result import BuildReport
+    from edge_sdk_tools.build.result import BuildResult
 
-_NAMED = 3
 _MOST_VERSION = 2**53 - 1  # beyond it not every reader of JSON keeps every digit
 _GARBAGE_OBJECTS = 100_000
 _METRICS = {
@@ -101,7 +100,7 @@ def command(
         _show(report)
 
 
-def _show(report: BuildReport) -> None:
+def _show(report: BuildResult) -> None:
     from edge_sdk_tools.progress import print_table
 
     agreement = report.agreement
@@ -137,7 +136,7 @@ def _show(report: BuildReport) -> None:
         ),
         ("integer convolutions", "", f"{report.integer_mac_share:.1%}", ""),
     ]
-    for warning in _warnings(report):
+    for warning in report.warnings:
         warn(warning)
     title = f"{report.name} for {report.target}, measured on {agreement.images} images"
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
@@ -155,9 +154,10 @@ def _show(report: BuildReport) -> None:
         click.echo(f"{finished} came from an earlier build; --fresh does everything again")
     click.echo(folded(f"takes {report.input.text}"))
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"
-    click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms){replaced}")
-    board = report.board
-    if board is not None:
+    click.echo(
+        f"wrote {report.bundle} (version {report.version}, budget {report.verdict.latency_budget_ms:g} ms){replaced}"
+    )
+    for board in report.boards:
         said = f"{board.million_instructions:.0f} million instructions, {board.low_ms:.0f} to {board.high_ms:.0f} ms"
         click.echo(f"estimate for {board.core}, one thread: {said}")
     lowest, highest = report.onnxruntime
@@ -169,28 +169,27 @@ def _show(report: BuildReport) -> None:
         click.echo(f"      edge-sdk run {report.bundle} --trust KEY.pub --source 0 --mqtt mqtt://BROKER")
 
 
-def _show_trials(report: BuildReport) -> None:
+def _show_trials(report: BuildResult) -> None:
     from edge_sdk_tools.progress import print_table
 
-    if len(report.trials) > 1:
-        columns = ("recipe", report.trials[0].metric, "lost", "time", "holds")
+    if len(report.candidates) > 1:
         rows = [
             (
-                t.recipe,
-                f"{t.value:.1%}",
-                f"{t.drop_relative:.1%}",
-                f"{t.latency_ratio:.2f}x",
-                f"{'no' if t.problem else 'yes'}{', carried' if t.carried else ''}",
+                one.recipe,
+                points_of(one.change) if one.change else "",
+                f"{one.latency_ratio or 0:.2f}x",
+                f"{'yes' if one.held else 'no'}{', carried' if one.chosen else ''}",
             )
-            for t in report.trials
+            for one in report.candidates
         ]
-        print_table("INT8 recipes that were tried; lost and time against FP32", columns, rows)
+        columns = ("recipe", report.variants[0].metric, "time", "holds")
+        print_table("INT8 recipes that were tried; against FP32", columns, rows)
     if report.fallback_reason:
         click.secho("THE BUNDLE CARRIES FP32", bold=True)
         click.echo(folded(f"  because {report.fallback_reason}"))
 
 
-def _show_variants(report: BuildReport) -> None:
+def _show_variants(report: BuildResult) -> None:
     """Show all models of the bundle beside FP32 at model.toml's size, where there are several."""
     from edge_sdk_tools.progress import print_table
 
@@ -215,28 +214,3 @@ def _show_variants(report: BuildReport) -> None:
             click.echo(folded(f"{row.name} IS LEFT OUT because {row.problem}"))
         elif row.doubt:
             click.echo(folded(f"{row.name}: {row.doubt}"))
-
-
-def _warnings(report: BuildReport) -> list[str]:
-    warnings = list(report.doubts)
-    if report.unreadable_images:
-        names = ", ".join(report.unreadable_images[:_NAMED])
-        more = len(report.unreadable_images) - _NAMED
-        count = len(report.unreadable_images)
-        warnings.append(
-            f"{count} images cannot be read and were skipped: {names}{f' and {more} more' if more > 0 else ''}"
-        )
-    if report.background_unsaid:
-        warnings.append(
-            'the first label is "background": with [classification] background_class = true class_id begins after it'
-        )
-    if report.reduced_for_host:
-        warnings.append(
-            "this machine's CPU has no VNNI and would saturate with 8-bit weights, so they have 7; build on a machine "
-            "with VNNI or on the device for the last bit of accuracy"
-        )
-    if report.replaced == "signed":
-        warnings.append(
-            f"the signature of the bundle that was replaced is gone; sign it again: edge-sdk sign {report.bundle}"
-        )
-    return warnings

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
 import errno
@@ -33,6 +34,14 @@ def join_or_leave(thread: Thread, timeout_s: float) -> None:
     if thread.is_alive():
         with _lock:
             _threads[:] = [*filter(Thread.is_alive, _threads), thread]
+
+
+@atexit.register
+def _wait_for_left(patience_s: float = 1.0) -> None:
+    """Wait for threads that were left behind: one that returns from OpenCV while Python ends aborts the process."""
+    deadline = time.monotonic() + patience_s
+    for thread in _threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def is_any_left() -> bool:

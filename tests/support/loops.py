@@ -20,7 +20,7 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.messages.schema import Running
-from edge_sdk.service.model_selector import LevelChanger
+from edge_sdk.service.level_changer import LevelChanger
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned
 from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
@@ -98,7 +98,6 @@ class Scene:
         fixed: bool = False,
         start: str = LARGE,
         open_stages: Callable[[str], Stages] | None = None,
-        prepare: Callable[[str], None] = lambda _variant: None,
         load_limit_s: float = 60.0,
         throttled: Callable[[], str] | None = None,
     ) -> None:
@@ -112,11 +111,10 @@ class Scene:
         self.is_held = False
         self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
         self.loop = Loop(self, self.open_here(start), self, Budget(100), clock_ns=self.clock)
-        self.prepare = prepare
         self._open_stages = open_stages
         self.governing = LevelChanger(
             Bundle.open(folder).manifest,
-            self,
+            self.open,
             limit_ns=100 * MS,
             fps=10,
             fixed=fixed,
@@ -127,7 +125,7 @@ class Scene:
             load_limit_s=load_limit_s,
             clock_ns=self.clock,
         )
-        self.governing.begin(self.loop, "start")
+        self.governing.begin(start, "start")
 
     def open(self, variant: str) -> Stages:
         if self._open_stages is not None:

@@ -27,11 +27,13 @@ from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.quantize.convert import Converted
+from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.report.schema import (
+    BuildReport,
     Candidate,
     LayerNoise,
     LayerSensitivity,
-    Ledger,
     Measure,
     OperatorSize,
     Step,
@@ -39,6 +41,7 @@ from edge_sdk_tools.report.schema import (
     Verdict,
     WorstImage,
 )
+from edge_sdk_tools.search.variant import ModelVariant
 from tests.support import models as tiny
 
 # An evaluation without models: figures as a test wants them.
@@ -79,12 +82,18 @@ _FLAWLESS = Proof(
 )
 
 
+def model_variant(proof: Proof, **facts: Any) -> ModelVariant:
+    """An INT8 model of which nothing is known but its proof and these facts."""
+    given = {"spec": None, "fp32": None, "onnx": Path("a.onnx"), "converted": Converted(Path("a.ort"), ()), **facts}
+    return ModelVariant(recipe=given.pop("recipe", Recipe()), proof=proof, **given)
+
+
 def flawless_proof(images: ImageSet) -> Proof:
     """Of a model that differs from FP32 in nothing, by these images."""
     return msgspec.structs.replace(_FLAWLESS, images=images)
 
 
-# Ledgers for tests: one with everything in it, and edges of it.
+# BuildReports for tests: one with everything in it, and edges of it.
 
 
 def jpeg() -> bytes:
@@ -159,15 +168,15 @@ def output_change(against: StepKind, own: float, total: float) -> OutputChange:
     )
 
 
-def empty_ledger() -> Ledger:
-    return Ledger(
+def empty_report() -> BuildReport:
+    return BuildReport(
         name="tiny", target="arm64", task="classification", data="photographs", verdict=Verdict(carries=None, why="no")
     )
 
 
-def full_ledger() -> Ledger:
+def full_report() -> BuildReport:
     """Every field has something in it; one step and one candidate were not measured."""
-    return Ledger(
+    return BuildReport(
         name="tiny",
         target="arm64",
         task="classification",

@@ -1,10 +1,6 @@
-"""The folder of a bundle being built: everything happens in a temporary sibling, which is renamed when it is whole.
+"""The folder of a bundle being built: a temporary sibling, which is renamed when it is whole.
 
-A failed build leaves what was there before, and nothing of its own.
-
-Tells a full disk from other reasons why a library could not write: most of them name only their own function.
-
-SIGTERM as Ctrl-C: what cleans up after the one cleans up after the other.
+A failed build leaves what was there before, and nothing of its own. SIGTERM cleans up as Ctrl-C does.
 """
 
 from __future__ import annotations
@@ -45,10 +41,6 @@ def is_full(cause: OSError) -> bool:
 
 def raise_if_full(folder: Path, cause: Exception) -> None:
     """Find out whether the disk made a library fail: by what it raised, or by writing and removing one MiB.
-
-    Args:
-        folder: where the library wrote.
-        cause: what it raised.
 
     Raises:
         OSError: the disk's own reason.

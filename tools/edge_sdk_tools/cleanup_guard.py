@@ -18,11 +18,6 @@ from pathlib import Path
 def cleanup_guard(partial: Path, old: Path, output: Path) -> Iterator[None]:
     """Guard `partial` while this is open; it is removed at the end in any case.
 
-    Args:
-        partial: the folder.
-        old: what is moved there before `output` is replaced, and goes back when it was not.
-        output: what is replaced.
-
     Raises:
         OSError: no process can be started.
     """

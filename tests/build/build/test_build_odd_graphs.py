@@ -17,7 +17,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.check.gate import check_model
 from tests.support import models as odd_graphs
 from tests.support.projects import CLASSIFIER, DETECTOR, picture, write_project
@@ -45,7 +45,7 @@ _OLD = {f"opset {opset}": partial(odd_graphs.old, opset) for opset in (7, 9, 12)
 _GRAPHS = {**_WITH_CONVOLUTIONS, **_OLD, "gemm_only": odd_graphs.gemm_only}
 
 
-def _built(folder: Path, proto: onnx.ModelProto, text: str = _OPEN) -> BuildReport:
+def _built(folder: Path, proto: onnx.ModelProto, text: str = _OPEN) -> BuildResult:
     labels = "a\nb\nc\n" if text != DETECTOR else "red\nblue\n"
     path = write_project(folder, text, proto, labels=labels, pictures=16)
     return build(path, "x86_64", folder / "a.edge", bundle_version=1)
@@ -75,9 +75,9 @@ def test_int8_says_what_fp32_says(tmp_path: Path, name: str) -> None:
     assert report.integer_mac_share == 1.0
     kinds = {operator.partition(":")[2] for operator in Bundle.open(tmp_path / "a.edge").manifest.operators}
     assert kinds & {"QLinearConv", "QGemm", "QLinearMatMul"}
-    assert any("no convolutions" in doubt for doubt in report.doubts) is (name == "gemm_only")
+    assert any("no convolutions" in doubt for doubt in report.warnings) is (name == "gemm_only")
     named = {"dead_channel": "'dead' 0, 'seven_everywhere' 7", "tiny_values": "'c' -"}.get(name)
-    still = [line for line in report.doubts if "with one value on all" in line]
+    still = [line for line in report.warnings if "with one value on all" in line]
     assert bool(still) is (named is not None)
     assert named is None or named in still[0]
 

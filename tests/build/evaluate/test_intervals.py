@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_sdk_tools.distillation.paired import Pairs, compared_classes, mcnemar
+from edge_sdk_tools.distillation.paired import compared_classes, mcnemar
 from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, Judged, LabelledBoxes, judge
 from edge_sdk_tools.evaluate.statistics import (
     CONFIDENCE,
@@ -24,6 +24,7 @@ from edge_sdk_tools.evaluate.statistics import (
     share_bounds,
     share_metric,
 )
+from edge_sdk_tools.evaluate.tasks import Pairs
 from tests.support.absent import Lazy
 
 stats = Lazy("scipy.stats")

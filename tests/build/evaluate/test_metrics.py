@@ -32,9 +32,10 @@ from edge_sdk_tools.evaluate.classification import (
     softened,
     top_columns,
 )
-from edge_sdk_tools.evaluate.evaluation import evaluate, match
+from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.evaluate.participants import align_labels
 from edge_sdk_tools.evaluate.segmentation import mean_iou, overlap_of
+from edge_sdk_tools.evaluate.tasks import match
 from tests.support import models as tiny
 from tests.support.absent import Lazy
 from tests.support.models import changed

@@ -28,15 +28,14 @@ from edge_sdk_tools.quantize.quantize import (
     softmax_along_last_axis,
     upsample_by_copies,
 )
-from edge_sdk_tools.quantize.recipe import first_recipe, recipes_for
+from edge_sdk_tools.quantize.recipe import first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.quantize.target_form import core_form
 from edge_sdk_tools.quantize.uint8_graph import level_graphs
-from edge_sdk_tools.search.choice import Choice
 from edge_sdk_tools.search.uint8_input import level_model
 from tests.support import models as tiny
 from tests.support.projects import write_project
-from tests.support.reports import flawless_proof
+from tests.support.reports import flawless_proof, model_variant
 
 _NOISE = np.random.default_rng(3).normal(size=(1, 4, 6, 8)).astype(np.float32)
 
@@ -96,12 +95,6 @@ _JOINING = tiny.model(
     [1, 4, 6, 8],
     {"out": [1, 4, 6, 8]},
 )
-
-
-def test_the_cheaper_recipe_comes_first() -> None:
-    first, second = recipes_for(load_target("raspberry_pi_4"), reduce_range=False)
-    assert (first.shared_scales, second.shared_scales) == (True, False)
-    assert first.calibration == second.calibration
 
 
 def _run(proto: onnx.ModelProto, value: np.ndarray = _NOISE) -> np.ndarray:
@@ -340,9 +333,16 @@ def test_a_model_that_takes_levels_is_offset_too(tmp_path: Path) -> None:
     assert not isinstance(graphs, str)
     levels = level_model(graphs[0], _A72, folder)
     proof = flawless_proof(images)
-    choice = Choice("int8", levels.onnx, levels.converted, proof, quantized.recipe, tensor=levels.tensor)
-    fp32 = Session(wide_classifier().SerializeToString(), SessionSettings(), "FP32")
-    fitted = fit_to_core(choice, spec, _A72, fp32, quantized.macs, folder)
+    choice = model_variant(
+        proof,
+        spec=spec,
+        fp32=Session(wide_classifier().SerializeToString(), SessionSettings(), "FP32"),
+        onnx=levels.onnx,
+        converted=levels.converted,
+        macs=quantized.macs,
+        tensor=levels.tensor,
+    )
+    fitted = fit_to_core(choice, _A72, folder)
     assert fitted.recipe.core_form == "cortex-a72"
     assert (fitted.tensor, fitted.timed) == (levels.tensor, levels.converted.model)
     assert fitted.proof.integer_mac_share == 1.0
@@ -352,4 +352,4 @@ def test_a_model_that_takes_levels_is_offset_too(tmp_path: Path) -> None:
     onnx.save(proto, folder / "other.onnx")
     other = msgspec.structs.replace(choice, onnx=folder / "other.onnx")
     (folder / "again").mkdir()
-    assert fit_to_core(other, spec, _A72, fp32, quantized.macs, folder / "again") is other
+    assert fit_to_core(other, _A72, folder / "again") is other

@@ -32,11 +32,10 @@ from edge_sdk_tools.quantize.quantize import quantize
 from edge_sdk_tools.quantize.recipe import first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
-from edge_sdk_tools.search.choice import Choice
 from edge_sdk_tools.search.uint8_input import KernelClock, KernelRun, Way, choose_input, judged, level_model
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, picture, write_pictures, write_project
-from tests.support.reports import flawless_proof
+from tests.support.reports import flawless_proof, model_variant
 
 SIDE = 24
 SPEC = InputSpec(size_wh=(SIDE, SIDE), std=(255.0,) * 3)
@@ -350,8 +349,8 @@ def test_a_model_whose_outputs_would_differ_stays_as_it_is(tmp_path: Path, targe
         )
         converted.append(convert(quantized[-1], target, folder))
     proof = flawless_proof(images)
-    choice = Choice("int8", quantized[0], converted[1], proof)
-    unchanged, trial = choose_input(choice, spec.input, target, tmp_path)
+    choice = model_variant(proof, spec=spec, onnx=quantized[0], converted=converted[1])
+    unchanged, trial = choose_input(choice, target, tmp_path)
     assert unchanged is choice
     assert (trial.dtype, trial.line) == ("float32", "integers give other results on image 0 of 2")
     # ARM cores pay for a fourth channel: it is not even tried there.

@@ -20,9 +20,9 @@ from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.report.schema import (
     PANEL_PX,
+    BuildReport,
     Candidate,
     LayerSensitivity,
-    Ledger,
     Measure,
     OperatorSize,
     Step,
@@ -38,7 +38,7 @@ from edge_sdk_tools.report.schema import (
 from tests.support import models as tiny
 from tests.support.models import changed
 from tests.support.projects import CLASSIFIER, write_labelled, write_project
-from tests.support.reports import empty_ledger, full_ledger, top1
+from tests.support.reports import empty_report, full_report, top1
 from tests.support.results import make_classification, make_detections, make_frame, make_segmentation
 
 NAN, INFINITE = math.nan, math.inf
@@ -71,12 +71,12 @@ def test_steps_are_in_order_and_each_once() -> None:
     int8, fp32 = Step(kind="int8", name="INT8"), Step(kind="fp32", name="FP32")
     for steps in ((int8, fp32), (fp32, fp32)):
         with pytest.raises(ValueError, match="expected each once, in the order source, teacher"):
-            msgspec.structs.replace(empty_ledger(), steps=steps)
+            msgspec.structs.replace(empty_report(), steps=steps)
 
 
 def test_one_file_ships_and_one_recipe_is_chosen() -> None:
-    ledger = full_ledger()
-    assert (ledger.shipped, empty_ledger().shipped) == (ledger.steps[-2], None)
+    ledger = full_report()
+    assert (ledger.shipped, empty_report().shipped) == (ledger.steps[-2], None)
     twice = tuple(msgspec.structs.replace(step, shipped=True) for step in ledger.steps)
     with pytest.raises(ValueError, match="shipped: 7, expected one at most"):
         msgspec.structs.replace(ledger, steps=twice)
@@ -85,13 +85,13 @@ def test_one_file_ships_and_one_recipe_is_chosen() -> None:
         msgspec.structs.replace(ledger, candidates=chosen)
 
 
-def _without_pictures(ledger: Ledger) -> Ledger:
+def _without_pictures(ledger: BuildReport) -> BuildReport:
     bare = tuple(msgspec.structs.replace(worst, picture=b"") for worst in ledger.worst_images)
     return msgspec.structs.replace(ledger, worst_images=bare)
 
 
-@pytest.mark.parametrize("ledger", [full_ledger(), empty_ledger()])
-def test_json_comes_back_as_it_was_but_for_the_pictures(ledger: Ledger) -> None:
+@pytest.mark.parametrize("ledger", [full_report(), empty_report()])
+def test_json_comes_back_as_it_was_but_for_the_pictures(ledger: BuildReport) -> None:
     data = to_json(ledger)
     assert data == to_json(ledger)
     assert from_json(data) == _without_pictures(ledger)
@@ -99,7 +99,7 @@ def test_json_comes_back_as_it_was_but_for_the_pictures(ledger: Ledger) -> None:
 
 
 def test_json_says_null_where_nothing_was_measured_and_zero_where_it_was_zero() -> None:
-    steps = {step["kind"]: step for step in json.loads(to_json(full_ledger()))["steps"]}
+    steps = {step["kind"]: step for step in json.loads(to_json(full_report()))["steps"]}
     assert steps["arm"]["latency_ratio"] is None
     assert steps["arm"]["quality"] is None
     assert steps["simplified"]["latency_ratio"] == 0
@@ -107,21 +107,21 @@ def test_json_says_null_where_nothing_was_measured_and_zero_where_it_was_zero() 
 
 
 def test_json_of_a_later_version_is_read_and_another_meaning_is_not() -> None:
-    document = json.loads(to_json(full_ledger()))
+    document = json.loads(to_json(full_report()))
     document["steps"][0]["colour"] = "new"
-    assert from_json(json.dumps(document).encode()) == _without_pictures(full_ledger())
+    assert from_json(json.dumps(document).encode()) == _without_pictures(full_report())
     document["schema_version"] = 2
     with pytest.raises(msgspec.ValidationError):
         from_json(json.dumps(document).encode())
     with pytest.raises(msgspec.ValidationError, match="inside its interval"):
-        from_json(to_json(full_ledger()).replace(b'"low": 0.82,', b'"low": 0.99,'))
+        from_json(to_json(full_report()).replace(b'"low": 0.82,', b'"low": 0.99,'))
 
 
 def test_names_that_no_file_can_hold_are_made_writable() -> None:
     worst = WorstImage(image="caf\udce9\x00\x1b.jpg", truth=None, fp32="é\n", int8="\ud800")
     assert (worst.image, worst.fp32, worst.int8) == ("caf\ufffd\ufffd\ufffd.jpg", "é\n", "\ufffd")
     ledger = msgspec.structs.replace(
-        empty_ledger(), command=("a\udcff",), libraries={"b\udcff": "\udcff"}, worst_images=(worst,)
+        empty_report(), command=("a\udcff",), libraries={"b\udcff": "\udcff"}, worst_images=(worst,)
     )
     assert from_json(to_json(ledger)) == ledger
     assert ledger.command == ("a\ufffd",)
@@ -172,7 +172,7 @@ def test_weights_in_control_flow_count() -> None:
 
 def test_the_schema_fits_a_record() -> None:
     validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
-    for ledger in (full_ledger(), empty_ledger()):
+    for ledger in (full_report(), empty_report()):
         document = json.loads(to_json(ledger))
         validator.validate(document)
         assert not validator.is_valid({**document, "steps": [{"kind": "fp32", "name": "FP32", "size_mb": -1}]})
@@ -217,7 +217,7 @@ def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
     assert rows.max() == pytest.approx(237, abs=3)
 
 
-def _recorded(bundle: Path) -> Ledger:
+def _recorded(bundle: Path) -> BuildReport:
     return from_json((bundle / "report.json").read_bytes())
 
 
@@ -230,7 +230,11 @@ def test_a_build_is_recorded_step_by_step(tmp_path: Path) -> None:
     assert [step.kind for step in ledger.steps] == ["teacher", "fp32", "simplified", "int8", "ort"]
     assert (ledger.name, ledger.target, ledger.images, ledger.verdict.carries) == ("tiny", "x86_64", 40, "int8")
     shipped = ledger.shipped
-    assert (shipped.kind, shipped.size_mb, shipped.change) == ("ort", report.model_mb, report.quality[0].difference)
+    assert (shipped.kind, shipped.size_mb, shipped.change) == (
+        "ort",
+        report.variants[0].model_mb,
+        report.quality[0].difference,
+    )
     [candidate] = ledger.candidates
     assert (candidate.chosen, candidate.held) == (True, True)
     assert ledger.libraries["onnxruntime"]
@@ -292,5 +296,5 @@ def test_a_fallback_is_recorded_with_what_int8_would_have_been(tmp_path: Path, m
     assert (steps["int8"].shipped, steps["ort"].shipped) == (False, True)
     assert steps["int8"].latency_ratio == 2.0
     assert steps["ort"].outputs.against == "simplified"
-    assert (steps["ort"].size_mb, steps["int8"].size_mb) == (report.model_mb, report.int8_mb)
+    assert (steps["ort"].size_mb, steps["int8"].size_mb) == (report.variants[0].model_mb, report.int8_mb)
     assert "The bundle carries FP32" in (tmp_path / "a.edge" / "report.html").read_text()

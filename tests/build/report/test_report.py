@@ -34,10 +34,10 @@ from edge_sdk_tools.report.charts import (
 )
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html, write_report
 from edge_sdk_tools.report.schema import (
+    BuildReport,
     Candidate,
     LayerNoise,
     LayerSensitivity,
-    Ledger,
     Measure,
     OperatorSize,
     Step,
@@ -48,8 +48,8 @@ from edge_sdk_tools.report.schema import (
 from tests.support.reports import (
     Page,
     change,
-    empty_ledger,
-    full_ledger,
+    empty_report,
+    full_report,
     jpeg,
     layers,
     noisy_layers,
@@ -58,9 +58,9 @@ from tests.support.reports import (
 )
 
 
-def _hostile(text: str) -> Ledger:
+def _hostile(text: str) -> BuildReport:
     """Every text of the record is `text`."""
-    return Ledger(
+    return BuildReport(
         name=text, target=text, task=text, data=text,
         verdict=Verdict(carries="int8", why=text, next_steps=(text,)),
         steps=(
@@ -85,8 +85,8 @@ def _hostile(text: str) -> Ledger:
 _SCRIPT = "</svg></style>\"'<script>alert(1)</script>&"
 
 
-@pytest.mark.parametrize("ledger", [full_ledger(), empty_ledger(), _hostile(_SCRIPT)], ids=["full", "empty", "hostile"])
-def test_the_page_is_whole_and_closed(ledger: Ledger) -> None:
+@pytest.mark.parametrize("ledger", [full_report(), empty_report(), _hostile(_SCRIPT)], ids=["full", "empty", "hostile"])
+def test_the_page_is_whole_and_closed(ledger: BuildReport) -> None:
     html = render_html(ledger)
     page = Page(html)
     assert (page.faults, page.open) == ([], [])
@@ -112,7 +112,7 @@ def test_every_text_is_escaped_and_no_text_is_a_template() -> None:
 
 
 def test_the_policy_allows_this_very_style_sheet() -> None:
-    html = render_html(full_ledger())
+    html = render_html(full_report())
     [policy] = [a["content"] for tag, a in Page(html).tags if a.get("http-equiv") == "Content-Security-Policy"]
     [style] = re.findall("<style>(.*?)</style>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -123,24 +123,24 @@ def test_the_policy_allows_this_very_style_sheet() -> None:
 
 
 def test_the_same_record_gives_the_same_page() -> None:
-    ledger = full_ledger()
+    ledger = full_report()
     backwards = msgspec.structs.replace(ledger, libraries=dict(reversed(ledger.libraries.items())))
-    assert render_html(ledger) == render_html(full_ledger()) == render_html(backwards)
+    assert render_html(ledger) == render_html(full_report()) == render_html(backwards)
 
 
 def test_what_was_not_measured_says_so_and_a_zero_is_a_zero() -> None:
-    text = Page(render_html(full_ledger())).text
+    text = Page(render_html(full_report())).text
     assert "None" not in text
     assert "nan" not in text.casefold()
     assert "0.00x" in text  # simplified
-    bare = msgspec.structs.replace(empty_ledger(), steps=(Step(kind="int8", name="INT8", size_mb=0.0),))
+    bare = msgspec.structs.replace(empty_report(), steps=(Step(kind="int8", name="INT8", size_mb=0.0),))
     row = Page(render_html(bare)).text.split("peak memory")[1].split("How good")[0]
     assert row.split("INT8")[1].count("–") == 4 + 1  # cells, and what the sign means
     assert "0.00 MB" in row
-    unmeasured = msgspec.structs.replace(empty_ledger(), steps=(Step(kind="arm", name="ARM"),))
+    unmeasured = msgspec.structs.replace(empty_report(), steps=(Step(kind="arm", name="ARM"),))
     assert Page(render_html(unmeasured)).text.split("peak memory")[1].split("–")[0].count("not measured") == 1
     left_out = (Step(kind="arm", name="ARM", left_out="not run: too slow"),)
-    assert "not run: too slow" in Page(render_html(msgspec.structs.replace(empty_ledger(), steps=left_out))).text
+    assert "not run: too slow" in Page(render_html(msgspec.structs.replace(empty_report(), steps=left_out))).text
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_the_verdict_stands_on_top(carries: str | None, words_there: str, state:
     verdict = msgspec.convert(
         {"carries": carries, "why": "top-1 fell", "next_steps": ["calibrate with more", "leave it float"]}, Verdict
     )
-    html = render_html(msgspec.structs.replace(full_ledger(), verdict=verdict))
+    html = render_html(msgspec.structs.replace(full_report(), verdict=verdict))
     top = html.split("Every step")[0]
     assert f'<section class="verdict {state}">' in top
     text = Page(top).text
@@ -166,27 +166,27 @@ def test_the_verdict_stands_on_top(carries: str | None, words_there: str, state:
 
 
 def test_models_beside_the_first_have_a_table_of_their_own() -> None:
-    page = render_html(full_ledger())
+    page = render_html(full_report())
     assert "Models in the bundle" in page
     assert "left out: it is too slow" in page
     assert "yes; noise" in page
-    alone = msgspec.structs.replace(full_ledger(), variants=full_ledger().variants[:1])
+    alone = msgspec.structs.replace(full_report(), variants=full_report().variants[:1])
     assert "Models in the bundle" not in render_html(alone)
 
 
 def test_both_files_are_written_once(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    write_report(full_ledger(), folder)
+    write_report(full_report(), folder)
     assert {path.name for path in folder.iterdir()} == {HTML_FILE, JSON_FILE}
-    assert (folder / HTML_FILE).read_text(encoding="utf-8") == render_html(full_ledger())
-    assert from_json((folder / JSON_FILE).read_bytes()).steps == full_ledger().steps
+    assert (folder / HTML_FILE).read_text(encoding="utf-8") == render_html(full_report())
+    assert from_json((folder / JSON_FILE).read_bytes()).steps == full_report().steps
     with pytest.raises(FileExistsError):
-        write_report(empty_ledger(), folder)
+        write_report(empty_report(), folder)
     assert from_json((folder / JSON_FILE).read_bytes()).name == "tiny"
 
 
 def test_the_verdict_has_what_a_board_will_take_and_is_said_once() -> None:
-    ledger = full_ledger()
+    ledger = full_report()
     page = Page(render_html(ledger))
     assert "estimate for cortex-a76" in page.text
     assert "13 to 18 ms" in page.text
@@ -243,7 +243,7 @@ def _steps(*changes: float | None) -> tuple[Step, ...]:
 def test_charts_of_steps_at_their_edges(steps: tuple[Step, ...]) -> None:
     _check_bars(ladder(steps))
     _check_bars(waterfall(steps))
-    assert Page(render_html(msgspec.structs.replace(empty_ledger(), steps=steps))).faults == []
+    assert Page(render_html(msgspec.structs.replace(empty_report(), steps=steps))).faults == []
 
 
 def test_losses_add_up_from_where_the_compared_step_ended() -> None:
@@ -272,7 +272,7 @@ def test_without_labels_steps_are_drawn_by_agreement() -> None:
     steps = (Step(kind="fp32", name="FP32"), Step(kind="int8", name="INT8", agreement=top1(0.9), change=change(-0.1)))
     assert [len(row.bars) for row in ladder(steps).rows] == [0, 1]
     assert waterfall(steps).rows[0].value == "where it starts"
-    html = render_html(msgspec.structs.replace(empty_ledger(), steps=steps))
+    html = render_html(msgspec.structs.replace(empty_report(), steps=steps))
     assert "agreement with FP32, for there are no labels" in html
 
 
@@ -329,7 +329,7 @@ def test_layers_at_their_edges(layers_there: tuple[LayerSensitivity, ...]) -> No
     _check_bars(chart)
     assert len(chart.rows) == min(len(layers_there), MOST_ROWS)
     assert len(chart.rows) + len(chart.folded) == len(layers_there)
-    html = render_html(msgspec.structs.replace(empty_ledger(), sensitivity=layers_there))
+    html = render_html(msgspec.structs.replace(empty_report(), sensitivity=layers_there))
     assert Page(html).faults == []
     assert all(layer.node in html for layer in layers_there)
 
@@ -406,7 +406,7 @@ def _text(value: str | None) -> str | None:
 
 
 def test_errors_of_steps_their_sum_and_what_was_measured() -> None:
-    rows = errors(full_ledger().steps).rows
+    rows = errors(full_report().steps).rows
     assert [(row.label, row.detail, _text(row.value)) for row in rows] == [
         ("FP32", "beside PyTorch, 24 inputs, 16 of them images", "largest difference 1.2e-06"),
         ("simplified", "beside FP32, 8 images", "not a bit differs"),
@@ -438,12 +438,12 @@ def test_without_outputs_there_is_no_chart_of_them() -> None:
     classes = OutputChange(against="fp32", images=3, inputs=3, identical=False, largest=2.0)
     [row] = errors((*bare[:1], Step(kind="ort", name="ORT file", outputs=classes))).rows
     assert row.value == "largest difference 2"
-    page = Page(render_html(msgspec.structs.replace(empty_ledger(), steps=bare)))
+    page = Page(render_html(msgspec.structs.replace(empty_report(), steps=bare)))
     assert (page.faults, page.open) == ([], [])
 
 
 def test_file_and_memory_stand_side_by_side() -> None:
-    rows = {row.label: row for row in costs(full_ledger().steps).rows}
+    rows = {row.label: row for row in costs(full_report().steps).rows}
     assert _text(rows["ORT file"].value) == "4.99 MB / 88.40 MB"
     assert _text(rows["INT8"].value) == "5.00 MB / not measured"
     assert [bar.tone for bar in rows["INT8"].bars] == ["fp32"]
@@ -451,7 +451,7 @@ def test_file_and_memory_stand_side_by_side() -> None:
 
 
 def test_a_step_that_the_chart_of_errors_tells_of_is_not_missing_in_those_of_quality() -> None:
-    steps = full_ledger().steps
+    steps = full_report().steps
     assert [row.label for row in ladder(steps).rows] == ["teacher", "FP32", "INT8", "ORT file"]
     assert [row.label for row in waterfall(steps).rows] == ["teacher", "FP32", "INT8", "ORT file"]
     unknown = (Step(kind="fp32", name="FP32", quality=top1(0.8)), Step(kind="int8", name="INT8", change=change(-0.1)),

@@ -18,11 +18,12 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.variants import Request, product_work, with_half_weights
+from edge_sdk_tools.build.variants import Request
 from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.runtime_versions import replay_variants
 from edge_sdk_tools.quantize.convert import bare, convert, float_file
+from edge_sdk_tools.quantize.precisions import product_work, with_half_weights
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny

@@ -17,7 +17,7 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import evaluate
@@ -27,21 +27,19 @@ from edge_sdk_tools.jobs.runner import Workshop
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.quantize.calibration import watch_activations
-from edge_sdk_tools.quantize.convert import Converted
-from edge_sdk_tools.quantize.quantize import Quantized
 from edge_sdk_tools.quantize.recipe import first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import search
-from edge_sdk_tools.search.context import shortfall_of
-from edge_sdk_tools.search.search import Search, Trial, closest_to_fp32
+from edge_sdk_tools.search.gates import shortfall_of
+from edge_sdk_tools.search.search import Search, closest_to_fp32
 from edge_sdk_tools.search.sensitivity import Ranking, rank_layers
 from tests.support import models as tiny
 from tests.support.models import uneven
 from tests.support.projects import write_labelled, write_pictures, write_project
-from tests.support.reports import evaluation_of, flawless_proof
+from tests.support.reports import evaluation_of, flawless_proof, model_variant
 
 
-def _built(folder: Path, model: onnx.ModelProto, **arguments: Any) -> BuildReport:
+def _built(folder: Path, model: onnx.ModelProto, **arguments: Any) -> BuildResult:
     path = write_project(folder, model=model, pictures=16)
     data = write_labelled(folder / "data", model, 60)
     return build(path, "x86_64", folder / "a.edge", evaluation=[data], bundle_version=1, **arguments)
@@ -49,22 +47,22 @@ def _built(folder: Path, model: onnx.ModelProto, **arguments: Any) -> BuildRepor
 
 def test_what_holds_at_once_is_not_searched_for(tmp_path: Path) -> None:
     report = _built(tmp_path, tiny.classifier())
-    [trial] = report.trials
-    assert trial.problem is None
+    [trial] = report.candidates
+    assert trial.held
     assert (report.precision, report.fallback_reason) == ("int8", None)
     first = first_recipe(load_target("x86_64"), reduce_range=host_saturates())
     assert trial.recipe == first.text
-    assert not any("may be noise" in doubt for doubt in report.doubts)
+    assert not any("may be noise" in doubt for doubt in report.warnings)
 
 
 def test_layers_that_cost_quality_return_to_float(tmp_path: Path) -> None:
     report = _built(tmp_path, uneven())
     manifest = Bundle.open(tmp_path / "a.edge").manifest
     assert report.precision == manifest.variants[0].precision == "int8"
-    assert [trial.problem is None for trial in report.trials[:5]] == [False] * 5
-    assert report.trials[0].drop_relative > 0.1
-    [carried] = [trial for trial in report.trials if trial.carried]
-    assert carried.problem is None
+    assert [trial.held for trial in report.candidates[:5]] == [False] * 5
+    assert report.candidates[0].change.value < -0.1
+    [carried] = [trial for trial in report.candidates if trial.chosen]
+    assert carried.held
     [reference] = [figure.reference for figure in report.quality[:1] if figure.reference]
     assert report.quality[0].value.value >= 0.99 * reference.value
     left = set(manifest.provenance.float_nodes)
@@ -124,7 +122,7 @@ def test_a_model_too_small_to_be_slower_stays_int8(tmp_path: Path, monkeypatch: 
 def test_where_no_recipe_holds_fp32_is_carried_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MOST_FLOAT", 0.0)  # a model with nothing left to return to float
     report = _built(tmp_path, uneven())
-    assert len(report.trials) == 5
+    assert len(report.candidates) == 5
     assert report.precision == "fp32"
     assert report.fallback_reason.startswith("none of 5 INT8 recipes holds; of the best: top-1 fell from 100.0% to")
     with pytest.raises(AccuracyGateError, match="leave out --require-int8"):
@@ -170,7 +168,7 @@ def test_the_gravest_reason_is_the_one(proof: Proof, kind: str | None, noise: bo
 
 def test_what_may_be_noise_is_carried_and_said() -> None:
     proof = _proof(0.79, -0.03, 0.01)
-    trial = Trial(_QUANTIZED, _CONVERTED, proof, shortfall_of(proof, Gates()))
+    trial = model_variant(proof, shortfall=shortfall_of(proof, Gates()))
     doubt = Search((trial,), trial, ()).doubt
     assert doubt.startswith("top-1 fell from 80.0% to 79.0%, by 1.3% of what FP32 has")
     assert doubt.endswith("that may be noise, as the interval of the difference holds zero: give more images")
@@ -183,11 +181,7 @@ def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:
         _proof(0.790, -0.03, 0.01, agreement=Agreement("top1_agreement", 0.88, 0.8, 0.97, 650, 650)),
         _proof(0.770, -0.04, -0.01, agreement=Agreement("top1_agreement", 0.99, 0.9, 1.0, 650, 650)),  # a loss, surely
     ]
-    trials = [Trial(_QUANTIZED, _CONVERTED, proof, shortfall_of(proof, Gates())) for proof in proofs]
+    trials = [model_variant(proof, shortfall=shortfall_of(proof, Gates())) for proof in proofs]
     assert closest_to_fp32(trials) is trials[0]
     doubt = Search(tuple(trials), trials[0], ()).doubt
     assert doubt.endswith("(of 2 such recipes the one that agrees most with FP32 is carried)")
-
-
-_QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {}, True)
-_CONVERTED = Converted(Path("a.ort"), ())

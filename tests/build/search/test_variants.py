@@ -19,7 +19,7 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, SizeGateError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.tasks.task import make_task
-from edge_sdk_tools.build import workbench
+from edge_sdk_tools.build import variants
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request, parse_sizes, resize
 from edge_sdk_tools.check.gate import check_model
@@ -134,7 +134,7 @@ def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest
     times = iter([[5.0, 10.0], [20.0, 10.0]])
     monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: next(times))
     again = [9.0, 5.0, 20.0, 10.0] if twice else [9.0, 5.0, 4.0, 10.0]
-    monkeypatch.setattr(workbench, "interleaved_latency_ms", lambda _calls, _on_round: again)
+    monkeypatch.setattr(variants, "interleaved_latency_ms", lambda _calls, _on_round: again)
     model = write_project(tmp_path, model=tiny.wide_classifier())
     report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((24, 24),)))
     assert (report.variants[1].problem is not None) is twice

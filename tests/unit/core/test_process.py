@@ -118,6 +118,16 @@ def _collecting() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_collecting")
+def test_the_end_of_python_waits_for_a_thread_that_was_left_behind() -> None:
+    program = (
+        "from threading import Thread; from time import sleep; from edge_sdk.core.threads import join_or_leave\n"
+        "thread = Thread(target=lambda: (sleep(0.3), print('done')), daemon=True)\n"
+        "thread.start(); join_or_leave(thread, 0.0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "done\n"
+
+
 def test_no_garbage_is_looked_for_in_what_was_made_inside() -> None:
     before, kept = gc.get_freeze_count(), list[list[int]]()
 

@@ -1,18 +1,7 @@
-"""BoardOutputs: what a model says on an emulated core, computed by a process beside this one.
+"""Count what one inference costs on an emulated core: a folder with an emulator, an arm64 Python and a plugin.
 
-Owns the process, its folder and its end.
-
-Core: one CPU of a board, as programs on it see it.
-
-Counter: a folder with an emulator, an arm64 Python and the plugin, which counts what an inference costs.
-
-Owns the folder's layout and the emulator's command line. `installation` fills the folder.
-
-Counts: the instructions of one inference, in total and by class.
-
-Owns the format that the plugin writes. Knows nothing of time.
-
-Recipe: what a counter is made from, by version, and the key under which it is kept.
+This owns the folder's layout, the emulator's command line and the format that the plugin writes; `installation` fills
+the folder. `BoardOutputs` runs a model on the emulated core in a process beside this one.
 """
 
 from __future__ import annotations
@@ -225,12 +214,7 @@ _GUEST_ENVIRONMENT = {
 
 
 class Counter:
-    """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime.
-
-    Args:
-        folder: its folder.
-        recipe: what is in it.
-    """
+    """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         self.folder = folder
@@ -354,11 +338,7 @@ class Counter:
 
 
 def find_counter(folder: Path | None = None) -> Counter | None:
-    """The counter that was set up for this machine and its ONNX Runtime; nothing is downloaded.
-
-    Args:
-        folder: the cache's root; `cache_folder()` by default.
-    """
+    """The counter that was set up for this machine and its ONNX Runtime; nothing is downloaded."""
     recipe = current_recipe()
     counter = Counter(counters_folder(folder) / recipe.key, recipe)
     return counter if counter.record.is_file() else None

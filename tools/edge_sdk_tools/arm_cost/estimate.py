@@ -1,22 +1,15 @@
-"""Cycles per instruction of the cores that have been compared with real boards.
+"""What counted instructions may take on a board, with the error that such a figure has.
 
-Owns the table and what is known of its truth; docs/arm-cost.md tells how each figure came about.
-
-`floating` was fitted on boards: fourteen ncnn networks, counted like this, against their published one-thread times on
-a Raspberry Pi 4 and 5. One factor a core was off by 6-9 % in the median and by 24-35 % at worst.
-
-`integer` was not fitted: there are no such times of quantized networks. It is `floating` times what a scheduling model
-of the core (llvm-mca) makes of an instruction in ONNX Runtime's INT8 kernels against one in its FP32 kernels:
+Cycles per instruction stand in a table of the cores that have been compared with real boards; docs/arm-cost.md tells
+how each figure came about. `floating` was fitted on boards: fourteen ncnn networks, counted like this, against their
+published one-thread times on a Raspberry Pi 4 and 5; one factor a core was off by 6-9 % in the median and by 24-35 % at
+worst. `integer` was not fitted: it is `floating` times what a scheduling model of the core (llvm-mca) makes of an
+instruction in ONNX Runtime's INT8 kernels against one in its FP32 kernels:
 
     Cortex-A72   FP32 .67 .81 .81   INT8 .52 .49 .48 (U8S8) .46 .45 .47 (S8S8)   ratio of the means .63
     Cortex-A76   FP32 .36 .34 .41 .42   INT8 .41 .39 .39 .39 (U8S8) .42 .40 .38 .39 (S8S8)   ratio of the means 1.03
 
-(MobileNetV2, on A76 also EfficientNet-Lite0, then ResNet50 and YOLOv8n.) On a core with the dot product one instruction
-costs the same in both; without it INT8 needs more instructions, shorter ones, and would look 1.6 times as slow.
-
-Estimate: what counted instructions may take on a board, with the error that such a figure has.
-
-Owns the arithmetic. A board whose core or clock is unknown gets none.
+(MobileNetV2, on A76 also EfficientNet-Lite0, then ResNet50 and YOLOv8n.)
 """
 
 from __future__ import annotations
@@ -84,10 +77,6 @@ class Estimate(msgspec.Struct, frozen=True):
 
 def estimate(counts: Counts, target: Target) -> Estimate | None:
     """Estimate the time of one inference, without preparation and decoding.
-
-    Args:
-        counts: for the target's core.
-        target: whose clock and core it runs on.
 
     Returns:
         None where the target's clock is not known, or its core was never compared with a board.

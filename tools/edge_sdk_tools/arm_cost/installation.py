@@ -1,13 +1,7 @@
-"""Installation: fetches the parts of a counter and puts them together, without installing anything on this machine.
+"""Fetch the parts of a counter and put them together, without installing anything on this machine.
 
-Owns the order of the steps, and that there is either a whole counter or none. Packages and wheels that an interrupted
-attempt fetched are kept for the next one, and dropped when it succeeds.
-
-System: a Debian for another architecture in a folder, and roots in which its programs see one core or another.
-
-Wheels for the emulated board's Python, which is not this one.
-
-Owns pip's options for another machine. Installs nothing: a wheel unpacked into a folder is all that an import needs.
+There is either a whole counter or none: what an interrupted attempt fetched is kept for the next one. A system is a
+Debian for another architecture in a folder, and wheels for its Python are unpacked, which is all that an import needs.
 """
 
 from __future__ import annotations
@@ -129,10 +123,6 @@ _SOURCE = "deb [signed-by={keyring}] http://deb.debian.org/debian {release} main
 
 def set_up(folder: Path | None = None, on_progress: OnProgress = lambda _step, _done, _total: None) -> Counter:
     """Make sure that there is a counter for this machine and its ONNX Runtime.
-
-    Args:
-        folder: the cache's root; `cache_folder()` by default.
-        on_progress: told (step, done, total).
 
     Raises:
         MissingDependencyError: apt-get, dpkg-deb or a C compiler is missing, or something cannot be fetched.

@@ -1,6 +1,9 @@
-"""build: check -> distill-check -> quantize -> convert -> prove -> bundle.
+"""build: from a model.toml to a bundle.
 
-Owns the order of the steps and the choice of images. Each step's own rules live in its own file.
+Ten steps, each of which requires what those before it ensured; a step that takes long is done by the workshop, which
+remembers what an earlier build has finished:
+
+    plan ─▶ check ─▶ split ─▶ distill-check ─▶ load ─▶ calibrate ─▶ search ─▶ fit ─▶ compare ─▶ write
 """
 
 from __future__ import annotations
@@ -14,39 +17,38 @@ import msgspec
 import onnx
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import Variant
+from edge_sdk.bundle.manifest import Manifest, RuntimeRange
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import UsageError
-from edge_sdk_tools.build.result import BuildReport, report_of
+from edge_sdk_tools.build.bundle_files import LABELS_FILE, add_variants, manifest_of
+from edge_sdk_tools.build.result import BuildResult, result_of
 from edge_sdk_tools.build.target_form import fit_to_core
-from edge_sdk_tools.build.variants import Made, Request, plan_variants, row_of
-from edge_sdk_tools.build.workbench import Workbench, add_variants
+from edge_sdk_tools.build.variants import Request, make_others, plan_variants
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
-from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.check.gate import CheckedModel, check_model
 from edge_sdk_tools.check.runtimes import as_admitted, runtime_range
+from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.split import split_images
-from edge_sdk_tools.distillation.step import check_distillation
+from edge_sdk_tools.distillation.step import Distilled, check_distillation
 from edge_sdk_tools.evaluate.evaluation import OnProgress
-from edge_sdk_tools.evaluate.model import from_checked
-from edge_sdk_tools.gates import Steps, promise
-from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.jobs.runner import Workshop
-from edge_sdk_tools.prove.board import board_counter, check_latency, estimate_once
-from edge_sdk_tools.prove.parity import measure_chain
+from edge_sdk_tools.prove.board import board_counter, check_latency
+from edge_sdk_tools.prove.output_change import StepKind
+from edge_sdk_tools.prove.parity import Forms, measure_chain
 from edge_sdk_tools.prove.runtime_versions import replay_in, replay_variants
-from edge_sdk_tools.quantize.calibration import watch_once
+from edge_sdk_tools.quantize.calibration import Activations, watch_once
 from edge_sdk_tools.quantize.local_noise import local_noise
-from edge_sdk_tools.quantize.recipe import first_recipe
-from edge_sdk_tools.quantize.simplified import refuse_quantized, simplify
+from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
+from edge_sdk_tools.quantize.simplified import refuse_quantized
 from edge_sdk_tools.quantize.target_form import signs_activations
-from edge_sdk_tools.report.collect import record_of
+from edge_sdk_tools.report.collect import Compared, Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
-from edge_sdk_tools.report.schema import to_json
-from edge_sdk_tools.search.choice import check_size, choose_fp32, choose_int8, forms_of, refuse_without_int8
-from edge_sdk_tools.search.context import Setting
-from edge_sdk_tools.search.search import RecipeSearch
-from edge_sdk_tools.search.uint8_input import choose_input
+from edge_sdk_tools.report.schema import BuildReport, to_json
+from edge_sdk_tools.search.gates import check_size
+from edge_sdk_tools.search.search import RecipeSearch, Search
+from edge_sdk_tools.search.uint8_input import InputTrial, choose_input
+from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
 
 def build(
@@ -62,7 +64,7 @@ def build(
     workshop: Workshop | None = None,
     variants: Request = Request(),  # noqa: B008 - frozen
     on_progress: OnProgress = lambda _step, _done, _total: None,
-) -> BuildReport:
+) -> BuildResult:
     """Build a bundle.
 
     Args:
@@ -79,9 +81,6 @@ def build(
             an error. By default everything is done in this process, and nothing remembered.
         variants: further models for the same bundle.
         on_progress: for progress bars.
-
-    Raises:
-        EdgeError: of the family that says who can mend it; what was at `output` is still there.
     """
     if model_toml.suffix != ".toml":
         raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see README.md")
@@ -94,87 +93,97 @@ def build(
         # Before the folder goes nobody may write to it any more.
         own.push(lambda kind, _error, _trace: helped.abandon() if kind else None)
         plan = plan_variants(spec, target, variants, folder.work, on_progress)
-        steps = _take_steps(spec, target, calibration, evaluation, require_int8, helped, folder.work, on_progress)
-        check_size(spec.gates, steps.choice.proof.model_mb)
-        check_latency(steps.board, target, steps.latency_budget_ms)
-        made = Workbench(steps, helped, folder.work, on_progress, requires_int8=require_int8).make(plan)
-        carried = _add_files(folder, steps, made)
-        manifest = promise(steps, carried, folder.entries, runtimes, bundle_version or int(time.time()))
-        # The very files that ship, as a device opens them: what this fails, no device would take.
-        replay_variants(Bundle.open(folder.preview(manifest)))
-        for number, wanted in enumerate(prove_runtimes, start=1):
-            replay_in(wanted, folder.preview(manifest))
-            on_progress("replay golden", number, len(prove_runtimes))
+        checked = _check(spec, target, on_progress)
+        images = split_images(spec, checked.labels, calibration, evaluation)
+        distilled = check_distillation(spec, checked, images.evaluation, helped, on_progress)
+        counter = board_counter(target, checked.proto)
+        model = VariantSpec(spec, checked, target, images.evaluation, helped, counter, folder.work, on_progress)
+        recipe = first_recipe(target, reduce_range=model.reduce_range)
+        activations = _calibrate(model, recipe, images.calibration)
+        search = RecipeSearch(model, activations, images).run(recipe)
+        if require_int8:
+            search.require_int8()
+        first, taken = _fit(search.chosen or _float_model(model), target, folder.work)
+        first, compared = _compare(model, distilled, activations, search, first)
+        made = make_others(plan, model, first, images.calibration, requires_int8=require_int8)
+        steps = Steps(model, images, checked, distilled, search, made, taken, *compared)
+        report = report_of(steps)
+        manifest = _write(folder, steps, report, runtimes, bundle_version or int(time.time()))
+        _replay(folder.preview(manifest), prove_runtimes, on_progress)
         folder.finish(manifest)
-    return report_of(manifest, steps, folder, helped, made)
+    return result_of(report, manifest, steps, folder, helped)
 
 
-def _take_steps(
-    spec: ModelSpec,
-    target: Target,
-    calibration: Sequence[Path],
-    evaluation: Sequence[Path],
-    wants_int8: bool,
-    workshop: Workshop,
-    work: Path,
-    on_progress: OnProgress,
-) -> Steps:
+def _check(spec: ModelSpec, target: Target, on_progress: OnProgress) -> CheckedModel:
+    """Requires nothing of the model; ensures that it is sound, float, and runs on the target."""
     on_progress("check", 0, 1)
     checked = check_model(spec, target)
     refuse_quantized(checked.proto, spec.model)
     on_progress("check", 1, 1)
-    images = split_images(spec, checked.labels, calibration, evaluation)
-    distilled = check_distillation(spec, checked, images.evaluation, workshop, on_progress)
-    fp32 = from_checked("the FP32 model", spec, checked)
-    recipe = first_recipe(target, reduce_range=target.reduce_range or host_saturates())
-    simplified = simplify(checked.proto, work)
-    activations = watch_once(
-        workshop,
-        simplified,
-        images.calibration,
-        spec.input,
+    return checked
+
+
+def _calibrate(model: VariantSpec, recipe: Recipe, images: ImageSet) -> Activations:
+    """Requires a simplified model and images that measure nothing; ensures a histogram of every activation."""
+    return watch_once(
+        model.workshop,
+        model.simplified,
+        images,
+        model.spec.input,
         symmetric=recipe.is_symmetric,
-        on_image=lambda done: on_progress("calibrate", done, len(images.calibration)),
+        on_image=lambda done: model.on_progress("calibrate", done, len(images)),
     )
-    counter = board_counter(target, checked.proto)
-    setting = Setting(
-        spec,
-        target,
-        fp32,
-        checked.proto.SerializeToString(),
-        simplified,
-        images.evaluation,
-        threads=workshop.threads_per_job,
-        elsewhere=workshop.is_elsewhere,
-        folder=work,
-        board=lambda model: estimate_once(workshop, model, target, counter, on_progress),
-        on_progress=on_progress,
-    )
-    search = RecipeSearch(setting, activations, images, workshop, work).run(recipe)
-    if wants_int8:
-        refuse_without_int8(search)
-    choice = choose_int8(search.chosen) if search.chosen else choose_fp32(search, setting, workshop, work)
-    macs = search.chosen.quantized.macs if search.chosen else {}
+
+
+def _float_model(model: VariantSpec) -> ModelVariant:
+    """Requires a search in which nothing held; ensures the float model, measured like the others."""
+    [made] = make_variants(model, [Recipe(precision="fp32")], lambda _: {})
+    return made
+
+
+def _fit(variant: ModelVariant, target: Target, work: Path) -> tuple[ModelVariant, InputTrial]:
+    """Requires a model that holds its gates; ensures one of the same outputs in the form that its target likes best."""
     if signs_activations(target.cpu):
-        choice = fit_to_core(choice, spec, target, fp32.session, macs, work)
-        choice, taken = choose_input(choice, spec.input, target, work)
-    else:  # the core's form of the model that takes levels, where it does
-        choice, taken = choose_input(choice, spec.input, target, work)
-        choice = fit_to_core(choice, spec, target, fp32.session, macs, work)
-    forms = forms_of(fp32, distilled, simplified, search, choice)
-    with measure_chain(forms, choice.proof.images, spec, target, counter) as finish:
-        board = estimate_once(workshop, choice.converted.model, target, counter, on_progress)
-        noise = local_noise(simplified, activations, onnx.load(forms.files["int8"]))
+        return choose_input(fit_to_core(variant, target, work), target, work)
+    variant, taken = choose_input(variant, target, work)
+    return fit_to_core(variant, target, work), taken  # the core's form of the model that takes levels, where it does
+
+
+def _compare(
+    model: VariantSpec, distilled: Distilled | None, activations: Activations, search: Search, first: ModelVariant
+) -> tuple[ModelVariant, Compared]:
+    """Requires the file that ships; ensures that its size and its time on the board are within their gates.
+
+    Compares all forms of the model on the way too: their outputs, their memory, and the noise of each layer.
+    """
+    files: dict[StepKind, Path] = {"teacher": distilled.teacher_file} if distilled else {}
+    simplified, shown = model.simplified, search.int8
+    files |= {"fp32": simplified.given, "simplified": simplified.path, "int8": shown.onnx, "ort": first.converted.model}
+    forms = Forms(model.fp32.session, files, first.precision == "int8", first.tensor)
+    int8 = onnx.load(shown.onnx)
+    with measure_chain(forms, first.proof.images, model.spec, model.target, model.counter) as finish:
+        estimate = model.estimate(first.converted.model)
+        noise = local_noise(simplified, activations, int8)
         chain = finish()
-    return Steps(
-        spec, target, images, checked, setting.fp32, distilled, simplified, search, choice, taken, chain, noise, board
-    )
+    check_size(model.spec.gates, first.proof.model_mb)
+    check_latency(estimate, model.target, model.latency_budget_ms)
+    return msgspec.structs.replace(first, estimate=estimate), Compared(int8, chain, noise)
 
 
-def _add_files(folder: BundleFolder, steps: Steps, made: Sequence[Made]) -> tuple[Variant, ...]:
-    variants = add_variants(folder, made)
-    folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
-    ledger = msgspec.structs.replace(record_of(steps), variants=tuple(row_of(one) for one in made))
-    folder.add(HTML_FILE, render_html(ledger).encode())
-    folder.add(JSON_FILE, to_json(ledger))
-    return variants
+def _write(
+    folder: BundleFolder, steps: Steps, report: BuildReport, runtimes: RuntimeRange, bundle_version: int
+) -> Manifest:
+    """Requires models that hold their gates; ensures that every file of the bundle is on the disk, but the manifest."""
+    variants = add_variants(folder, steps.variants)
+    folder.add(LABELS_FILE, "".join(f"{label}\n" for label in steps.checked.labels).encode())
+    folder.add(HTML_FILE, render_html(report).encode())
+    folder.add(JSON_FILE, to_json(report))
+    return manifest_of(steps, variants, folder, runtimes, bundle_version)
+
+
+def _replay(bundle: Path, prove_runtimes: Sequence[str], on_progress: OnProgress) -> None:
+    """Requires a whole bundle; ensures that its very files give their golden outputs, as a device would open them."""
+    replay_variants(Bundle.open(bundle))
+    for number, wanted in enumerate(prove_runtimes, start=1):
+        replay_in(wanted, bundle)
+        on_progress("replay golden", number, len(prove_runtimes))

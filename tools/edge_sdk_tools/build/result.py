@@ -1,4 +1,4 @@
-"""What a build came to, for people and programs."""
+"""What a build came to: its report, and what only the person who built has to know."""
 
 from __future__ import annotations
 
@@ -8,33 +8,30 @@ from typing import Literal
 
 import msgspec
 
-from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Distillation, Manifest
-from edge_sdk.bundle.model_spec import ModelSpec
-from edge_sdk_tools.build.variants import Made, row_of
+from edge_sdk.bundle.manifest import Agreement, Distillation, Manifest
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced
 from edge_sdk_tools.evaluate.statistics import Figure
-from edge_sdk_tools.gates import Steps
 from edge_sdk_tools.jobs.runner import Workshop
 from edge_sdk_tools.prove.golden import Sample
-from edge_sdk_tools.report.schema import VariantRow
-from edge_sdk_tools.search.search import Tried
+from edge_sdk_tools.report.collect import Steps
+from edge_sdk_tools.report.schema import BuildReport
 from edge_sdk_tools.search.uint8_input import InputTrial
 
+_NAMED = 3
 
-class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a build.
+
+class BuildResult(BuildReport, frozen=True, kw_only=True):
+    """The report of a build, as report.json has it, and what only the person who built has to know.
 
     Attributes:
         bundle: where it is.
-        name, version, target: as in the manifest.
+        version: as in the manifest.
         precision: of the model that the bundle carries. Figures of INT8 are those of the model that lost least.
         fallback_reason: why the bundle carries FP32; None when it carries INT8.
-        trials: recipes that were tried, in order.
-        fp32_mb, model_mb, int8_mb: the model as it was given, as the bundle carries it, in INT8; MB of 1e6 bytes.
+        fp32_mb, int8_mb: the model as it was given, and in INT8; MB of 1e6 bytes.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
         agreement: INT8 with FP32, on images that calibration never saw.
         quality: INT8 beside FP32 against the labels of the evaluation images; empty without labels.
-        doubts: what a reader should know before believing these figures.
         distillation: FP32 with its teacher, on the same images; None when model.toml names none.
         integer_mac_share: of the convolutions outside the float tail, 0-1.
         float_nodes: how many nodes were left float on purpose.
@@ -42,33 +39,22 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         found_images: ... of so many that could have.
         samples: what both models say of a few images.
         replaced: what was at `bundle` before: `nothing`, `unsigned` or `signed`.
-        unreadable_images: files that were skipped.
         onnxruntime: versions that may run it, lowest and highest.
         is_for_here: whether this machine could run it.
-        background_unsaid: the first label is "background" and model.toml does not say so.
-        reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
-        latency_budget_ms: promised to the device.
         input: whether the model takes levels or normalised floats, and why.
-        board: an estimate of one inference there; None where nothing counted it.
         remembered_steps: that an earlier build had finished, and that were not done again.
-        variants: all models that were made, the one that runs in front; those with a problem are not in the bundle.
     """
 
     bundle: str
-    name: str
     version: int
-    target: str
     precision: Literal["int8", "fp32"]
     fallback_reason: str | None
-    trials: tuple[Tried, ...]
     fp32_mb: float
-    model_mb: float
     int8_mb: float
     fp32_latency_ms: float
     int8_latency_ms: float
     agreement: Agreement
     quality: tuple[Figure, ...]
-    doubts: tuple[str, ...]
     distillation: Distillation | None
     integer_mac_share: float
     float_nodes: int
@@ -76,74 +62,73 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     found_images: int
     samples: tuple[Sample, ...]
     replaced: Replaced
-    unreadable_images: list[str]
     onnxruntime: tuple[str, str]
     is_for_here: bool
-    background_unsaid: bool
-    reduced_for_host: bool
-    latency_budget_ms: float
     input: InputTrial
-    board: BoardEstimate | None
     remembered_steps: int
-    variants: tuple[VariantRow, ...]
 
 
-def report_of(
-    manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Workshop, made: Sequence[Made]
-) -> BuildReport:
-    """The outcome of a build.
-
-    Args:
-        manifest: of the bundle.
-        steps: what they gave.
-        folder: where the bundle is.
-        workshop: knows what was remembered.
-        made: all models, the one that runs in front.
-    """
-    choice, search, images = steps.choice, steps.search, steps.images
-    int8 = search.chosen or search.best
-    proof = int8.proof
-    unreadable = (*images.calibration.unreadable, *(skipped.path for skipped in proof.evaluation.skipped))
-    return BuildReport(
+def result_of(
+    report: BuildReport, manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Workshop
+) -> BuildResult:
+    """The result of a build whose bundle is in its place; the workshop knows what was remembered."""
+    search, images = steps.search, steps.images
+    proof = search.int8.proof
+    told = {name: getattr(report, name) for name in report.__struct_fields__}
+    # Pictures are for people, who have report.html.
+    told["worst_images"] = tuple(msgspec.structs.replace(one, picture=b"") for one in report.worst_images)
+    told["warnings"] = (*report.warnings, *_further_warnings(steps, folder, workshop))
+    return BuildResult(
+        **told,
         bundle=str(folder.output),
-        name=manifest.name,
         version=manifest.version,
-        target=manifest.target,
+        precision="int8" if search.chosen else "fp32",
+        fallback_reason=search.fallback_reason,
         fp32_mb=steps.checked.proto.ByteSize() / 1e6,
-        precision=choice.precision,
-        fallback_reason=choice.fallback_reason,
-        trials=tuple(msgspec.structs.replace(t.row, carried=t is search.chosen) for t in search.trials),
-        model_mb=choice.proof.model_mb,
         int8_mb=proof.model_mb,
         fp32_latency_ms=proof.fp32_latency_ms,
         int8_latency_ms=proof.latency_ms,
         agreement=proof.agreement,
         quality=proof.evaluation.quality,
-        doubts=(*proof.evaluation.warnings, *search.doubts, *steps.chain.doubts, *_unkept(workshop)),
-        distillation=steps.distillation,
+        distillation=manifest.distillation,
         integer_mac_share=proof.integer_mac_share,
         float_nodes=len(manifest.provenance.float_nodes),
         calibration_images=len(images.calibration),
         found_images=images.found,
         samples=proof.samples,
         replaced=folder.replaces,
-        unreadable_images=sorted({str(p) for p in unreadable}),
         onnxruntime=(manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
         is_for_here=manifest.machine == platform.machine(),
-        background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),
-        reduced_for_host=int8.quantized.recipe.reduce_range and not steps.target.reduce_range,
-        latency_budget_ms=manifest.latency_budget_ms,
         input=steps.input,
-        board=steps.board,
         remembered_steps=workshop.remembered,
-        variants=tuple(row_of(one) for one in made),
     )
 
 
-def _unkept(workshop: Workshop) -> tuple[str, ...]:
-    return (f"{workshop.unkept}; an interrupted build will begin anew",) if workshop.unkept else ()
+def _further_warnings(steps: Steps, folder: BundleFolder, workshop: Workshop) -> list[str]:
+    """What is of no interest to whoever gets the bundle."""
+    warnings = []
+    if workshop.unkept:
+        warnings.append(f"{workshop.unkept}; an interrupted build will begin anew")
+    skipped = (*steps.images.calibration.unreadable, *(s.path for s in steps.search.int8.proof.evaluation.skipped))
+    if unreadable := sorted({str(path) for path in skipped}):
+        warnings.append(f"{len(unreadable)} images cannot be read and were skipped: {_named(unreadable)}")
+    labels = steps.model.fp32.classifier_labels
+    if labels and labels[0].casefold() == "background" and not steps.model.fp32.background:
+        warnings.append(
+            'the first label is "background": with [classification] background_class = true class_id begins after it'
+        )
+    if steps.search.int8.recipe.reduce_range and not steps.model.target.reduce_range:
+        warnings.append(
+            "this machine's CPU has no VNNI and would saturate with 8-bit weights, so they have 7; build on a machine "
+            "with VNNI or on the device for the last bit of accuracy"
+        )
+    if folder.replaces == "signed":
+        warnings.append(
+            f"the signature of the bundle that was replaced is gone; sign it again: edge-sdk sign {folder.output}"
+        )
+    return warnings
 
 
-def _background_unsaid(spec: ModelSpec, labels: Sequence[str]) -> bool:
-    is_classifier = spec.task == "classification"
-    return is_classifier and labels[0].casefold() == "background" and not spec.classification.background_class
+def _named(paths: Sequence[str]) -> str:
+    more = len(paths) - _NAMED
+    return f"{', '.join(paths[:_NAMED])}{f' and {more} more' if more > 0 else ''}"

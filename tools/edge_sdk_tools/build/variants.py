@@ -1,65 +1,44 @@
-"""Plan: a request that was found possible before anything slow is done.
+"""The further models of a bundle: which were asked for, whether they are possible, and the making of them.
 
-Request: which further models a bundle is to carry beside the one that model.toml describes.
-
-resize: the checked model with another input size, or the reason why it cannot have one.
-
-Owns what is set free and the words of the refusal. That the result is a model, and that its outputs are still what the
-decoder reads, is for the export gate to say: inference of all shapes and a run, in its limited process.
-
-dynamic: INT8 weights of matrix products, the ranges of activations taken from each frame.
-
-Owns for which models that is of use: those that spend most of their work in products with weights, such as vision
-transformers. A convolution quantized that way takes 2.8 times as long as in float.
-
-half: float32 weights stored as float16, and cast back where they are used.
-
-Owns the graph and its conversion: ONNX Runtime's constant folding would compute the casts and write float32 again.
-
-Made: one model that a bundle may carry, with all that was measured of it.
-
-The row of one model, for reports.
+A size is possible where the export gate passes the model with another input size: it infers all shapes and runs the
+model in its limited process. What falls short of a gate is left out of the bundle, and said to be.
 """
 
 from __future__ import annotations
 
-import math
+import platform
 import re
+import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import onnx
-import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from edge_sdk.bundle.manifest import (
-    Agreement,
-    BoardEstimate,
-    Difference,
-    Golden,
-    InputTensor,
-    Precision,
-    Quality,
-    Variant,
-)
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
-from edge_sdk.core.errors import ModelError, UsageError, first_line
+from edge_sdk.core.errors import AccuracyGateError, LatencyGateError, ModelError, SizeGateError, UsageError
 from edge_sdk.inference.session import Session
-from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.check.costs import node_macs
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk_tools.build.target_form import fit_to_core
 from edge_sdk_tools.check.gate import CheckedModel, check_model, examine
 from edge_sdk_tools.check.values import graph_values
-from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress
-from edge_sdk_tools.evaluate.statistics import Figure, Interval
-from edge_sdk_tools.graph.profile import register_extensions
-from edge_sdk_tools.prove.golden import Proof
-from edge_sdk_tools.quantize.convert import Converted, operators_config, operators_of
+from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.evaluate.evaluation import OnProgress, summarise
+from edge_sdk_tools.evaluate.model import Subject
+from edge_sdk_tools.evaluate.participants import pair_up
+from edge_sdk_tools.evaluate.predictions import observe
+from edge_sdk_tools.graph.profile import interleaved_latency_ms
+from edge_sdk_tools.prove.board import check_latency
+from edge_sdk_tools.prove.golden import agreement_of
+from edge_sdk_tools.quantize.calibration import watch_once
+from edge_sdk_tools.quantize.precisions import PRECISIONS, Ranges, refuse_without_products, with_half_weights
+from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
-from edge_sdk_tools.quiet import silenced
-from edge_sdk_tools.report.schema import VariantRow
+from edge_sdk_tools.search.gates import check_size, shortfall_of
+from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
 _SMALLEST, _LARGEST = 8, 8192  # sides that model.toml takes
 
@@ -205,134 +184,6 @@ def _refusal(spec: ModelSpec, sized: ModelSpec, target: Target) -> str:
     )
 
 
-_PRODUCTS = ("Gemm", "MatMul")
-_LEAST_SHARE = 0.5
-
-
-class ProductWork(msgspec.Struct, frozen=True):
-    """Multiply-accumulates of a model.
-
-    Attributes:
-        macs: of each product with weights, by node name.
-        total: of all nodes.
-    """
-
-    macs: dict[str, int]
-    total: int
-
-    @property
-    def share(self) -> float:
-        """Of the products in all work, 0-1."""
-        return sum(self.macs.values()) / self.total if self.total else 0.0
-
-
-def product_work(proto: onnx.ModelProto) -> ProductWork:
-    """Count a simplified model's multiply-accumulates."""
-    values = graph_values(proto.graph)
-    weights = {w.name for w in proto.graph.initializer}
-    counts = [(node, node_macs(node, values) or 0) for node in proto.graph.node]
-    products = {n.name: count for n, count in counts if n.op_type in _PRODUCTS and n.input[1] in weights}
-    return ProductWork(products, sum(count for _, count in counts))
-
-
-def refuse_without_products(proto: onnx.ModelProto) -> None:
-    """Refuse a model that would only become slower.
-
-    Raises:
-        UsageError: less than half of its work is in products with weights.
-    """
-    share = product_work(proto).share
-    if share < _LEAST_SHARE:
-        raise UsageError(
-            f"--with-dynamic: {share:.0%} of the model's multiply-accumulates are matrix products with weights, "
-            f"expected {_LEAST_SHARE:.0%} or more: convolutions quantized dynamically are slower than in float; leave "
-            "it out"
-        )
-
-
-def quantize_products(source: Path, path: Path, *, reduce_range: bool) -> None:
-    """Quantize every product with weights, per channel.
-
-    Args:
-        source: a simplified model.
-        path: of the file to write.
-        reduce_range: 7-bit weights, for CPUs that would saturate.
-
-    Raises:
-        ModelError: the quantizer cannot handle the model.
-        OSError: the disk is full.
-    """
-    try:
-        with silenced():  # the quantizer narrates
-            quantize_dynamic(
-                source,
-                path,
-                op_types_to_quantize=list(_PRODUCTS),
-                per_channel=True,
-                reduce_range=reduce_range,
-                weight_type=QuantType.QInt8,
-            )
-    except Exception as cause:  # the quantizer raises whatever its parts raise
-        raise_if_full(path.parent, cause)
-        raise ModelError(f"dynamic quantization failed: {first_line(cause)}") from cause
-
-
-_FEWEST = 256  # elements: what is smaller saves less than its Cast costs
-_LARGEST_FP16 = float(np.finfo(np.float16).max)
-# Constant folding off; and the level below "all", which since ONNX Runtime 1.31 folds casts of weights once more.
-_LEVELS = ort.GraphOptimizationLevel
-_LEVEL = getattr(_LEVELS, "ORT_ENABLE_LAYOUT", _LEVELS.ORT_ENABLE_ALL)  # which older ones do not have, nor need
-_LEFT_OUT = ["ConstantFolding", "NchwcTransformer"]
-
-
-def with_half_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with float16 weights, each with a Cast to float32 behind it.
-
-    Raises:
-        ModelError: a weight is too large for float16.
-    """
-    result = onnx.ModelProto()
-    result.CopyFrom(proto)
-    casts = []
-    for weight in result.graph.initializer:
-        if weight.data_type != TensorProto.FLOAT or math.prod(weight.dims) < _FEWEST:
-            continue
-        values, name = numpy_helper.to_array(weight), weight.name
-        if np.abs(values).max() > _LARGEST_FP16:
-            raise ModelError(
-                f"--with-fp16: weight {name!r} holds values beyond {_LARGEST_FP16:g}, float16's largest; leave it out"
-            )
-        stored = f"{name}_float16"
-        weight.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
-        casts.append(helper.make_node("Cast", [stored], [name], name=f"{name}_float32", to=TensorProto.FLOAT))
-    nodes = [*casts, *result.graph.node]
-    del result.graph.node[:]
-    result.graph.node.extend(nodes)
-    return result
-
-
-def convert_half(source: Path, folder: Path) -> Converted:
-    """Convert to ORT format so that the weights stay float16.
-
-    Raises:
-        ModelError: when ONNX Runtime cannot convert it.
-        OSError: when the disk is full.
-    """
-    model = folder / "model.ort"
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = _LEVEL
-    options.optimized_model_filepath = str(model)
-    options.add_session_config_entry("session.save_model_format", "ORT")
-    register_extensions(options, source.read_bytes())
-    try:
-        ort.InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=_LEFT_OUT)
-        return Converted(model, operators_of(operators_config([model], folder)))
-    except Exception as cause:  # onnxruntime's exceptions share no root of their own, and it may write half a file
-        raise_if_full(folder, cause)
-        raise ModelError(f"conversion to ORT format failed: {first_line(cause)}") from cause
-
-
 class Plan(msgspec.Struct, frozen=True, eq=False):
     """The variants that a build will make.
 
@@ -378,99 +229,147 @@ def plan_variants(spec: ModelSpec, target: Target, request: Request, work: Path,
     return Plan(request, tuple(resized))
 
 
-class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """One variant that was made.
+_HALVES = 0.75  # of FP32's file at most, or storing halves is not worth a cast each
 
-    Attributes:
-        precision: of what it computes with.
-        spec: model.toml, with this model's input size.
-        is_resized: whether that is another size than model.toml's own.
-        onnx: the model before conversion, by which golden outputs are computed.
-        converted: the file that ships.
-        tensor: what it takes; None where that is what `spec` says, in float32.
-        timed: the file whose time is taken here: the same, unless that is written for another core.
-        fp32: of the same size, loaded.
-        proof: what was measured beside that.
-        evaluation: beside FP32 of model.toml's own size.
-        agreement: with the same.
-        latency_ms: median on this machine, one thread, in turn with the others.
-        latency_ratio: of that to FP32 of model.toml's own size.
-        estimate: of its time on the target; None where nothing counted it.
-        problem: why the bundle does not carry it; None when it does.
-        doubt: what to know before believing it; None where there is nothing.
+
+def make_others(
+    plan: Plan,
+    spec: VariantSpec,
+    first: ModelVariant,
+    calibration: ImageSet,
+    *,
+    requires_int8: bool,
+) -> tuple[ModelVariant, ...]:
+    """Make all models of a bundle.
+
+    Requires the model that runs in front; ensures that every other one of the plan was measured as that was, that all
+    were timed in turn, and that those that fall short have a problem.
+
+    Args:
+        plan: what was asked for.
+        spec: of the model at its own size.
+        first: the model that runs in front.
+        calibration: images, for the ranges of other sizes.
+        requires_int8: whether a size of which INT8 does not hold fails the build, instead of being left out.
+
+    Returns:
+        The first model and the others, in the plan's order.
+
+    Raises:
+        AccuracyGateError: INT8 does not hold at a size, and must; or FP32 finds nothing at that size.
+        EdgeError: as quantizing, converting and proving do.
     """
-
-    precision: Precision
-    spec: ModelSpec
-    is_resized: bool = False
-    onnx: Path
-    converted: Converted
-    tensor: InputTensor | None = None
-    timed: Path
-    fp32: Session
-    proof: Proof
-    evaluation: Evaluation
-    agreement: Agreement
-    latency_ms: float
-    latency_ratio: float
-    estimate: BoardEstimate | None = None
-    problem: str | None = None
-    doubt: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The variant's name, such as `int8` or `int8.320x320`."""
-        return f"{self.precision}.{size_text(self.spec.input.size_wh)}" if self.is_resized else self.precision
-
-    @property
-    def figure(self) -> Figure:
-        """What it is judged by: quality by labels, and without them agreement."""
-        return next(iter((*self.evaluation.quality, *self.evaluation.agreement)))
-
-    def promised(self, golden: Golden) -> Variant:
-        """The variant's entry in the manifest."""
-        is_reference = self.precision == "fp32" and not self.is_resized
-        return Variant(
-            file=f"model.{self.name}{self.converted.model.suffix}",
-            precision=self.precision,
-            size_wh=self.spec.input.size_wh,
-            golden=golden,
-            operators=self.converted.operators,
-            host_latency_ms=self.latency_ms,
-            quality=self._quality(),
-            agreement=None if is_reference else self.agreement,
-            integer_mac_share=self.proof.integer_mac_share if self.precision.startswith("int8") else None,
-            estimate=self.estimate,
-            tensor=self.tensor,
-        )
-
-    def _quality(self) -> Quality | None:
-        figure = next(iter(self.evaluation.quality), None)
-        if figure is None or figure.reference is None:
-            return None
-        value = figure.value
-        images = self.evaluation.images
-        paired = figure.difference
-        difference = None if paired is None else Difference("fp32", paired.value, paired.low, paired.high)
-        return Quality(figure.name, value.value, value.low, value.high, figure.reference.value, images, difference)
-
-
-def row_of(made: Made) -> VariantRow:
-    """The row of one model."""
-    figure = made.figure
-    value = figure.value
-    return VariantRow(
-        name=made.name,
-        precision=made.precision,
-        size_wh=made.spec.input.size_wh,
-        model_mb=made.proof.model_mb,
-        latency_ms=made.latency_ms,
-        latency_ratio=made.latency_ratio,
-        metric=figure.name,
-        value=value.value,
-        change=figure.difference or Interval(*(x - 1 for x in (value.value, value.low, value.high))),
-        integer_mac_share=made.proof.integer_mac_share if made.precision.startswith("int8") else None,
-        estimate=made.estimate,
-        problem=made.problem,
-        doubt=made.doubt,
+    if plan.request.is_empty:
+        return (first,)
+    others = [_resized(resized, spec, first.recipe, calibration) for resized in plan.resized]
+    others += make_variants(spec, list(_precisions(plan.request, spec, first)), lambda _: {})
+    sessions = [
+        Session((one.timed or one.converted.model).read_bytes(), SessionSettings(), one.name)
+        for one in (first, *others)
+    ]
+    fp32 = spec.fp32.session
+    fp32_ms, first_ms, *rest_ms = interleaved_latency_ms(
+        [
+            partial(session.run, np.zeros(session.input_shape, session.input_dtype))
+            for session in (fp32, *sessions, *(one.fp32 for one in others))
+        ],
+        lambda done, total: spec.on_progress("measure all side by side", done, total),
     )
+    judged = [_with_times(first, first_ms, fp32_ms, fp32_ms)]
+    for one, taken_ms, same_size_ms in zip(others, rest_ms[: len(others)], rest_ms[len(others) :], strict=True):
+        again = _with_times(one, taken_ms, same_size_ms, fp32_ms)
+        again = msgspec.structs.replace(again, estimate=spec.estimate(again.converted.model))
+        judged.append(_judged(one, again, spec, requires_int8=requires_int8))
+    return tuple(judged)
+
+
+def _precisions(request: Request, spec: VariantSpec, first: ModelVariant) -> Iterator[Recipe]:
+    """The further recipes at the model's own size."""
+    if request.fp32 and first.precision != "fp32":
+        yield Recipe(precision="fp32")
+    if request.fp16:
+        yield Recipe(precision="fp16")
+    if request.dynamic:
+        yield Recipe(precision="int8_dynamic", reduce_range=spec.reduce_range)
+
+
+def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: ImageSet) -> ModelVariant:
+    """The recipe of the first model, with ranges of its own: a smaller picture gives other activations."""
+    size = size_text(resized.spec.input.size_wh)
+    folder = Path(tempfile.mkdtemp(prefix=f"{size}-", dir=first.folder))
+
+    def say(step: str, done: int, total: int) -> None:
+        first.on_progress(f"{size}: {step}", done, total)
+
+    spec = VariantSpec(
+        resized.spec, resized.checked, first.target, first.evaluation, first.workshop, first.counter, folder, say
+    )
+
+    def ranges(recipe: Recipe) -> Ranges:
+        if recipe.precision != "int8":
+            return {}
+        return watch_once(
+            first.workshop,
+            spec.simplified,
+            images,
+            spec.spec.input,
+            symmetric=recipe.is_symmetric,
+            on_image=lambda done: say("calibrate", done, len(images)),
+        ).ranges(recipe.calibration)
+
+    try:
+        [variant] = make_variants(spec, [msgspec.structs.replace(recipe, core_form="")], ranges)
+    except AccuracyGateError as cause:
+        raise AccuracyGateError(f"at {size}: {cause}; leave that size out") from cause
+    subject = Subject(
+        f"{PRECISIONS[recipe.precision].spoken} at {size}",
+        spec.spec,
+        first.fp32.labels,
+        Session(variant.converted.model.read_bytes(), SessionSettings(), "the converted model"),
+        variant.name,
+    )
+    observed = observe(
+        pair_up([subject, first.fp32]),
+        first.evaluation,
+        lambda done: say("compare with the first size", done, len(first.evaluation)),
+    )
+    evaluation = summarise(observed, "the evaluation images")
+    return msgspec.structs.replace(
+        fit_to_core(variant, first.target, folder),
+        is_resized=True,
+        evaluation=evaluation,
+        agreement=agreement_of(observed, evaluation),
+    )
+
+
+def _with_times(variant: ModelVariant, taken_ms: float, same_size_ms: float, first_size_ms: float) -> ModelVariant:
+    proof = msgspec.structs.replace(variant.proof, latency_ms=taken_ms, fp32_latency_ms=same_size_ms)
+    return msgspec.structs.replace(variant, proof=proof, reference_ms=first_size_ms)
+
+
+def _judged(once: ModelVariant, again: ModelVariant, spec: VariantSpec, *, requires_int8: bool) -> ModelVariant:
+    """With what keeps it from the bundle, or what to doubt. What is called slow must have been so both times."""
+    gates, target, proof = spec.spec.gates, spec.target, again.proof
+    try:
+        check_size(gates, proof.model_mb)
+        check_latency(again.estimate, target, spec.latency_budget_ms)
+    except (SizeGateError, LatencyGateError) as cause:
+        return msgspec.structs.replace(again, problem=str(cause))
+    if again.precision == "fp32":
+        return again
+    if again.precision == "fp16":
+        whole_mb = spec.simplified.path.stat().st_size / 1e6
+        if proof.model_mb > _HALVES * whole_mb:
+            problem = f"the model has {proof.model_mb:.2f} MB, and {whole_mb:.2f} in float: halves save nothing"
+            return msgspec.structs.replace(again, problem=problem)
+    spoken, elsewhere = PRECISIONS[again.precision].spoken, target.machine != platform.machine()
+    shortfall = shortfall_of(once.proof, gates, spoken, elsewhere=elsewhere)
+    if shortfall is not None and shortfall.kind == "slow":
+        shortfall = shortfall_of(proof, gates, spoken, elsewhere=elsewhere)
+    if shortfall is None or (again.precision == "fp16" and shortfall.kind == "slow"):
+        return again  # halves are for the disk and the way to the device, not for speed
+    if shortfall.may_be_noise:
+        return msgspec.structs.replace(again, doubt=f"{shortfall.line}; that may be noise: give more images")
+    if requires_int8 and again.precision == "int8":
+        raise AccuracyGateError(f"{again.name}: {shortfall.line}; leave that size out, or leave out --require-int8")
+    return msgspec.structs.replace(again, problem=shortfall.line)

@@ -1,10 +1,7 @@
 """What constants hold: as many values as their shape says, and finite numbers where layers compute with them.
 
-Owns which infinities are meant: bounds of Clip, masks and fills are; weights of layers never are.
-
-What training left behind, and what gives another result at every run.
-
-Owns the list. Such a model runs, and is wrong.
+Bounds of Clip, masks and fills may be infinite, weights of layers never. What training left behind, or gives another
+result at every run, is found too: such a model runs, and is wrong.
 """
 
 from __future__ import annotations
@@ -79,13 +76,7 @@ def _check_data(tensor: onnx.TensorProto) -> None:
 
 
 def check_numbers(proto: onnx.ModelProto, weights: tuple[Weight, ...], files: Mapping[str, bytes]) -> list[Finding]:
-    """Name constants that are not finite where they must be, and variances below 0.
-
-    Args:
-        proto: a skeleton.
-        weights: what it lacks.
-        files: where they lie.
-    """
+    """Name constants that are not finite where they must be, and variances below 0."""
     uses: dict[str, list[tuple[str, int]]] = {}
     for node in nodes_of(proto.graph.node):
         for index, name in enumerate(node.input):

@@ -1,24 +1,9 @@
-"""CpuKernels: whether ONNX Runtime's CPU provider runs a node, by the kernel table of a version.
+"""Whether ONNX Runtime's CPU provider, or another one, runs a node.
 
-Owns the rules by which ONNX Runtime finds a kernel: by version, by type, through a function's body, through Casts.
-docs/check.md says how they were held against the real thing.
-
-The body of an operator that ONNX defines by other operators, as a graph of its own with the types of one call.
-
-Owns the call's substitution. ONNX Runtime puts such a body in the place of a node for which it has no kernel.
-
-KernelTable: which operators one version of ONNX Runtime's CPU provider has, for which opsets and types.
-
-Owns the tables that edge-sdk brings (kernels/VERSION.json), the choice among them, and the reading of the one that is
-installed. Knows nothing of models.
-
-OperatorSchema: what an operator's inputs and outputs are called, for ONNX's own and ONNX Runtime's operators.
-
-Owns the look-up. ONNX's schemas come from onnx; those of other domains that ONNX Runtime has, from ONNX Runtime.
-
-What execution providers other than the CPU's take, by documents of their makers (providers/NAME.json).
-
-Owns the reading. A document is no measurement: the table says where each statement comes from, and what it leaves open.
+The rules are those by which ONNX Runtime finds a kernel: by version, by type, through the body of an operator that ONNX
+defines by others, through Casts. docs/check.md says how they were held against the real thing. The tables are data:
+kernels/VERSION.json of each ONNX Runtime, providers/NAME.json by documents of the providers' makers, which are no
+measurements.
 """
 
 from __future__ import annotations
@@ -43,11 +28,6 @@ _IR_VERSION = 8
 
 def function_body(node: onnx.NodeProto, values: Values, opset: int) -> onnx.ModelProto | None:
     """Write out what a node stands for.
-
-    Args:
-        node: a call of one of ONNX's own operators.
-        values: the types of its inputs.
-        opset: of the model, for the node's domain.
 
     Returns:
         A model whose graph is the body, with inferred types; empty when the body depends on a type that is not known;
@@ -322,11 +302,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class CpuKernels:
-    """The CPU provider of one ONNX Runtime.
-
-    Args:
-        table: its kernels.
-    """
+    """The CPU provider of one ONNX Runtime."""
 
     def __init__(self, table: KernelTable) -> None:
         self.table = table

@@ -32,12 +32,6 @@ def rehearse(
 ) -> dict[str, Value]:
     """Load and run a skeleton once, on an image of zeros.
 
-    Args:
-        proto: a skeleton.
-        weights: what it lacks.
-        values: what inference knows of its tensors.
-        files: where the weights lie; when there are none, the weights are zeros too.
-
     Returns:
         `values`, with the shapes that tensors took where inference did not know them.
 

@@ -51,25 +51,14 @@ class CheckedModel(msgspec.Struct, frozen=True, eq=False):
 def examine(spec: ModelSpec, target: Target | None = None) -> CheckReport:
     """Say everything that is to be said of the model of `spec`.
 
-    Args:
-        spec: one model.toml.
-        target: the device; None for this machine's own ONNX Runtime.
-
     Returns:
         All findings at once; the model passes when none of them is an error.
-
-    Raises:
-        MissingDependencyError: onnx is not installed.
     """
     return _examine(spec, target, wants_model=False).report
 
 
 def check_model(spec: ModelSpec, target: Target | None) -> CheckedModel:
     """Load, check and fix the model of `spec`.
-
-    Args:
-        spec: one model.toml.
-        target: the device; None for this machine's own ONNX Runtime.
 
     Raises:
         ModelError: with the first thing that is wrong, where, what was expected and got.

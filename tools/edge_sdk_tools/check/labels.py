@@ -1,12 +1,7 @@
-"""What the lines of a labels file say: which is the background, which are empty, which are there twice.
+"""The labels file, held against model.toml and against the model's outputs.
 
-Owns the advice that follows where there are too many or too few of them: it names the line, and what it settles is not
-said again.
-
-The labels file, held against model.toml and against the model's outputs.
-
-Owns how many labels the outputs want, and that what is said of them is said once. Whether their order is that of the
-outputs no file says.
+Every fault is said once: advice about too many or too few lines names the line and settles what follows from it.
+Whether the order of the lines is that of the outputs no file says.
 """
 
 from __future__ import annotations
@@ -35,11 +30,7 @@ _LONGEST_SHOWN = 40  # characters of a label
 
 
 class Lines:
-    """The lines of one labels file; numbers begin with 1.
-
-    Args:
-        labels: in the file's order.
-    """
+    """The lines of one labels file; numbers begin with 1."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = labels
@@ -82,13 +73,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def count_advice(spec: ModelSpec, lines: Lines, class_count: int) -> Advice:
-    """Find the line that is too much or missing, as far as the lines show it.
-
-    Args:
-        spec: one model.toml.
-        lines: of its labels file.
-        class_count: of the model; there is another number of lines.
-    """
+    """Find the line that is too much or missing, as far as the lines show it."""
     surplus = len(lines.labels) - class_count
     if surplus > 0:
         return _advice_for_more(spec, lines, surplus)
@@ -219,12 +204,7 @@ _CORRECT = "correct task, decoder and input.size_wh in model.toml"
 
 
 def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
-    """Say what is wrong with the labels, and what the decoder makes of the outputs with so many of them.
-
-    Args:
-        spec: one model.toml.
-        report: on its model.
-    """
+    """Say what is wrong with the labels, and what the decoder makes of the outputs with so many of them."""
     flag = list(check_flag(spec))
     try:
         labels = read_labels(Path(spec.labels))

@@ -1,24 +1,9 @@
-"""The files of a model: its own, and those that it names because its weights lie there.
+"""A model as it lies on disk: its own file, and those that it names because its weights lie there.
 
-Owns the rule: a plain relative path to a regular file in the model's own folder, and a part of it that is there. A
-model comes from somebody else, and must not choose which files of this machine are read.
-
-What a file that is no ONNX model looks like, and what to do with it.
-
-Owns the first bytes of what people have beside ONNX. Reads no further than it takes to tell.
-
-ModelFile: a model as it lies on disk, read once: its skeleton, its large weights, its hash.
-
-Owns the reading and putting together. What is hashed is what is used: no file is read twice.
-
-The skeleton of a model: what is left when its large weights are taken out, a few hundred kilobytes.
-
-Owns the cut, and the way back. On a skeleton checker, inference, conversion and a trial run cost next to nothing. Knows
-the fields of ONNX's messages that lead to a weight.
-
-Weight: one large constant of a model, left where it lies in a file.
-
-Owns which types are left there. Imports no onnx: it crosses to the process that does without.
+A model comes from somebody else and must not choose which files of this machine are read: a plain relative path to a
+regular file in its own folder, and a part of it that is there. Every file is read once, so what is hashed is what is
+used. Large weights are cut out and left in their files: checker, inference and a trial run then work on a skeleton of a
+few hundred kilobytes. What is no ONNX model is recognised by its first bytes.
 """
 
 from __future__ import annotations
@@ -447,13 +432,6 @@ def assemble(
     path: Path, names: Sequence[str], skeleton: bytes, weights: Sequence[Weight], sha256: str
 ) -> onnx.ModelProto:
     """Put a checked skeleton and its weights together.
-
-    Args:
-        path: of the model that it came from.
-        names: the other files that the model names.
-        skeleton: serialised, as the check left it.
-        weights: what `skeleton` lacks.
-        sha256: of the files when they were checked.
 
     Raises:
         ModelError: a file has changed since.

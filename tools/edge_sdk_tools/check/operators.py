@@ -67,14 +67,7 @@ def cover(
     opsets: Mapping[str, int],
     source: str,
 ) -> tuple[ProviderCoverage, ...]:
-    """Say of each provider, in the target's order, what it takes.
-
-    Args:
-        providers: ONNX Runtime's names of them.
-        judged: every node, and what the CPU provider does with it.
-        opsets: version of each domain.
-        source: where the CPU provider's kernels are known from.
-    """
+    """Say of each provider, in the target's order, what it takes."""
     nodes = [node for node, _ in judged]
     left = tuple(sorted({node.op_type for node, verdict in judged if not verdict.is_supported}))
     on_cpu = sum(verdict.is_supported for _, verdict in judged)

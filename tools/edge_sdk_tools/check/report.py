@@ -1,11 +1,4 @@
-"""RefusedModelError: a model that is refused, with the next step apart from the sentence.
-
-Owns the form of both: joined in the text of the error, apart in a finding.
-
-CheckReport: what the gate found, as plain values.
-
-Owns the words' form: a finding says what is wrong, where, and what to do. Prints nothing.
-"""
+"""What the gate found, as plain values: a finding says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -196,12 +189,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class RefusedModelError(ModelError):
-    """A model that cannot be used.
-
-    Args:
-        what: the sentence, with what was expected and got.
-        next_step: what to do.
-    """
+    """A model that cannot be used."""
 
     def __init__(self, what: str, next_step: str) -> None:
         super().__init__(f"{what}; {next_step}")

@@ -20,10 +20,6 @@ from edge_sdk_tools.check.cpu_kernels import kernel_table
 def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
     """Return the range of ONNX Runtime versions, from the lowest that will be proved to the one that builds.
 
-    Args:
-        target: the device.
-        versions: of `--prove-runtime`.
-
     Raises:
         UsageError: a version is none, or outside what target and builder allow; or no device could run the bundle.
     """
@@ -41,10 +37,6 @@ def as_admitted(target: Target, versions: Sequence[str]) -> Target:
     """The target with the lowest ONNX Runtime that its bundle admits, and the highest opset that this one runs.
 
     Where the target cannot have the version that builds, its highest is meant: no build does without a proof in that.
-
-    Args:
-        target: the device.
-        versions: of `--prove-runtime`.
 
     Raises:
         UsageError: a version is none, or outside what target and builder allow.

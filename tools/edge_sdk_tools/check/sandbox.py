@@ -1,11 +1,7 @@
-"""Job and Examined: what goes into the limited process, and what comes out of it.
+"""A process of its own with limits on memory, time and files, for work on a file that nobody vouches for.
 
-Owns nothing but the values; they cross as MessagePack.
-
-A process of its own with limits on memory, time and files, for work on a file that nobody vouches for.
-
-Owns both sides: the start, and what is said when the process dies of what it read. A crash, a time-out or a file that
-wants all memory is one line to the caller, and nothing to the caller's own process.
+A crash, a time-out or a file that wants all memory is one line to the caller, and nothing to the caller's own process.
+`Job` goes in and `Examined` comes out, as MessagePack.
 """
 
 from __future__ import annotations

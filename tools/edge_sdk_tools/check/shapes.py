@@ -1,14 +1,7 @@
-"""What a report says of the file itself: its size, versions, writer, input and outputs.
+"""Opset and shapes of a model: what the runtime reads, the input's sides as model.toml says, all behind them inferred.
 
-Owns which of the file's own words are repeated: those that can be printed.
-
-The model's opset and IR version: what the runtime reads, and raising what quantization needs raised.
-
-Owns the limits and the conversion, with what onnx's converter leaves out of it. `trial.py` compares the results.
-
-Shapes: the input's sides as model.toml says, everything behind them inferred.
-
-Owns the rules for inputs and outputs. Works on a skeleton, whose weights are inputs too.
+Works on a skeleton, whose weights are inputs too. What onnx's converter leaves out is added here; `dry_run` compares
+the results.
 """
 
 from __future__ import annotations
@@ -49,13 +42,7 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def check_opset(opset: int | None, highest: int, runtime: str) -> list[Finding]:
-    """Hold a model's opset against what a runtime runs.
-
-    Args:
-        opset: of ai.onnx; None when the model names none.
-        highest: that the runtime runs.
-        runtime: what to call it.
-    """
+    """Hold a model's opset against what a runtime runs."""
     if opset is None:
         return [Finding(severity="error", rule="opset", what="names no ai.onnx opset", next_step="export it again")]
     if opset < LOWEST_OPSET:
@@ -368,14 +355,7 @@ _LONGEST_PRODUCER = 100
 
 
 def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, table: KernelTable | None) -> CheckReport:
-    """Add what holds before anything is changed.
-
-    Args:
-        report: what there is so far.
-        file: as it was read.
-        proto: its skeleton.
-        table: that its operators will be held against.
-    """
+    """Add what holds before anything is changed."""
     return msgspec.structs.replace(
         report,
         kernel_table=table.onnxruntime if table else "",
@@ -389,13 +369,7 @@ def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, tab
 
 
 def with_tensors(report: CheckReport, proto: onnx.ModelProto, weights: Collection[str]) -> CheckReport:
-    """Add image and outputs, as they are now.
-
-    Args:
-        report: what there is so far.
-        proto: a skeleton.
-        weights: names of those of its inputs that are weights.
-    """
+    """Add image and outputs, as they are now."""
     try:
         image = _info(image_input(proto, weights))
     except ModelError:

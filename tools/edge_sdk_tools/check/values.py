@@ -1,11 +1,7 @@
-"""Model-local functions: put in the place of their calls, within limits.
+"""Type and shape of each tensor of a graph, and functions put in the place of their calls.
 
-Owns the limits. A model can define functions that call functions: a chain that is deep enough overflows the stack of
-ONNX Runtime, and a tree of them grows without end, from a few hundred bytes.
-
-Value: element type and shape of one tensor of a graph, as far as they are known.
-
-Owns the reading of what ONNX declares and infers, and sizes in bytes.
+Functions that call functions are limited: a chain that is deep enough overflows the stack of ONNX Runtime, and a tree
+of them grows without end, from a few hundred bytes.
 """
 
 from __future__ import annotations

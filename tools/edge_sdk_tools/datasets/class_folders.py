@@ -74,10 +74,6 @@ _HEADERS = ["file", "class_id"], ["file", "label"]
 def read_labels_csv(folder: Path, names: ClassNames) -> Labelled:
     """Read FOLDER/labels.csv.
 
-    Args:
-        folder: what the list names lies in it.
-        names: of the model's classes.
-
     Raises:
         DataError: when something is wrong with it; it names the file and the line.
     """

@@ -38,10 +38,6 @@ class ClassNames:
     Names that differ in case, in `_` for a space, or in how an accent is encoded are the same. Where several classes
     share one, that of the same case is meant, then that whose whole label it is: ImageNet has "cardigan", which is
     worn, and "Cardigan, Cardigan Welsh corgi", which barks.
-
-    Args:
-        labels: of the model, in output order.
-        background_class: the first label is the background, which is no class.
     """
 
     def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
@@ -64,10 +60,6 @@ class ClassNames:
 
     def class_id(self, name: str, where: str) -> int:
         """The id of the one class of this name.
-
-        Args:
-            name: a label or one of its synonyms.
-            where: begins the message: the file and line.
 
         Raises:
             DataError: when no class has it, or several have.

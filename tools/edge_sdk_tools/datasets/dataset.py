@@ -1,16 +1,6 @@
-"""Carried: a dataset that holds its files' bytes, for machines that have not got the files.
+"""Images and what is known of them, side by side: classes, boxes or masks.
 
-Dataset: images and what is known of them, side by side.
-
-Owns that both stay aligned. Knows nothing of files and formats.
-
-Masks: the class of every pixel of one image, in a PNG.
-
-Owns the reading of one mask and of its header. Which image it belongs to is told by `masks`.
-
-Truths: what is known of one image.
-
-Owns their shapes and units. Which truth belongs to which image is told by the readers.
+A dataset that is carried holds its files' bytes, for machines that have not got the files.
 """
 
 from __future__ import annotations

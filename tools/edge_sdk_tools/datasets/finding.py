@@ -1,14 +1,6 @@
-"""Images in: what is in a folder, told apart by content.
+"""The images in folders and lists, each content once; what cannot be used is skipped with its reason.
 
-Owns the finding. An image that cannot be used is skipped with its reason, never fatal by itself.
-
-Gathering: files and what readers know of them become images of different content.
-
-Owns that the same content counts once. Every file is read once, here.
-
-Files that a list names, relative to folders.
-
-Owns that a list reaches nothing outside of them by its names.
+Every file is read once, here. A list reaches nothing outside of its folders.
 """
 
 from __future__ import annotations
@@ -65,12 +57,7 @@ class Gathered(msgspec.Struct, frozen=True):
 
 
 def gather(found: Iterable[Found], *, decode: bool) -> Gathered:
-    """Read every file; of those with the same content keep the first.
-
-    Args:
-        found: in the order that the images shall have.
-        decode: decode each image; else only its header is looked at.
-    """
+    """Read every file; of those with the same content keep the first."""
     kept: dict[str, tuple[ImageFile, Truth | None]] = {}
     skipped: list[Skipped] = []
     duplicates = conflicts = 0
@@ -97,11 +84,6 @@ def _fitting(item: Found, image: ImageFile | Skipped) -> ImageFile | Skipped:
 
 def find_images(folders: Sequence[Path], *, decode: bool = True) -> ImageSet:
     """Find every usable image below `folders`, each content once.
-
-    Args:
-        folders: searched in turn, with everything in them.
-        decode: decode each image, and skip what is damaged. Without it only headers are looked at: for those who
-            decode every image once anyway.
 
     Raises:
         DataError: when a folder is not there, or there is not one usable image in all of them.
@@ -133,11 +115,6 @@ def _candidates(folders: Sequence[Path]) -> Iterator[Path]:
 
 def listed_file(name: str, folders: Sequence[Path], where: str) -> Path | None:
     """The file of this name in the first folder that has it, or None.
-
-    Args:
-        name: relative, with `/` between folders.
-        folders: searched in turn.
-        where: begins the message.
 
     Raises:
         DataError: when the name is empty, absolute or leads out of the folder.

@@ -41,9 +41,6 @@ _TURNED = (5, 6, 7, 8)  # by a quarter; EXIF 2.32, 4.6.4 A
 def read_size(data: bytes) -> tuple[int, int] | None:
     """Width and height in pixels, as OpenCV decodes it: turned as EXIF says.
 
-    Args:
-        data: the whole file.
-
     Returns:
         None where it is no image of a format that is read, or its header is damaged.
     """

@@ -1,14 +1,7 @@
-"""Images: one file, and a set of files of different content.
+"""One image file, a set of files of different content, and whether a file is an image that can be used.
 
-Owns the values and the decoding of one image. What a folder holds is found by `finding`.
-
-Inspection: whether one file is an image that can be used, and if not, why.
-
-Owns the reasons. A file is read once: hashed, looked at, and decoded where that is wanted.
-
-Files below a folder.
-
-Owns what is left out (hidden files) and that a loop of links ends.
+A file is read once: hashed, looked at, and decoded where that is wanted. Hidden files are left out, and a loop of links
+ends.
 """
 
 from __future__ import annotations
@@ -149,12 +142,7 @@ def is_candidate(path: Path) -> bool:
 
 
 def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
-    """Look at one file.
-
-    Args:
-        path: of the file, whatever its suffix.
-        decode: also decode it; without it a damaged image may pass, as only its header is looked at.
-    """
+    """Look at one file."""
     suffix = path.suffix.lower()
     if suffix in FOREIGN_SUFFIXES:
         return Skipped(path, f"{suffix}: edge-sdk does not read it; convert it to JPEG or PNG")

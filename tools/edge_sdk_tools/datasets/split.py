@@ -39,12 +39,6 @@ def split_images(
 ) -> ImageSplit:
     """Choose images of the folders given, or else of model.toml's; without evaluation images every fourth measures.
 
-    Args:
-        spec: says where images are when no folder is given.
-        labels: of the model, in output order.
-        calibration: folders of images.
-        evaluation: folders of images; a single one may be labelled in any way that `read_dataset` knows.
-
     Raises:
         UsageError: nothing to calibrate with is named.
         DataError: there are too few images, or the two sets are the same.

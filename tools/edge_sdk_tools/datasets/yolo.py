@@ -25,10 +25,6 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
     Of a mask only the header is read; `MaskTruth.read` reads the rest.
 
-    Args:
-        folder: holds both.
-        names: of the model's classes.
-
     Raises:
         DataError: when a mask is no PNG of class ids, or not one belongs to an image.
     """
@@ -59,10 +55,6 @@ _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     """Read FOLDER/images and FOLDER/labels; a label has the name of its image at the same place.
-
-    Args:
-        folder: holds both.
-        names: of the model's classes.
 
     Raises:
         DataError: when a label is wrong; it names the file and the line.

@@ -1,11 +1,7 @@
-"""An MQTT broker for the length of the demo: mosquitto where it is installed, else one in Python.
+"""An MQTT broker for the length of the demo, mosquitto or one in Python, and the subscriber's process.
 
-Owns its port and its process. It listens on this machine only, keeps nothing on disk and asks for no password, which is
-right for a demo and for nothing else.
-
-The subscriber process, seen from the demo: started, known to be subscribed, ended when it has everything.
-
-A child process that never outlives the block that started it.
+The broker listens on this machine only, keeps nothing on disk and asks for no password, which is right for a demo and
+for nothing else. No child process outlives the block that started it.
 """
 
 from __future__ import annotations
@@ -106,9 +102,6 @@ class Broker(msgspec.Struct, frozen=True):
 def running_broker(kind: Kind | None = None) -> Iterator[Broker]:
     """Run a broker.
 
-    Args:
-        kind: which one; None takes mosquitto when it is installed, else amqtt.
-
     Raises:
         MissingDependencyError: it is not installed.
         PublishError: it does not start.
@@ -182,11 +175,6 @@ _PATIENCE_S = 5.0
 @contextmanager
 def listening(port: int, messages: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
     """Run the subscriber.
-
-    Args:
-        port: of the broker.
-        messages: the file that it appends to; made here.
-        errors: for what it complains about.
 
     Raises:
         PublishError: the broker does not accept it.

@@ -20,7 +20,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media, write_images
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.profile import saturates
@@ -43,16 +43,12 @@ class DemoBundle(msgspec.Struct, frozen=True):
 
     path: Path
     model: Path
-    report: BuildReport
+    report: BuildResult
     cached: bool
 
 
 def target_for(machine: str, cpu_info: str) -> str:
     """Name of the target for a machine.
-
-    Args:
-        machine: `platform.machine()`.
-        cpu_info: text of /proc/cpuinfo.
 
     Raises:
         IncompatibleError: there is no target for it.
@@ -65,16 +61,7 @@ def target_for(machine: str, cpu_info: str) -> str:
 
 
 def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundle:
-    """Import and build, or take what an earlier demo built from the very same inputs.
-
-    Args:
-        media: verified files.
-        cache: its root.
-        on_progress: is given the build's steps.
-
-    Raises:
-        EdgeError: of the family that says who can mend it.
-    """
+    """Import and build, or take what an earlier demo built from the very same inputs."""
     target = target_for(platform.machine(), _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
     folder = cache / "demo" / _key(target)
     found = _open(folder)
@@ -113,7 +100,7 @@ def _open(folder: Path) -> DemoBundle | None:
     path, model = folder / f"{_NAME}.edge", folder / "model" / "model.toml"
     try:
         Bundle.open(path)
-        report = msgspec.json.decode((folder / "report.json").read_bytes(), type=BuildReport)
+        report = msgspec.json.decode((folder / "report.json").read_bytes(), type=BuildResult)
     except (EdgeError, OSError, msgspec.DecodeError):
         return None
     return DemoBundle(path, model, msgspec.structs.replace(report, bundle=str(path)), cached=True)

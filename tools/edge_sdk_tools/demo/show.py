@@ -1,12 +1,7 @@
-"""The folder that the demo leaves: replaced as a whole by a demo that succeeded, untouched by one that failed.
+"""What the demo shows, and the folder that it leaves, which only a demo that succeeded replaces.
 
-What the demo shows: lines for its steps, and while the video runs one table that keeps changing.
-
-Where the output is no terminal, the table becomes a plain line every two seconds.
-
-What the messages say, counted as they arrive.
-
-Reads nothing but the subscriber's file: what is shown is what a stranger could know.
+While the video runs one table keeps changing; where the output is no terminal it is a plain line every two seconds.
+Messages are counted from the subscriber's file alone: what is shown is what a stranger could know.
 """
 
 from __future__ import annotations
@@ -174,11 +169,7 @@ _LINE_EVERY_S = 2.0
 
 
 class Show:
-    """Writes to one console.
-
-    Args:
-        console: where to; rich decides whether it is a terminal.
-    """
+    """Writes to one console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

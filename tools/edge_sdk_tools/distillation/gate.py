@@ -1,16 +1,8 @@
 """distill-check: a student beside its teacher on the same images, and whether it may go on.
 
 Requires two models of the same task whose labels can be matched; ensures a verdict with its reasons. Input size,
-preprocessing and order of labels may differ.
-
-Whether both label files stand in the order of their model's outputs.
-
-Nothing in a model says so. But two models that agree by the number of their outputs and not by the labels of these show
-that one of the two files is in another order.
-
-The verdict on a student: passed or not, by what, and whether the images were enough to tell.
-
-Owns the rule: the figure itself is judged, its interval says how sure that is.
+preprocessing and order of labels may differ. The figure itself is judged; its interval says how sure that is. That a
+labels file is in another order than the outputs is found where two models agree by number and not by label.
 """
 
 from __future__ import annotations
@@ -25,23 +17,16 @@ import numpy as np
 from edge_sdk.bundle.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
 from edge_sdk.core.errors import AccuracyGateError, ModelError, UsageError
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.distillation.paired import (
-    TEMPERATURES,
-    CalibrationError,
-    ClassRow,
-    Divergence,
-    calibration_errors,
-    compared_classes,
-    divergences_at,
-    mcnemar,
-    pairs_of,
-)
-from edge_sdk_tools.distillation.worst import WorstImage, worst_images
-from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, OnProgress, constant_answer, said, summarise
+from edge_sdk_tools.distillation.paired import ClassRow, compared_classes, mcnemar
+from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, OnProgress, constant_answer, summarise
 from edge_sdk_tools.evaluate.model import Subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, Participant, observe
 from edge_sdk_tools.evaluate.statistics import Figure, Interval, difference_bounds
+from edge_sdk_tools.evaluate.tasks import TASKS, CalibrationError, Divergence, WorstImage, said
+
+TEMPERATURES = (1.0, 2.0, 4.0)
+"""Softmax temperatures that distillation commonly uses; 1 is the plain probabilities."""
 
 _SURELY_MORE = 0.1
 _SEVERAL = 2  # classes
@@ -259,21 +244,7 @@ def check_student(
     jobs: int | None = None,
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> DistillReport:
-    """Compare two loaded models.
-
-    Args:
-        participants: the student, then its teacher.
-        dataset: read with the student's labels.
-        gates: what is judged by.
-        temperatures: for the divergence of probabilities.
-        data: what the report calls the images.
-        calibrated: images left out because they calibrated one of the two.
-        jobs: threads.
-        on_progress: for progress bars.
-
-    Raises:
-        As `distill_check`.
-    """
+    """Compare two loaded models."""
     observed = observe(
         participants, dataset, lambda done: on_progress("compare with teacher", done, len(dataset)), jobs
     )
@@ -284,14 +255,15 @@ def check_student(
     check_label_order(observed)
     evaluation = summarise(observed, data, calibrated, on_progress)
     warnings = (*evaluation.warnings, *_doubts_about_teacher(participants, evaluation))
-    pairs = pairs_of(observed)
+    task = TASKS[observed.task]
+    pairs = task.pairs(observed)
     return DistillReport(
         evaluation=msgspec.structs.replace(evaluation, warnings=warnings),
         p_value=mcnemar(pairs.teacher, pairs.student) if pairs and evaluation.quality else None,
-        divergences=divergences_at(observed, temperatures),
-        calibration=calibration_errors(observed),
+        divergences=task.divergences(observed, temperatures),
+        calibration=task.calibration(observed),
         classes=compared_classes(pairs, observed.answers) if pairs else (),
-        worst=worst_images(observed, observed.answers, _WORST),
+        worst=task.worst(observed, _WORST),
         verdict=judge(evaluation, gates),
     )
 

@@ -49,13 +49,6 @@ def check_distillation(
 ) -> Distilled | None:
     """Compare a checked model with the teacher that its model.toml names.
 
-    Args:
-        spec: names the teacher, and the gates.
-        checked: the float model.
-        dataset: images that calibrate nothing here.
-        workshop: may remember it of an earlier build.
-        on_progress: for progress bars.
-
     Returns:
         What was found; None when no teacher is named: not checked.
 

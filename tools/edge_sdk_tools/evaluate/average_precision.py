@@ -157,9 +157,6 @@ def _match(
 class AveragePrecision:
     """Average precision of one detector over N images, as a function of how often each image counts.
 
-    Args:
-        judged: one an image.
-
     Attributes:
         class_ids: int64 (K,), classes that are labelled in any image.
     """

@@ -1,13 +1,8 @@
-"""What a model answered, so that one that stands beside many others is not run on every image again.
+"""What is measured: a model.toml's float model or a bundle's own file, opened as often as there are workers.
 
-Whether ONNX Runtime still computes the model after its own graph optimization.
-
-It fuses and rewrites what it loads, and has rewritten some graphs wrongly. Whoever compares INT8 with FP32 would not
-notice: both are wrong alike.
-
-What is measured: a model.toml's float model or a bundle's own file, opened as often as there are workers.
-
-Owns the way from a path to a model that answers images. Knows no metric.
+ONNX Runtime rewrites what it loads, and has rewritten some graphs wrongly: a float model is run as it is too, for
+whoever compares INT8 with FP32 would not notice. What a model answered may be kept for one that stands beside many
+others.
 """
 
 from __future__ import annotations
@@ -184,6 +179,11 @@ class Subject:
         return int(self.spec.task == "classification" and self.spec.classification.background_class)
 
     @property
+    def classifier_labels(self) -> tuple[str, ...]:
+        """Labels in output order, of a classifier; empty for every other model."""
+        return self.labels if self.spec.task == "classification" else ()
+
+    @property
     def class_labels(self) -> tuple[str, ...]:
         """Labels of the real classes, by class id."""
         return self.labels[self.background :]
@@ -199,11 +199,7 @@ class Subject:
         )
 
     def open(self, confidence: float | None = None) -> Model:
-        """One more model on the same weights, for one thread.
-
-        Args:
-            confidence: of the weakest detection that counts; the model's own threshold by default.
-        """
+        """One more model on the same weights, for one thread."""
         spec = self.spec
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
@@ -229,11 +225,7 @@ def open_subject(path: Path) -> Subject:
 
 
 def open_subjects(paths: Sequence[Path]) -> list[Subject]:
-    """Open one or several; those of equal names get their paths behind them, so that reports tell them apart.
-
-    Raises:
-        As `open_subject`.
-    """
+    """Open one or several; those of equal names get their paths behind them, so that reports tell them apart."""
     _check_tasks(paths)
     subjects = [open_subject(path) for path in paths]
     names = [subject.name for subject in subjects]

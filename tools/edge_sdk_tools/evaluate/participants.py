@@ -102,10 +102,6 @@ def _near(text: str, others: Sequence[str]) -> str:
 def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = None) -> list[Participant]:
     """Bring the classes of all models into the first one's order.
 
-    Args:
-        subjects: the model in question, then what it is compared with.
-        renamed: the first model's label -> what the other calls it.
-
     Raises:
         ModelError: other tasks, or labels that do not match.
     """

@@ -1,15 +1,7 @@
-"""One pass over the images with one model or two.
+"""One pass over the images with one model or two; figures are made of what it keeps elsewhere.
 
-Every image is decoded once. Owns what is kept of it, in one order of classes. Figures are made of it elsewhere.
-
-How far the raw outputs of two models of the same shapes lie apart: cosine and signal to noise.
-
-Owns the sums over images; outputs of other shapes are not compared.
-
-Every image once, on all cores.
-
-Each worker has a model of its own with one thread, which scales better than operators that share their work. Owns the
-threads and the order; what an image gives is the caller's.
+Every image is decoded once. Each thread has models of its own with one thread each, which scales better than operators
+that share their work.
 """
 
 from __future__ import annotations
@@ -133,9 +125,6 @@ def look_at(
         open_worker: makes what one thread works with.
         on_image: called with the number done, from any thread.
         jobs: threads; as many as this process has cores by default.
-
-    Raises:
-        EdgeError: what a worker raised, other than that an image cannot be read.
     """
     jobs = min(jobs or len(os.sched_getaffinity(0)), max(1, len(images)))
     own = threading.local()

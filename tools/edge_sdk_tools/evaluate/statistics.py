@@ -1,14 +1,9 @@
-"""One figure: a metric with its interval, alone or beside a reference's.
+"""A figure with its interval, alone or beside a reference's, by paired bootstrap over the images.
 
-Paired bootstrap: how far a figure would move on other images of the same kind.
-
-Owns the resampling and the intervals. A metric is a function of weights, how often each image counts: the same weights
-for two models make the comparison paired, and weights of one give the plain figure.
-
-Intervals of shares, and of the paired difference of two shares, from counts alone.
-
-Resampling never shows what the images happen not to hold: of 20 right answers in 20 every resampling has 20, and the
-interval is a point. These two stay honest there, and a figure's interval is never narrower than theirs.
+A metric is a function of weights, how often each image counts: the same weights for two models make the comparison
+paired, and weights of one give the plain figure. Resampling never shows what the images happen not to hold: of 20 right
+answers in 20 every resampling has 20. So intervals of shares, and of differences of shares, are never narrower than
+those computed from counts alone.
 """
 
 from __future__ import annotations

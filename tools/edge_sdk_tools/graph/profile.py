@@ -1,15 +1,8 @@
-"""A session with ONNX Runtime's own profile: which kernels ran, when, and for how long.
+"""Sessions of the workstation: ONNX Runtime's profile, operators of onnxruntime-extensions, and latency here.
 
-Operators of onnxruntime-extensions in models that are built.
-
-Owns their way into sessions that are no `Session`; those find them by themselves.
-
-What the workstation's CPU does to INT8: x86 before VNNI sums U8S8 products in saturating 16-bit lanes.
-
-With full-range weights such a host would measure, and write down as golden, results that no ARM board and no newer x86
+Latencies are taken side by side: they make ratios, and never a claim about the device. x86 before VNNI sums U8S8
+products in saturating 16-bit lanes: with full-range weights such a host would write down as golden what no ARM board
 gives.
-
-Latency on this machine, side by side: what ratios are made of, and never a claim about the device.
 """
 
 from __future__ import annotations
@@ -33,12 +26,7 @@ from edge_sdk_tools.bundle_folder import raise_if_full
 
 
 class ProfiledSession(Session):
-    """Runs as any session does, and notes it; `stop_profile` says what.
-
-    Args:
-        model: the file.
-        folder: for the profile, until it is stopped.
-    """
+    """Runs as any session does, and notes it; `stop_profile` says what."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         # ONNX Runtime adds only the millisecond to the name, and two may be opened within one.
@@ -86,12 +74,7 @@ def host_saturates() -> bool:
 
 
 def saturates(machine: str, cpu_info: str) -> bool:
-    """Whether a machine does.
-
-    Args:
-        machine: `platform.machine()`.
-        cpu_info: text of /proc/cpuinfo.
-    """
+    """Whether a machine does."""
     return machine == "x86_64" and "vnni" not in cpu_info
 
 

@@ -1,15 +1,9 @@
-"""Comparison: an ONNX model in ONNX Runtime against what the original said on the same inputs.
+"""An ONNX model in ONNX Runtime against what the original said on the same inputs.
 
-Owns the tolerance and the figures. Knows neither where the expected outputs come from nor what a difference means.
-
-What a model says on every probe before its import.
-
-Owns what can be seen without a conversion: random outputs, outputs that come and go, numbers that are not finite.
-
-Probes: the inputs on which a model is compared before and after its import.
-
-Owns their choice. They differ as much as inputs can, so that a graph which kept one branch of several meets another:
-constants, noise of several scales, pictures made here, and real images through the device's own prepare stage.
+The inputs differ as much as inputs can, so that a graph which kept one branch of several meets another: constants,
+noise of several scales, pictures made here, and real images through the device's own prepare stage. The original sees
+most of them twice: random outputs, outputs that come and go, and numbers that are not finite are found before any
+conversion.
 """
 
 from __future__ import annotations
@@ -51,13 +45,7 @@ class Probe(msgspec.Struct, frozen=True, eq=False):
 
 
 def make_probes(spec: InputSpec, images: ImageSet, *, batch: bool = False) -> tuple[Probe, ...]:
-    """Choose the probes of a model.
-
-    Args:
-        spec: the model's input.
-        images: at most `MAX_IMAGES` of them are taken, evenly spread.
-        batch: add one of two pictures at once.
-    """
+    """Choose the probes of a model."""
     shape = spec.tensor_shape
     numbers = [
         Probe("zeros", partial(np.zeros, shape, np.float32)),
@@ -234,12 +222,6 @@ def compare(
     runner: Runner, probes: Sequence[Probe], expected: Sequence[tuple[Tensor, ...]], names: Sequence[str]
 ) -> Comparison:
     """Run the model on every probe and compare.
-
-    Args:
-        runner: the model.
-        probes: its inputs.
-        expected: the original's outputs, one tuple a probe.
-        names: of the original's outputs.
 
     Raises:
         ModelError: when ONNX Runtime fails.

@@ -1,10 +1,7 @@
-"""A Darknet .cfg as sections with typed options; every complaint names file, line and layer.
+"""A Darknet .cfg as sections with typed options, and the .weights file; every complaint names file, line and layer.
 
-Owns the syntax, and no meaning: what a section does stands in `darknet_layers`.
-
-A Darknet .weights file: its header, its size, and convolutions with batch normalisation folded in.
-
-Owns the order of numbers in the file. Knows convolutions only: nothing else that is converted has weights.
+What a section means stands in `darknet_graph`. Convolutions alone have weights of all that is converted; their batch
+normalisation is folded in.
 """
 
 from __future__ import annotations
@@ -80,9 +77,6 @@ class Section(msgspec.Struct, frozen=True):
     def refuse(self, neutral: dict[str, str]) -> None:
         """Refuse options that would change the result and are not converted.
 
-        Args:
-            neutral: the options, each with the one value that changes nothing.
-
         Raises:
             ModelError: when one of them has another value.
         """
@@ -112,9 +106,6 @@ class Section(msgspec.Struct, frozen=True):
 
 def read_cfg(path: Path) -> tuple[Section, list[Section]]:
     """Read a .cfg.
-
-    Args:
-        path: the file.
 
     Returns:
         The [net] section, and one section a layer in their order.
@@ -197,10 +188,6 @@ class ConvolutionWeights(msgspec.Struct, frozen=True):
 
 def read_weights(path: Path, wanted: Sequence[ConvolutionWeights]) -> dict[str, NDArray[np.float32]]:
     """Read all convolutions' weights.
-
-    Args:
-        path: the .weights file.
-        wanted: the convolutions in the order of the .cfg.
 
     Returns:
         Initializers by name.

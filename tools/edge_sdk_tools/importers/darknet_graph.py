@@ -1,10 +1,6 @@
-"""The ONNX graph while it grows: nodes, constants, and each Darknet layer's output.
+"""What each kind of Darknet layer is in ONNX, and the graph while it grows.
 
-Owns names and shapes, and no meaning of layers.
-
-What each kind of Darknet layer is in ONNX.
-
-Owns the meaning of options. The formulas are those of AlexeyAB's Darknet; its file is named beside each.
+The formulas are those of AlexeyAB's Darknet; its file is named beside each.
 """
 
 from __future__ import annotations
@@ -53,9 +49,6 @@ class Head(msgspec.Struct, frozen=True):
 
 class Graph:
     """Collects what the layers add.
-
-    Args:
-        value: the network's input.
 
     Attributes:
         layers: each layer's output by Darknet's count; None where a layer has none that others may read.
@@ -109,10 +102,6 @@ class Graph:
 
     def to_model(self, name: str, weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
         """The finished and checked ONNX model.
-
-        Args:
-            name: of the graph.
-            weights: initializers by name.
 
         Returns:
             Opset 17, batch 1, static shapes, one output a head.

@@ -1,11 +1,8 @@
-"""Means over a whole picture as GlobalAveragePool: the same numbers, in an operator that has an integer kernel.
+"""ONNX -> ONNX as edge-sdk wants it: opset raised, weights inside, shapes fixed, compared with what it was.
 
-torch.export takes `adaptive_avg_pool2d(x, 1)` apart into ReduceMean, around which a quantized model turns to float and
-back. docs/adr/0010 has what that costs.
-
-ONNX -> ONNX as edge-sdk wants it: opset raised, weights inside, shapes fixed, compared with what it was.
-
-The export gate does the changing; this owns the proof that nothing else changed.
+Means over a whole picture become GlobalAveragePool, which has an integer kernel: torch.export takes
+`adaptive_avg_pool2d(x, 1)` apart into ReduceMean, around which a quantized model turns to float and back
+(docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -92,9 +89,6 @@ def import_onnx(
         target_name: name or path of a target, whose ONNX Runtime limits the opset.
         images: folders of images to compare on; model.toml's calibration folder by default.
         on_progress: for progress bars.
-
-    Raises:
-        EdgeError: of the family that says who can mend it; what was at the file's place is still there.
     """
     check_source(source, "SOURCE is the ONNX file to import")
     if not is_utf8(str(source)):

@@ -1,27 +1,9 @@
-"""Packages of other frameworks: imported when all that is cheap has been checked, and named where they are missing.
+"""What every import begins and ends with: all that is cheap to check first, the file and its report last.
 
-Fault: an exception of somebody else's code, in one line that says where it happened.
-
-What every compared import begins and ends with: all that is cheap to check first, the file and its report last.
-
-ImportRecord: what an import measured, kept inside the ONNX file that it wrote.
-
-In the file's metadata, because that goes wherever the file is copied. It is text that anybody can write: it is read
-with limits, and believed of this very graph only.
-
-What an import came to.
-
-The ONNX file that model.toml names, written whole or not at all.
-
-Owns the temporary name beside it and the order: write, pass the export gate, rename. What was there stays until then.
-
-The folder that an import writes into: whether it can be written is found out before the work, not after it.
-
-Silence: what exporters and users' code print and warn stays off the terminal; their exceptions come through.
-
-Owns file descriptors 1 and 2, logging and warnings while it lasts, and no judgement of what was said.
-
-The files that an import is pointed at: whether they can be read is said before anything slow is loaded.
+The ONNX file that model.toml names is written whole or not at all: write, pass the export gate, rename. What the import
+measured is kept in the file's metadata, which goes wherever the file is copied; it is text that anybody can write, so
+it is read with limits and believed of this very graph only. Whatever exporters and users' code print stays off the
+terminal; their exceptions become one line that says where they happened.
 """
 
 from __future__ import annotations
@@ -60,11 +42,6 @@ from edge_sdk_tools.importers.comparison import OutputDifference, Probe, make_pr
 def needed_by(source: str, package: str, remedy: str) -> Iterator[None]:
     """Import a framework inside this; a missing package becomes an error that names the remedy.
 
-    Args:
-        source: the kind of import, as in `edge-sdk import SOURCE`.
-        package: named where the failed import does not say what it lacks.
-        remedy: what to do about it.
-
     Raises:
         MissingDependencyError: exit code 8.
     """
@@ -75,12 +52,7 @@ def needed_by(source: str, package: str, remedy: str) -> Iterator[None]:
 
 
 def describe_fault(cause: BaseException, folder: Path) -> str:
-    """One line: the type, its first line of text, and file and line.
-
-    Args:
-        cause: what was raised.
-        folder: the user's code; the innermost frame in it is named, else the innermost of all.
-    """
+    """One line: the type, its first line of text, and file and line."""
     name = type(cause).__name__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{name}: {cause.msg} ({Path(cause.filename).name}:{cause.lineno})"
@@ -156,16 +128,7 @@ def embed_record(
     inputs: int,
     images: int,
 ) -> None:
-    """Write into the metadata of a model how far it is from its origin; what is no finite number is not written.
-
-    Args:
-        proto: as it will be written.
-        origin: where it comes from.
-        exporter: what made it.
-        outputs: the comparison, one an output.
-        inputs: on how many it was made ...
-        images: ... of which so many are real images.
-    """
+    """Write into the metadata of a model how far it is from its origin; what is no finite number is not written."""
     _drop(proto)
     if not outputs or not all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):
         return
@@ -297,10 +260,6 @@ def _input_shape(proto: onnx.ModelProto) -> tuple[int | str, ...]:
 def check_writable(folder: Path, output: Path) -> None:
     """Open a file without a name in `folder`, or in the nearest folder above it that is there.
 
-    Args:
-        folder: where the import writes.
-        output: what it writes, for the error.
-
     Raises:
         OutputError: the system refuses; permissions alone do not tell a file system that is mounted read-only.
     """
@@ -426,13 +385,6 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
     ) -> ImportReport:
         """Write the file, with a record of the comparison inside, and report.
 
-        Args:
-            proto: the model, compared already.
-            origin: where it comes from.
-            exporter: what made it.
-            outputs: how far it is from the source.
-            warnings: what the user should know.
-
         Raises:
             ModelError: the export gate refuses it.
             OutputError: the disk refuses.
@@ -456,18 +408,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
 def plan_import(
     source: str | Path, model_toml: Path, target_name: str | None, images: Sequence[Path], *, batch: bool = False
 ) -> ImportPlan:
-    """Read model.toml, target and folders of images; nothing is loaded or converted yet.
-
-    Args:
-        source: what is imported.
-        model_toml: describes the input and names the file to write, which is another one than `source`.
-        target_name: name or path of a target.
-        images: folders of images to compare on; model.toml's calibration folder by default.
-        batch: compare on two pictures at once too.
-
-    Raises:
-        EdgeError: of the family that says who can mend it.
-    """
+    """Read model.toml, target and folders of images; nothing is loaded or converted yet."""
     spec = load_destination(model_toml, Path(source))
     target = load_target(target_name) if target_name else None
     found = probe_images(spec, images)
@@ -514,12 +455,6 @@ def _descriptors_to_nowhere() -> Iterator[None]:
 
 def check_source(path: Path, expected: str, *, folder: bool = False, most_bytes: int | None = None) -> None:
     """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever.
-
-    Args:
-        path: as the user named it.
-        expected: what it should be, for the error.
-        folder: whether it may be a folder.
-        most_bytes: how large it may be; None for any size.
 
     Raises:
         ModelError: it is not there, cannot be opened, is no regular file, or too large.

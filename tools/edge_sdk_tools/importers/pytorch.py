@@ -33,9 +33,6 @@ def import_pytorch(
         images: folders of images to compare on; model.toml's calibration folder by default.
         dynamic_batch: leave the batch free.
         on_progress: for progress bars.
-
-    Raises:
-        EdgeError: of the family that says who can mend it; what was at the file's place is still there.
     """
     found = find_source(source, weights)
     plan = plan_import(source, model_toml, target_name, images, batch=dynamic_batch)

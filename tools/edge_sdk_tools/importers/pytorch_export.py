@@ -1,11 +1,4 @@
-"""Attempts: the exporters in their order, until one writes what computes the same.
-
-Owns what is said when none does, and what is to be known about one that was not the first.
-
-A PyTorch model -> ONNX, by torch.export's exporter or the one that traces TorchScript.
-
-Owns their order (docs/adr/0010), their options, and what is cleared from their graphs. Compares nothing.
-"""
+"""A PyTorch model -> ONNX: the exporters in their order (docs/adr/0010), until one writes what computes the same."""
 
 from __future__ import annotations
 

@@ -1,14 +1,7 @@
-"""Archives that hold a PyTorch model whole: torch.export's .pt2 and TorchScript's .pt.
+"""A PyTorch model, loaded and ready: FILE.py:FUNCTION, torch.export's .pt2, or TorchScript's .pt.
 
-Owns their loading, which runs no Python code of theirs.
-
-FILE.py:FUNCTION -> the torch.nn.Module that it returns.
-
-Owns the running of users' code and what is said when it fails. Knows nothing of weights and exporters.
-
-A PyTorch model, loaded and ready: how it is run, and what its outputs are called.
-
-Owns the three forms that a model comes in, and the flattening of dicts and tuples of outputs.
+Loading an archive runs no Python code of it; a function's code is the user's own, and what it raises is said in one
+line. Dicts and tuples of outputs are flattened.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""A file of torch.save as an outline: whether it is one, and where state dicts and modules lie in it.
+"""Weights of a PyTorch model: a state dict into it, and their condition before an export.
 
-Owns an unpickler that runs nothing: every class and function of the file is replaced by a stand-in.
-
-Weights of a PyTorch model: a state dict into it, and their condition before an export.
-
-Owns what is refused (code in a pickle, keys that do not fit, numbers that are not finite) and what is converted
-(float16, bfloat16 and float64 to float32, other devices to the CPU).
+Code in a pickle is never run: an unpickler replaces every class and function by a stand-in and finds where state dicts
+and modules lie. float16, bfloat16 and float64 become float32; numbers that are not finite are refused.
 """
 
 from __future__ import annotations
@@ -179,11 +175,6 @@ def load_state_dict(module: torch.nn.Module, path: Path, where: str) -> None:
 
 def settle_weights(module: torch.nn.Module, where: str, weights: Path | None = None) -> tuple[str, ...]:
     """Bring every weight to float32 on the CPU.
-
-    Args:
-        module: the model.
-        where: what to call it in errors.
-        weights: the file that its state dict was loaded from.
 
     Returns:
         What was converted, in words.

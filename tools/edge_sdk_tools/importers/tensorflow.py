@@ -1,10 +1,6 @@
-"""TensorFlow -> ONNX through tf2onnx: load, observe, convert, compare, write.
+"""TensorFlow -> ONNX through tf2onnx: a .tflite, .keras or .h5 file, or a SavedModel folder.
 
-Owns the order of the steps.
-
-A TensorFlow model, loaded and ready: .tflite, .keras, .h5 or a SavedModel folder.
-
-Owns how each is loaded, run and handed to tf2onnx, and the order of its axes. TensorFlow is imported on use.
+TensorFlow is imported on use.
 """
 
 from __future__ import annotations
@@ -90,10 +86,6 @@ def check_tensorflow_source(source: Path) -> None:
 
 def load_tensorflow_model(source: Path, spec: InputSpec) -> TensorflowModel:
     """Load a model by its ending: .tflite, .keras, .h5, or a folder.
-
-    Args:
-        source: what `check_tensorflow_source` has passed.
-        spec: the model's input.
 
     Raises:
         MissingDependencyError: TensorFlow or tf2onnx is not installed.
@@ -247,9 +239,6 @@ def import_tensorflow(
         target_name: name or path of a target, whose ONNX Runtime limits the opset.
         images: folders of images to compare on; model.toml's calibration folder by default.
         on_progress: for progress bars.
-
-    Raises:
-        EdgeError: of the family that says who can mend it; what was at the file's place is still there.
     """
     check_tensorflow_source(source)
     plan = plan_import(source, model_toml, target_name, images)

@@ -140,11 +140,7 @@ class Crew(Protocol):
 
 
 class Alone:
-    """This process, one job after another.
-
-    Args:
-        cores: that each job has to itself.
-    """
+    """This process, one job after another."""
 
     def __init__(self, cores: int) -> None:
         self.threads_per_job = cores

@@ -29,12 +29,7 @@ _unpacked: dict[str, object] = {}
 
 
 class Processes:
-    """A pool that is kept from run to run.
-
-    Args:
-        jobs: how many processes, at least two.
-        cores: that they share.
-    """
+    """A pool that is kept from run to run."""
 
     def __init__(self, jobs: int, cores: int) -> None:
         self._jobs = jobs

@@ -1,10 +1,7 @@
-"""What a worker has to have in common with the host: versions of packages, and edge-sdk's own sources.
+"""Finished results on disk, so that none is computed twice, under keys made of all that decides them.
 
-Keys: the name of a finished step, made of all that decides what it gives.
-
-Store: finished results on disk, so that none is computed twice.
-
-Owns the file's form: MessagePack, with the key and a hash beside the result, so that a damaged file is noticed.
+edge-sdk's own sources and the versions of packages are part of every key. A file is MessagePack, with the key and a
+hash beside the result, so that a damaged one is noticed.
 """
 
 from __future__ import annotations
@@ -82,9 +79,6 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 class Store:
     """A folder of results; several processes may use it at once.
-
-    Args:
-        folder: made when missing.
 
     Raises:
         OutputError: it cannot be made.

@@ -35,12 +35,6 @@ def estimate_board(
 ) -> BoardEstimate | None:
     """Estimate one inference on the target.
 
-    Args:
-        model: the file that ships.
-        target: whose core and clock count.
-        counter: what counts.
-        on_progress: for a progress bar.
-
     Returns:
         None without a counter, where the core's time cannot be estimated, or where counting failed.
 
@@ -76,11 +70,7 @@ class _UncountedError(Exception):
 def estimate_once(
     workshop: Workshop, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
 ) -> BoardEstimate | None:
-    """Return the estimate of `estimate_board`, or the stored one of the same file.
-
-    Raises:
-        As `estimate_board`.
-    """
+    """Return the estimate of `estimate_board`, or the stored one of the same file."""
     key = key_of("board", model.read_bytes(), target, counter.key if counter else "")
 
     def counted() -> BoardEstimate:
@@ -97,11 +87,6 @@ def estimate_once(
 
 def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: float) -> None:
     """Refuse a model that the board clearly cannot run in time.
-
-    Args:
-        estimated: of the inference alone, on one thread.
-        target: how many threads it has, all of which are taken to help fully.
-        budget_ms: capture to outbox.
 
     Raises:
         LatencyGateError: even the estimate divided by its worst error, shared by all threads, is over the budget.

@@ -10,7 +10,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,23 +24,16 @@ from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet
-from edge_sdk_tools.distillation.worst import WorstImage, worst_images
-from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress, describe, pair_counts, summarise
+from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress, describe, summarise
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, observe
+from edge_sdk_tools.evaluate.tasks import TASKS, WorstImage
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
 
-_METRICS: dict[Task, Literal["top1_agreement", "detection_f1", "mean_iou"]] = {
-    "classification": "top1_agreement",
-    "detection": "detection_f1",
-    "segmentation": "mean_iou",
-}
-NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections", "mean_iou": "class maps"}
 _SAMPLES = 3
 _WORST = 12
 _GOLDEN_IMAGES = 2
@@ -61,8 +54,8 @@ class Sample(msgspec.Struct, frozen=True):
     int8: str
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured that is the same on every machine.
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of a converted model. All but the times is the same on every machine.
 
     Attributes:
         evaluation: of the converted model beside the FP32 model, on images that calibration never saw.
@@ -72,6 +65,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         samples: what both say of a few images.
         worst: images on which they differ most.
         images: those evaluation images that could be read.
+        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread; 0 until `timed` took them.
     """
 
     evaluation: Evaluation
@@ -81,17 +75,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...]
     worst: tuple[WorstImage, ...]
     images: ImageSet
+    fp32_latency_ms: float = 0.0
+    latency_ms: float = 0.0
 
-
-class Proof(Measured, frozen=True, kw_only=True):
-    """All that was measured.
-
-    Attributes:
-        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread.
-    """
-
-    fp32_latency_ms: float
-    latency_ms: float
+    @property
+    def latency_ratio(self) -> float:
+        """Of its time to FP32's."""
+        return self.latency_ms / self.fp32_latency_ms
 
 
 def measure(
@@ -102,7 +92,7 @@ def measure(
     images: Dataset,
     on_progress: OnProgress,
     jobs: int | None = None,
-) -> Measured:
+) -> Proof:
     """Measure the converted model against the float one, all but the time.
 
     Args:
@@ -128,43 +118,34 @@ def measure(
     evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
     readable = observed.dataset.images
     share = integer_mac_share(converted.model, macs, converted.model.parent)
-    return Measured(
+    return Proof(
         evaluation=evaluation,
         agreement=agreement_of(observed, evaluation),
         integer_mac_share=share,
         model_mb=len(model) / 1e6,
         samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
-        worst=worst_images(observed, observed.answers, _WORST),
+        worst=TASKS[observed.task].worst(observed, _WORST),
         images=ImageSet(tuple(ImageFile(i.path, i.sha256, i.size_wh) for i in readable.images), readable.skipped),
     )
 
 
-def prove(measured: Measured, spec: ModelSpec, fp32: Subject, converted: Converted, on_progress: OnProgress) -> Proof:
-    """Measure the time as well: here, beside the float model.
-
-    Args:
-        measured: of the converted model.
-        spec: says how images are prepared.
-        fp32: the float model, loaded.
-        converted: the file in question.
-        on_progress: for progress bars.
-    """
+def timed(proof: Proof, spec: ModelSpec, fp32: Session, converted: Converted, on_progress: OnProgress) -> Proof:
+    """Measure the time as well: here, beside the float model."""
     session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
     prepare = Prepare(spec.input)
-    prepare.normalise(prepare.resize(measured.images.images[0].read()))
+    prepare.normalise(prepare.resize(proof.images.images[0].read()))
     latency_ms, fp32_ms = interleaved_latency_ms(
-        [lambda: session.run(prepare.tensor), lambda: fp32.session.run(prepare.tensor)],
+        [lambda: session.run(prepare.tensor), lambda: fp32.run(prepare.tensor)],
         lambda done, total: on_progress("measure latency", done, total),
     )
-    return Proof(**msgspec.structs.asdict(measured), fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
+    return msgspec.structs.replace(proof, fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
 
 
 def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
     """What a bundle promises of how far the first of two models agrees with the second."""
     value = evaluation.agreement[0].value
-    images = len(observed.records)
-    compared = int(pair_counts(observed)[:, 2].sum()) if observed.task == "detection" else images
-    return Agreement(_METRICS[observed.task], value.value, value.low, value.high, images, compared)
+    task, images = TASKS[observed.task], len(observed.records)
+    return Agreement(task.agreement_metric, value.value, value.low, value.high, images, task.compared(observed))
 
 
 def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
@@ -180,13 +161,6 @@ def make_golden(
     prepare: Prepare, model: Path, images: ImageSet, file: str, reference: Reference | None = None
 ) -> tuple[bytes, Golden]:
     """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
-
-    Args:
-        prepare: the stage before this very model.
-        model: the ONNX file.
-        images: to choose from.
-        file: what the golden file is called in the bundle.
-        reference: the float model that was quantized; None where this one is float.
 
     Returns:
         The bytes of the file and what the manifest says of it.

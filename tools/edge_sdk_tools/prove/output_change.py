@@ -1,10 +1,7 @@
-"""OutputChange: how far the raw outputs of one form of a model lie from those of the form before it.
+"""How far the raw outputs of one form of a model lie from those of the form before it.
 
-Owns the sums over images. Errors of independent steps add up as squares, so these are kept as energies until the end.
-
-Parts of raw outputs that are judged apart: boxes in pixels would drown scores of 0-1 in one sum.
-
-Which forms a model has on its way to a device, and in which order.
+Errors of independent steps add up as squares, so these are kept as energies until the end. Boxes in pixels are judged
+apart from scores, which they would drown in one sum.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
-"""Chain: all forms of a model beside each other, on the same few images: what each adds to the error, and its memory.
+"""All forms of a model beside each other, on the same few images: what each adds to the error, and its memory.
 
-Owns the order: what runs in other processes is begun first, and looked at last.
-
-Emulated: the file that ships on the target's own core, beside what this machine computes with the same file.
-
-Owns when that is tried, how long it may take, and the words for where it was not done.
-
-PeakMemory: how much memory models take at their peaks, measured by one process beside this one.
-
-Owns the process and its end. What cannot be measured is left out, and never fails a build.
+What runs in other processes is begun first and looked at last: the shipped file on the target's own core, emulated, and
+the memory that each form takes at its peak. What cannot be measured is left out, and never fails a build.
 """
 
 from __future__ import annotations
@@ -48,14 +41,7 @@ _SECONDS = 10.0  # for images, after the start of the emulated Python
 def begin_emulation(
     model: Path, target: Target, counter: Counter | None, tensors: Sequence[Tensor]
 ) -> Iterator[Emulated]:
-    """Start the file that ships on the emulated core, beside this process.
-
-    Args:
-        model: the file that ships.
-        target: whose core.
-        counter: what emulates.
-        tensors: prepared images.
-    """
+    """Start the file that ships on the emulated core, beside this process."""
     cpu = core_of(target)
     if target.machine != "aarch64":
         yield ""
@@ -199,13 +185,6 @@ def measure_chain(
     forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
 ) -> Iterator[Finish]:
     """Measure while something else is done; latencies must not be measured meanwhile.
-
-    Args:
-        forms: what is measured.
-        images: some of which are looked at; all can be read.
-        spec: how they are prepared, and what the outputs are.
-        target: whose core is emulated.
-        counter: what emulates it; None where nothing is set up.
 
     Yields:
         What waits for the end, and gives the result.

@@ -1,26 +1,9 @@
-"""Activations: what every tensor of the float model holds on the calibration images.
+"""What every tensor of the float model holds on the calibration images, and the ranges that its integers span.
 
-One pass over the images, each thread with a session of its own. Owns which tensors are looked at; memory does not grow
-with the number of images.
-
-What a reader should know of the images that calibrated, before believing their ranges.
-
-How the values of one activation are distributed, in constant memory and in one pass.
-
-Values are counted by the upper half of their bits, a sign, an exponent and seven digits of a mantissa: bins 0.8 % wide
-at every size. No range has to be known beforehand, histograms add up whatever their order, and every way of calibrating
-reads its range from the same counts.
-
-Kept: what calibration saw, remembered between builds.
-
-The range of an input whose integers are the picture's own levels.
-
-Owns which means and standard deviations have one. Where it exists it is better than any that images could teach: every
-level of 0-255 has an integer of its own, and quantizing the normalised picture gives the picture back.
-
-From the distribution of an activation to the range that its integers span.
-
-Owns the ways: all values, all but a few, or the range whose integers keep most of the information.
+One pass over the images, each thread with a session of its own. Values are counted by the upper half of their bits, a
+sign, an exponent and seven digits of a mantissa: bins 0.8 % wide at every size, in constant memory, whatever the range,
+from which every way of calibrating reads its own. Where quantizing the normalised picture can give its 256 levels back,
+the input has that range instead, which is better than any that images could teach.
 """
 
 from __future__ import annotations
@@ -435,13 +418,7 @@ _NAMED = 3
 def doubts_about_calibration(
     activations: Activations, labels: Sequence[str] = (), known: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return one line for each warning about the calibration.
-
-    Args:
-        activations: of the calibration images.
-        labels: of a classifier, in output order; nothing is said of classes without.
-        known: classes of the images, where files say them.
-    """
+    """Return one line for each warning about the calibration."""
     lines = (
         _same_picture(activations) or _few(activations),
         _one_class(activations, labels, known),

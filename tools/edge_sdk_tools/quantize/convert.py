@@ -1,15 +1,8 @@
 """ONNX -> ORT format for the target's platform, its required operators, and the proof that it computes in integers.
 
-float_file: the file in which a float model travels to its target.
-
-Owns the choice. On x86_64 ONNX Runtime runs float convolutions in blocks as wide as the CPU's vectors, an arrangement
-that it makes when it loads ONNX and never of a graph in ORT format, which is finished. Its aarch64 builds have no such
-kernels.
-
-ONNX Runtime's own converter to ORT format, without what its package imports beside it.
-
-`onnxruntime.tools` imports PyTorch wherever that is installed, for helpers of its exporter: more than a second that no
-conversion needs.
+Float models for x86_64 stay ONNX: there ONNX Runtime runs float convolutions in blocks as wide as the CPU's vectors, an
+arrangement that it makes when it loads ONNX and never of a graph in ORT format. Its converter is imported without its
+package, which would import PyTorch wherever that is installed.
 """
 
 from __future__ import annotations
@@ -119,11 +112,6 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
 def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
     """Share of multiply-accumulates that run in integer kernels, by a profile of this very file.
 
-    Args:
-        model: the file that a bundle carries.
-        macs: multiply-accumulates by name of each node that should run in integers.
-        folder: for the profile.
-
     Returns:
         0-1; 1.0 when there is no such node.
     """
@@ -146,10 +134,6 @@ def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
 
 def operators_config(models: Sequence[Path], work: Path) -> str:
     """The operators and types that a reduced ONNX Runtime must have for all of these models.
-
-    Args:
-        models: in ORT format, the only one that a reduced ONNX Runtime reads.
-        work: a folder for a file.
 
     Returns:
         Lines of `domain;opset;Op{types},Op…`; none without models.
@@ -216,9 +200,6 @@ def carried_onnx(source: Path, folder: Path) -> Converted:
     Args:
         source: a simplified model in one file, without functions.
         folder: for the file; must exist.
-
-    Raises:
-        OSError: when the disk is full.
     """
     proto = bare(onnx.load(source, load_external_data=False))
     path = folder / "carried.onnx"

@@ -1,9 +1,4 @@
-"""The entrance of a graph: where its picture lies in planes, after the Transpose that NHWC models begin with.
-
-Links: who makes a tensor of a graph, who reads it, and what is constant.
-
-Owns looking up, for the rewrites. It does not follow changes: make a new one after a rewrite.
-"""
+"""Who makes a tensor of a graph, who reads it, and what is constant; it follows no changes of the graph."""
 
 from __future__ import annotations
 
@@ -42,11 +37,7 @@ def entrance(graph: onnx.GraphProto) -> Entrance:
 
 
 class Links:
-    """The links of one graph.
-
-    Args:
-        graph: left as it is.
-    """
+    """The links of one graph."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._makers = {name: node for node in graph.node for name in node.output}

@@ -49,13 +49,7 @@ class LocalNoise(msgspec.Struct, frozen=True):
 
 
 def local_noise(model: Simplified, activations: Activations, quantized: onnx.ModelProto) -> tuple[LocalNoise, ...]:
-    """The noise of every layer with weights that computes in integers, in graph order.
-
-    Args:
-        model: simplified.
-        activations: of the calibration images.
-        quantized: the QDQ form of the same model, whose scales and integers are taken as they are.
-    """
+    """The noise of every layer with weights that computes in integers, in graph order."""
     before = {tensor.name: tensor for tensor in model.proto.graph.initializer}
     integers = _Integers(quantized)
     total = max(1, sum(model.macs.values()))

@@ -1,19 +1,9 @@
 """INT8: QuantizeLinear and DequantizeLinear around every node that a recipe does not leave float.
 
-Requires a simplified model and the ranges of its activations; ensures a quantized ONNX file whose convolutions are all
-surrounded by them, but for those of the tail and those that the recipe names.
-
-Shared scales: what is joined by a Concat has one range, so that joining is copying.
-
-ONNX Runtime's quantizer gives the result of a Concat a range of its own, and each input is looked up in a table, byte
-by byte, to become one of its integers. With one range for all of them it copies.
-
-Softmax along the last axis: where it runs along another, ONNX Runtime moves every value by itself, twice.
-
-Upsampling by copies: a nearest-neighbour Resize of integers as a tensor joined with itself, twice.
-
-ONNX Runtime's Resize works out an address for every byte that it writes. With channels last the neighbours that repeat
-are runs of bytes, and joining runs is copying. The values are the same to the last bit.
+Three rewrites make integers cheaper without changing a value. What a Concat joins has one range, so that joining is
+copying. A nearest-neighbour Resize becomes joins of runs of bytes with channels last: ONNX Runtime's works out an
+address for every byte. Softmax runs along the last axis: along another, ONNX Runtime moves every value by itself,
+twice.
 """
 
 from __future__ import annotations
@@ -46,11 +36,6 @@ def share_ranges(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], float_nodes: Collection[str]
 ) -> dict[str, tuple[float, float]]:
     """Widen ranges until those that meet in a Concat are the same.
-
-    Args:
-        proto: simplified.
-        ranges: low and high of every activation.
-        float_nodes: nodes that are not quantized.
 
     Returns:
         The same tensors.
@@ -110,12 +95,7 @@ _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def upsample_by_copies(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Replace, in place, each Resize that only repeats rows and columns, between integers of one scale.
-
-    Args:
-        proto: quantized, in QDQ form.
-        shapes: of the float model's tensors by name, (N, C, H, W) where an image is resized.
-    """
+    """Replace, in place, each Resize that only repeats rows and columns, between integers of one scale."""
     graph = proto.graph
     links = Links(graph)
     nodes: list[onnx.NodeProto] = []
@@ -196,28 +176,20 @@ class Quantized(msgspec.Struct, frozen=True):
     """A quantized model on disk.
 
     Attributes:
-        path: the QDQ ONNX file.
-        recipe: how it was made.
+        path: the ONNX file; in QDQ form where its ranges are fixed.
         float_nodes: names of all nodes that were left float on purpose, the tail's first.
-        macs: multiply-accumulates of every convolution outside the float nodes, by node name.
+        macs: multiply-accumulates by name of every node that should run in integers.
         has_integers: whether any tensor was quantized at all.
     """
 
     path: Path
-    recipe: Recipe
-    float_nodes: tuple[str, ...]
-    macs: dict[str, int]
-    has_integers: bool
+    float_nodes: tuple[str, ...] = ()
+    macs: dict[str, int] = {}
+    has_integers: bool = False
 
 
 def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, path: Path) -> Quantized:
     """Quantize by a recipe.
-
-    Args:
-        model: simplified.
-        ranges: low and high of every activation, as the recipe's calibration has them.
-        recipe: what to do.
-        path: of the file to write.
 
     Raises:
         ModelError: the quantizer cannot handle the model.
@@ -232,20 +204,13 @@ def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recip
         raise ModelError(f"quantization failed: {first_line(cause)}") from cause
     macs = {name: count for name, count in model.macs.items() if name not in set(recipe.float_nodes)}
     has_integers = any(node.op_type == "QuantizeLinear" for node in proto.graph.node)
-    return Quantized(path, recipe, float_nodes, macs, has_integers)
+    return Quantized(path, float_nodes, macs, has_integers)
 
 
 def quantized_proto(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Sequence[str]
 ) -> onnx.ModelProto:
-    """The quantized graph; whatever ONNX Runtime's quantizer raises passes.
-
-    Args:
-        proto: simplified; left as it is.
-        ranges: low and high of every activation.
-        recipe: the integers.
-        float_nodes: all nodes to leave as they are.
-    """
+    """The quantized graph; whatever ONNX Runtime's quantizer raises passes."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     if recipe.shared_scales:

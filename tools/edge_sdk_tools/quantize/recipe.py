@@ -1,9 +1,10 @@
-"""Recipe: everything that decides how a model is quantized, as data."""
+"""Recipe: everything that decides how a model file is made of the float model, as data."""
 
 from __future__ import annotations
 
 import msgspec
 
+from edge_sdk.bundle.manifest import Precision
 from edge_sdk.bundle.target import IntegerType, Target
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Calibration
 from edge_sdk_tools.quantize.target_form import offsets_weights
@@ -12,9 +13,10 @@ _SHORT = {"QUInt8": "U8", "QInt8": "S8"}
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to quantize.
+    """One way to make a model file. A float model has only a precision, and a dynamic one its `reduce_range` too.
 
     Attributes:
+        precision: of what the model computes with.
         activation_type, weight_type: integers.
         per_channel: a weight scale an output channel instead of one a tensor.
         reduce_range: 7-bit weights, for CPUs that would saturate.
@@ -25,15 +27,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         core_form: the core, in qemu's spelling, as whose kernels like it the same integers are written; empty for none.
     """
 
-    activation_type: IntegerType
-    weight_type: IntegerType
-    per_channel: bool
-    reduce_range: bool
+    precision: Precision = "int8"
+    activation_type: IntegerType = "QUInt8"
+    weight_type: IntegerType = "QInt8"
+    per_channel: bool = True
+    reduce_range: bool = False
     calibration: Calibration = CALIBRATIONS[0]
     float_nodes: tuple[str, ...] = ()
     shared_scales: bool = False
     leaves_room: bool = False
     core_form: str = ""
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the model computes in integers."""
+        return self.precision.startswith("int8")
 
     @property
     def is_symmetric(self) -> bool:
@@ -77,30 +85,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return f"{types} {scales}{bits}{room}{joined}, {self.calibration}{kept}"
 
 
-def recipes_for(target: Target, *, reduce_range: bool) -> tuple[Recipe, ...]:
-    """Ways that leave nothing but the tail float, the one with the fewest counted instructions first.
+def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
+    """Return the recipe with which every search starts: nothing but the tail is float, and Concats share scales.
 
-    The order holds for every core that was counted (docs/arm-cost.md) and, timed, for x86.
+    Of the recipes without float layers it runs the fewest counted instructions on every core that was counted
+    (docs/arm-cost.md), and it is the fastest on x86.
 
     Args:
         target: says what its CPU likes.
         reduce_range: 7-bit weights, because this machine would saturate.
     """
-    plain = Recipe(
+    return Recipe(
         activation_type=target.activation_type,
         weight_type=target.weight_type,
         per_channel=target.per_channel,
         reduce_range=reduce_range,
+        shared_scales=True,
         leaves_room=offsets_weights(target.cpu),
     )
-    return (msgspec.structs.replace(plain, shared_scales=True), plain)
-
-
-def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
-    """Return the recipe with which every search starts: the first of `recipes_for`.
-
-    Args:
-        target: says what its CPU likes.
-        reduce_range: 7-bit weights, because this machine would saturate.
-    """
-    return recipes_for(target, reduce_range=reduce_range)[0]

@@ -1,8 +1,7 @@
-"""Multiply-accumulates of convolutions: what of a model's work must run in integers.
+"""The float model as the quantizer wants it: constants folded, batch normalizations gone, its decoding tail known.
 
-Simplified: the float model as the quantizer wants it, constants folded and batch normalizations gone.
-
-The decoding tail: what only turns the last layers' numbers into boxes and scores, and must not lose a digit.
+The tail only turns the last layers' numbers into boxes and scores and must not lose a digit; what of the other
+convolutions' work runs in integers is counted.
 """
 
 from __future__ import annotations
@@ -197,10 +196,6 @@ def _forget_unused_domains(proto: onnx.ModelProto) -> None:
 
 def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:
     """Refuse a model that has integers already, before anything else is said of it: it rounds in ways of its own.
-
-    Args:
-        proto: the model.
-        path: of it.
 
     Raises:
         ModelError: with the operators that show it.

@@ -1,15 +1,9 @@
-"""Core form: the same quantized model, value for value, written as the kernels of one core like it best.
+"""The same quantized model, value for value, written as the kernels of one core like it best.
 
 The search works with unsigned activations, which are fast on every workstation; the core's form is made once, of what
-was chosen. docs/arm-cost.md has the counts behind the table.
-
-Offset weights: the same integers less 1 with a zero point of -1, for a core that multiplies those in fewer steps.
-
-Where weights have a zero point other than 0, ONNX Runtime's convolution copies its inputs side by side instead of
-following pointers to them, which a Cortex-A72 does with a fifth less. Owns which convolutions that holds for, and the
-limit that keeps it correct: the core adds two products in 16 bits, which hold 2 * 127 * 128 and not 2 * 128 * 128.
-
-Signed activations: the same integers less 128, which the dot products of a Cortex-A76 multiply without a detour.
+was chosen (docs/arm-cost.md has the counts). A Cortex-A76 multiplies signed activations without a detour: the same
+integers less 128. A Cortex-A72 follows fewer pointers where weights have a zero point other than 0: the same integers
+less 1 with a zero point of -1, in 16-bit sums that hold 2 * 127 * 128 and not 2 * 128 * 128.
 """
 
 from __future__ import annotations
@@ -28,12 +22,7 @@ _LOWEST = -127  # after the offset
 
 
 def wide_weights(proto: onnx.ModelProto, float_nodes: Collection[str]) -> list[str]:
-    """Names of the constant weights that wide convolutions of a float model read: those that may be offset.
-
-    Args:
-        proto: simplified.
-        float_nodes: nodes that are not quantized.
-    """
+    """Names of the constant weights that wide convolutions of a float model read: those that may be offset."""
     shapes = {w.name: tuple(w.dims) for w in proto.graph.initializer}
     found = (n.input[1] for n in proto.graph.node if n.name not in float_nodes and _is_wide(n, shapes))
     return list(dict.fromkeys(found))
@@ -117,6 +106,11 @@ def sign_activations(proto: onnx.ModelProto) -> bool:
 
 _FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {"cortex-a72": offset_weights, "cortex-a76": sign_activations}
 """By core, in qemu's spelling. The others were not counted, or gain nothing; they take the model as it is."""
+
+
+def has_core_form(cpu: str) -> bool:
+    """Whether there is another form for a core, in qemu's spelling."""
+    return cpu in _FORMS
 
 
 def signs_activations(cpu: str) -> bool:

@@ -1,1 +1,1 @@
-"""report.html and report.json, from a ledger."""
+"""report.html and report.json, from a report."""

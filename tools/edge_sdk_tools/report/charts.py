@@ -1,18 +1,7 @@
-"""Axis: where a number lies along a chart, in percent of its width, and which round numbers are written there.
+"""The charts of the page, as rows of bars, dots and words for its templates; all widths are percent.
 
-BarChart: rows of a label, bars with a whisker, and a text. All widths are percent, so that it fits any screen.
-
-The two charts of the model itself: which layers suffer from integers, and where its bytes are.
-
-Two charts over all steps: what each adds to the error of the raw outputs, and what each takes of disk and memory.
-
-Scatter: the recipes that were tried, speed across and change of quality upwards.
-
-The two charts of the steps: how good each one is, and how their losses add up.
-
-Figures as words, as the command line has them: shares in percent, differences in points, sizes in MB of 1e6 bytes.
-
-Every function passes None on: what was not measured has no words here, the page says so.
+Figures as words are those of the command line: shares in percent, differences in points, sizes in MB of 1e6 bytes. What
+was not measured has no words here: every function passes None on, and the page says so.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""The images on which INT8 lies furthest from FP32, drawn.
-
-record: what the steps of a build gave, as the ledger has it.
-
-Owns what is left out: a figure that nobody measured is None there, and never zero.
-
-The steps of a build as the ledger has them: what was measured of each form of the model.
-"""
+"""What the steps of a build gave, as its report has it; a figure that nobody measured is None there, and never zero."""
 
 from __future__ import annotations
 
@@ -14,48 +7,102 @@ import math
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import onnx
 
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.machine import Cpu
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.images import MAX_BYTES, decode_image
+from edge_sdk_tools.datasets.split import ImageSplit
 from edge_sdk_tools.distillation.step import Distilled
-from edge_sdk_tools.distillation.worst import WorstImage as Worst
-from edge_sdk_tools.evaluate.model import Subject, from_checked
+from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
-from edge_sdk_tools.gates import Steps
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.prove.parity import Chain
 from edge_sdk_tools.quantize.local_noise import LocalNoise
 from edge_sdk_tools.report.schema import (
+    BuildReport,
     Candidate,
     LayerNoise,
     LayerSensitivity,
-    Ledger,
     Measure,
     Step,
+    VariantRow,
     Verdict,
     WorstImage,
     operator_sizes,
     side_by_side,
 )
-from edge_sdk_tools.search.search import Trial
+from edge_sdk_tools.search.search import Search
 from edge_sdk_tools.search.sensitivity import Sensitivity
+from edge_sdk_tools.search.uint8_input import InputTrial
+from edge_sdk_tools.search.variant import ModelVariant, VariantSpec
 
 
-def pictured(worst: tuple[Worst, ...], steps: Steps, int8: Trial) -> list[WorstImage]:
-    """Both models asked again about each image, and what they say drawn side by side; without those that are gone."""
+class Compared(NamedTuple):
+    """What was found beside the figures by which models are judged.
+
+    Attributes:
+        int8: the graph of the INT8 model that is shown.
+        chain: all forms of the model beside each other.
+        noise: of its layers.
+    """
+
+    int8: onnx.ModelProto
+    chain: Chain
+    noise: tuple[LocalNoise, ...]
+
+
+class Steps(NamedTuple):
+    """The results of a build's steps, each of which was checked against its gate.
+
+    Attributes:
+        model: the float model at its own size.
+        search: for a recipe.
+        variants: all models that were made, the one that runs in front.
+        input: what that takes, and why.
+        int8, chain, noise: as `Compared` has them.
+    """
+
+    model: VariantSpec
+    images: ImageSplit
+    checked: CheckedModel
+    distilled: Distilled | None
+    search: Search
+    variants: tuple[ModelVariant, ...]
+    input: InputTrial
+    int8: onnx.ModelProto
+    chain: Chain
+    noise: tuple[LocalNoise, ...]
+
+    @property
+    def spec(self) -> ModelSpec:
+        """model.toml."""
+        return self.model.spec
+
+    @property
+    def first(self) -> ModelVariant:
+        """The model that runs in front."""
+        return self.variants[0]
+
+
+def _pictured(steps: Steps) -> list[WorstImage]:
+    """Both models asked again about the worst images, what they say drawn side by side; without those that are gone."""
+    int8 = steps.search.int8
+    worst = int8.proof.worst[:_PICTURES]
     if not worst:
         return []
-    spec, labels = steps.spec, steps.checked.labels
+    labels = steps.checked.labels
     session = Session(int8.converted.model.read_bytes(), SessionSettings(), "the converted model")
-    fp32 = from_checked("FP32", spec, steps.checked)
-    models = [fp32.open(), Subject("INT8", spec, labels, session, "").open()]
+    models = [steps.model.fp32.open(), Subject("INT8", steps.spec, labels, session, "").open()]
     found = []
     for one in worst:
         try:
@@ -65,8 +112,9 @@ def pictured(worst: tuple[Worst, ...], steps: Steps, int8: Trial) -> list[WorstI
         if pixels is None:
             continue  # it was there a minute ago
         fp32_result, int8_result = (model(pixels).result for model in models)
-        background = bool(fp32.background)
-        picture = side_by_side(pixels, fp32_result, int8_result, labels, background_class=background)
+        picture = side_by_side(
+            pixels, fp32_result, int8_result, labels, background_class=bool(steps.model.fp32.background)
+        )
         found.append(
             WorstImage(image=one.file.name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
         )
@@ -79,13 +127,9 @@ _FLOAT_FILES = {
 }
 
 
-def step_rows(steps: Steps, int8: Trial) -> tuple[Step, ...]:
-    """All steps that were taken, in their order, and the last one also where it was not.
-
-    Args:
-        steps: what the build gave.
-        int8: the INT8 model that is shown: the one that ships, or the best of those that do not.
-    """
+def _step_rows(steps: Steps) -> tuple[Step, ...]:
+    """All steps that were taken, in their order, and the last one also where it was not."""
+    int8 = steps.search.int8
     imported = read_import_record(Path(steps.spec.model))
     rows = [
         *_source(imported),
@@ -95,7 +139,7 @@ def step_rows(steps: Steps, int8: Trial) -> tuple[Step, ...]:
             kind="simplified",
             name="simplified",
             what="constants folded",
-            size_mb=_megabytes(steps.simplified.path),
+            size_mb=_megabytes(steps.model.simplified.path),
         ),
         *_converted(steps, int8),
         *_arm(steps),
@@ -103,9 +147,9 @@ def step_rows(steps: Steps, int8: Trial) -> tuple[Step, ...]:
     return tuple(_with_chain(row, steps) for row in rows)
 
 
-def change_of(proof: Proof) -> Interval:
+def _change_of(proof: Proof) -> Interval:
     """Quality less FP32's, or without labels what is missing in agreement."""
-    figure = next(iter((*proof.evaluation.quality, *proof.evaluation.agreement)))
+    figure = proof.evaluation.figure
     return figure.difference if figure.difference is not None else _missing(figure.value)
 
 
@@ -131,7 +175,7 @@ def _teacher(distilled: Distilled | None) -> list[Step]:
     ]
 
 
-def _fp32(steps: Steps, int8: Trial, imported: ImportRecord | None) -> Step:
+def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> Step:
     quality = int8.proof.evaluation.quality
     reference = quality[0].reference if quality else None
     return Step(
@@ -169,17 +213,17 @@ def _import_change(imported: ImportRecord | None) -> OutputChange | None:
     )
 
 
-def _converted(steps: Steps, int8: Trial) -> list[Step]:
-    choice, recipe = steps.choice, int8.quantized.recipe.text
+def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
+    first, recipe = steps.first, int8.recipe.text
     taken = f"{steps.input.dtype} {steps.input.layout} {steps.input.color}"
-    if choice.precision == "int8":
+    if first.precision == "int8":
         return [
-            Step(kind="int8", name="INT8", what=recipe, size_mb=_megabytes(int8.quantized.path)),
-            _measured("ort", "ORT file", f"style Fixed, takes {taken}", choice.proof, shipped=True),
+            Step(kind="int8", name="INT8", what=recipe, size_mb=_megabytes(int8.onnx)),
+            _measured("ort", "ORT file", f"style Fixed, takes {taken}", first.proof, shipped=True),
         ]
     return [
         _measured("int8", "INT8", f"{recipe}, not carried", int8.proof),
-        _measured("ort", *_FLOAT_FILES[choice.converted.model.suffix], choice.proof, shipped=True),
+        _measured("ort", *_FLOAT_FILES[first.converted.model.suffix], first.proof, shipped=True),
     ]
 
 
@@ -193,9 +237,9 @@ def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bo
         size_mb=proof.model_mb,
         quality=Measure(quality[0].name, quality[0].value) if quality else None,
         agreement=Measure(agreement[0].name, agreement[0].value) if agreement else None,
-        change=change_of(proof),
+        change=_change_of(proof),
         against="fp32",
-        latency_ratio=proof.latency_ms / proof.fp32_latency_ms,
+        latency_ratio=proof.latency_ratio,
         shipped=shipped,
     )
 
@@ -229,25 +273,25 @@ _PICTURES = 6
 _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
 
 
-def record_of(steps: Steps) -> Ledger:
-    """The record of a build."""
-    search, choice = steps.search, steps.choice
-    int8 = search.chosen or search.best
-    evaluation = int8.proof.evaluation
-    return Ledger(
+def report_of(steps: Steps) -> BuildReport:
+    """The report of a build."""
+    search = steps.search
+    evaluation = search.int8.proof.evaluation
+    return BuildReport(
         name=steps.spec.name,
-        target=steps.target.name,
+        target=steps.model.target.name,
         task=steps.spec.task,
         data=str(steps.images.evaluation.format),
         images=evaluation.images,
-        verdict=_verdict(steps, int8.proof),
-        steps=step_rows(steps, int8),
+        verdict=_verdict(steps),
+        steps=_step_rows(steps),
         candidates=tuple(_candidate(trial, search.chosen) for trial in search.trials),
-        sensitivity=tuple(_layer(layer, choice.float_nodes) for layer in search.sensitivities),
+        sensitivity=tuple(_layer(layer, steps.first.float_nodes) for layer in search.sensitivities),
         local_noise=tuple(_noise(layer) for layer in steps.noise),
-        sizes=operator_sizes(onnx.load(steps.simplified.path), onnx.load(int8.quantized.path)),
-        worst_images=tuple(pictured(int8.proof.worst[:_PICTURES], steps, int8)),
-        boards=(steps.board,) if steps.board else (),
+        sizes=operator_sizes(steps.model.simplified.proto, steps.int8),
+        worst_images=tuple(_pictured(steps)),
+        boards=(steps.first.estimate,) if steps.first.estimate else (),
+        variants=tuple(_variant_row(one) for one in steps.variants),
         warnings=(*evaluation.warnings, *search.doubts, *steps.chain.doubts),
         command=(_program(Path(sys.argv[0]).name), *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
@@ -256,25 +300,24 @@ def record_of(steps: Steps) -> Ledger:
     )
 
 
-def _verdict(steps: Steps, int8: Proof) -> Verdict:
-    choice, gates = steps.choice, steps.spec.gates
-    figure = next(iter((*int8.evaluation.quality, *int8.evaluation.agreement)))
+def _verdict(steps: Steps) -> Verdict:
+    gates, reason = steps.spec.gates, steps.search.fallback_reason
+    figure = steps.search.int8.proof.evaluation.figure
     if figure.reference is not None:
         least = -gates.int8_max_drop_relative * figure.reference.value
     else:
         least = gates.int8_min_agreement - 1
-    why = choice.fallback_reason or steps.search.doubt or f"INT8 holds its gates: {_change_line(figure)}"
     mend = (
         "check input.mean, std, color and resize",
         "calibrate with more images like those that the camera sees",
         "lower gates.int8_max_drop_relative or int8_min_agreement",
     )
     return Verdict(
-        carries=choice.precision,
-        why=why,
-        next_steps=mend if choice.fallback_reason else (),
+        carries="int8" if reason is None else "fp32",
+        why=reason or steps.search.doubt or f"INT8 holds its gates: {_change_line(figure)}",
+        next_steps=mend if reason else (),
         least_change=least,
-        latency_budget_ms=steps.latency_budget_ms,
+        latency_budget_ms=steps.model.latency_budget_ms,
     )
 
 
@@ -284,15 +327,34 @@ def _change_line(figure: Figure) -> str:
     return f"{figure.name} changes by {100 * figure.difference.value + 0.0:+.1f} points"
 
 
-def _candidate(trial: Trial, chosen: Trial | None) -> Candidate:
+def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
     return Candidate(
-        recipe=trial.quantized.recipe.text,
-        change=change_of(trial.proof),
-        latency_ratio=trial.proof.latency_ms / trial.proof.fp32_latency_ms,
+        recipe=trial.recipe.text,
+        change=_change_of(trial.proof),
+        latency_ratio=trial.proof.latency_ratio,
         held=trial.shortfall is None,
         why=trial.shortfall.line if trial.shortfall else "",
         chosen=trial is chosen,
         board_minstructions=trial.board.int8_millions if trial.board else None,
+    )
+
+
+def _variant_row(one: ModelVariant) -> VariantRow:
+    figure, proof = one.figure, one.proof
+    return VariantRow(
+        name=one.name,
+        precision=one.precision,
+        size_wh=one.spec.input.size_wh,
+        model_mb=proof.model_mb,
+        latency_ms=proof.latency_ms,
+        latency_ratio=proof.latency_ms / (one.reference_ms or proof.fp32_latency_ms),
+        metric=figure.name,
+        value=figure.value.value,
+        change=figure.difference or _missing(figure.value),
+        integer_mac_share=one.integer_mac_share,
+        estimate=one.estimate,
+        problem=one.problem,
+        doubt=one.doubt,
     )
 
 

@@ -1,9 +1,6 @@
-"""The two files of a report.
+"""report.html from a report: closed, with no script and nothing fetched, and a policy that says so to the browser.
 
-The page: report.html from a ledger.
-
-Owns what is on it and that it is closed: no script, nothing fetched, and a policy that says so to the browser. Every
-text of the ledger is escaped by the templates, which see no text that is marked as safe but the style sheet.
+Every text of the report is escaped by the templates, which see no text that is marked as safe but the style sheet.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from edge_sdk_tools.report.charts import (
     sizes,
     waterfall,
 )
-from edge_sdk_tools.report.schema import Ledger, Step, to_json
+from edge_sdk_tools.report.schema import BuildReport, Step, to_json
 
 _PACKAGE = "edge_sdk_tools.report"
 _FILTERS = ("percent", "measure", "points", "times", "megabytes", "octets", "decibels", "millions")
@@ -40,38 +37,38 @@ _FILTERS = ("percent", "measure", "points", "times", "megabytes", "octets", "dec
 _POLICY = "default-src 'none'; img-src data:; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
 
-def render_html(ledger: Ledger) -> str:
-    """The whole page; the same ledger gives the same text."""
+def render_html(report: BuildReport) -> str:
+    """The whole page; the same report gives the same text."""
     style = _style()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return (
         _environment()
         .get_template("page.html.j2")
         .render(
-            ledger=ledger,
-            facts=_facts(ledger),
-            doubted=any(candidate.chosen and not candidate.held for candidate in ledger.candidates),
+            report=report,
+            facts=_facts(report),
+            doubted=any(candidate.chosen and not candidate.held for candidate in report.candidates),
             # The verdict says it already.
-            warnings=[warning for warning in ledger.warnings if warning != ledger.verdict.why],
-            bare={step.kind: _in_place_of_figures(step) for step in ledger.steps if _is_bare(step)},
-            left_float=any(not layer.is_integer for layer in ledger.sensitivity),
-            labelled=is_labelled(ledger.steps),
-            names={step.kind: step.name for step in ledger.steps},
-            ladder=ladder(ledger.steps),
-            waterfall=waterfall(ledger.steps),
-            errors=errors(ledger.steps),
-            costs=costs(ledger.steps),
+            warnings=[warning for warning in report.warnings if warning != report.verdict.why],
+            bare={step.kind: _in_place_of_figures(step) for step in report.steps if _is_bare(step)},
+            left_float=any(not layer.is_integer for layer in report.sensitivity),
+            labelled=is_labelled(report.steps),
+            names={step.kind: step.name for step in report.steps},
+            ladder=ladder(report.steps),
+            waterfall=waterfall(report.steps),
+            errors=errors(report.steps),
+            costs=costs(report.steps),
             # One dot says no more than its row in the table.
-            scatter=scatter(ledger.candidates, ledger.verdict.least_change) if len(ledger.candidates) > 1 else None,
-            counted=any(candidate.board_minstructions is not None for candidate in ledger.candidates),
-            compared=any(step.agreement for step in ledger.steps),
+            scatter=scatter(report.candidates, report.verdict.least_change) if len(report.candidates) > 1 else None,
+            counted=any(candidate.board_minstructions is not None for candidate in report.candidates),
+            compared=any(step.agreement for step in report.steps),
             scatter_px=HEIGHT_PX,
-            sensitivity=sensitivity(ledger.sensitivity),
-            noise=noise(ledger.local_noise),
-            sizes=sizes(ledger.sizes),
-            pictures=[_data_url(worst.picture) for worst in ledger.worst_images],
-            latencies=[charts.milliseconds(b.low_ms, b.high_ms) for b in ledger.boards],
-            command=shlex.join(ledger.command),
+            sensitivity=sensitivity(report.sensitivity),
+            noise=noise(report.local_noise),
+            sizes=sizes(report.sizes),
+            pictures=[_data_url(worst.picture) for worst in report.worst_images],
+            latencies=[charts.milliseconds(b.low_ms, b.high_ms) for b in report.boards],
+            command=shlex.join(report.command),
             style=Markup(style),  # noqa: S704 - a file of this package
             policy=_POLICY.format(digest),
         )
@@ -97,9 +94,9 @@ def _style() -> str:
     return (resources.files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
 
 
-def _facts(ledger: Ledger) -> list[tuple[str, str | None]]:
+def _facts(report: BuildReport) -> list[tuple[str, str | None]]:
     """The numbers of the verdict: of the file that ships, and what was promised."""
-    step, budget = ledger.shipped, ledger.verdict.latency_budget_ms
+    step, budget = report.shipped, report.verdict.latency_budget_ms
     if step is None:
         return []
     figures = [(figure.name, charts.measure(figure)) for figure in (step.quality, step.agreement) if figure]
@@ -108,7 +105,7 @@ def _facts(ledger: Ledger) -> list[tuple[str, str | None]]:
         ("model file", charts.megabytes(step.size_mb)),
         ("latency beside FP32, workstation", charts.times(step.latency_ratio)),
         ("memory at its peak", charts.megabytes(step.peak_memory_mb)),
-        *((f"estimate for {b.core}", charts.milliseconds(b.low_ms, b.high_ms)) for b in ledger.boards),
+        *((f"estimate for {b.core}", charts.milliseconds(b.low_ms, b.high_ms)) for b in report.boards),
         *([] if budget is None else [("latency budget", f"{budget:g} ms")]),
     ]
 
@@ -140,7 +137,7 @@ HTML_FILE = "report.html"
 JSON_FILE = "report.json"
 
 
-def write_report(ledger: Ledger, folder: Path) -> None:
+def write_report(report: BuildReport, folder: Path) -> None:
     """Write report.html and report.json into a folder that is not in use yet; it is made where it is missing.
 
     Both are made before either is written. Whoever moves the folder into its place makes them appear at once.
@@ -149,7 +146,7 @@ def write_report(ledger: Ledger, folder: Path) -> None:
         FileExistsError: one of them is there already.
         OSError: the folder cannot be written to.
     """
-    contents = {HTML_FILE: render_html(ledger).encode(), JSON_FILE: to_json(ledger)}
+    contents = {HTML_FILE: render_html(report).encode(), JSON_FILE: to_json(report)}
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in contents.items():
         with (folder / name).open("xb") as file:

@@ -1,25 +1,8 @@
-"""What integers cost layer by layer: at the outputs of the model, and at the layer itself.
+"""The report of a build: every step side by side, what each gave, cost and lost; its JSON and its JSON Schema.
 
-Ledger: every step of a build side by side, what each gave, cost and lost.
-
-Owns the values, their checks, and their form as JSON. Measures nothing and draws nothing. A field that is None was not
-measured; it is never a zero, and a zero is never a gap.
-
-The JSON Schema of report.json, generated from the record's types.
-
-What makes a record sound: numbers that are numbers, in their range, and texts that any file can hold.
-
-JSON has no NaN: it would be written as null, and null says "not measured". So it is refused where it arises.
-
-Step: one form of the model on its way, and what was measured of it.
-
-VariantRow: what is said of one model of a bundle, or of one that was left out.
-
-Bytes of weights by the type of the operator that uses them, in a float model and in its QDQ form.
-
-side_by_side: what FP32 and INT8 see in one image, as one JPEG.
-
-Owns the sizes and the captions; the results are drawn as the device draws them.
+A field that is None was not measured; it is never a zero, and a zero is never a gap. JSON has no NaN: it would be
+written as null, and null says "not measured", so it is refused where it arises. Texts are made such that any file can
+hold them.
 """
 
 from __future__ import annotations
@@ -110,7 +93,9 @@ def check_order(kinds: Sequence[str], order: Sequence[str]) -> None:
     """
     places = [order.index(kind) for kind in kinds]
     if places != sorted(set(places)):
-        raise ValueError(f"Ledger.steps are {', '.join(kinds)}; expected each once, in the order {', '.join(order)}")
+        raise ValueError(
+            f"BuildReport.steps are {', '.join(kinds)}; expected each once, in the order {', '.join(order)}"
+        )
 
 
 def check_one(where: str, flags: Sequence[bool]) -> None:
@@ -370,7 +355,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         settle(self)
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one build.
 
     Attributes:
@@ -419,8 +404,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         settle(self)
         check_order([step.kind for step in self.steps], STEP_ORDER)
-        check_one("Ledger.steps shipped", [step.shipped for step in self.steps])
-        check_one("Ledger.candidates chosen", [candidate.chosen for candidate in self.candidates])
+        check_one("BuildReport.steps shipped", [step.shipped for step in self.steps])
+        check_one("BuildReport.candidates chosen", [candidate.chosen for candidate in self.candidates])
 
     @property
     def shipped(self) -> Step | None:
@@ -428,24 +413,24 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return next((step for step in self.steps if step.shipped), None)
 
 
-def to_json(ledger: Ledger) -> bytes:
+def to_json(report: BuildReport) -> bytes:
     """The record as JSON, indented, ending in a line feed; the same record gives the same bytes.
 
     Pictures are left out: scripts cannot read them and people have report.html. With them a file that is diffed, kept
     for each build and searched would be a hundred times as large.
     """
-    bare = tuple(msgspec.structs.replace(worst, picture=b"") for worst in ledger.worst_images)
-    data = msgspec.json.encode(msgspec.structs.replace(ledger, worst_images=bare), order="deterministic")
+    bare = tuple(msgspec.structs.replace(worst, picture=b"") for worst in report.worst_images)
+    data = msgspec.json.encode(msgspec.structs.replace(report, worst_images=bare), order="deterministic")
     return msgspec.json.format(data, indent=2) + b"\n"
 
 
-def from_json(data: bytes) -> Ledger:
+def from_json(data: bytes) -> BuildReport:
     """Read what `to_json` wrote; unknown keys, of later versions, are passed over.
 
     Raises:
         msgspec.ValidationError: it is something else.
     """
-    return msgspec.json.decode(data, type=Ledger)
+    return msgspec.json.decode(data, type=BuildReport)
 
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -453,7 +438,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def report_schema() -> bytes:
     """The JSON Schema of report.json, as docs/report.schema.json holds it."""
-    schema = msgspec.json.schema(Ledger)
+    schema = msgspec.json.schema(BuildReport)
     for definition in schema["$defs"].values():
         # Docstrings are indented before Python 3.13, and not from there on.
         definition["description"] = inspect.cleandoc(definition["description"])
@@ -487,9 +472,6 @@ def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
 
     A quantized weight counts for the operator behind its DequantizeLinear, with its scales and zero points; those of
     activations count for QuantizeLinear. What several operators share counts once, for the first of them.
-
-    Args:
-        proto: weights inside; graphs in control flow count too.
     """
     nodes = [node for graph in _graphs(proto.graph) for node in graph.node]
     uses: dict[str, list[onnx.NodeProto]] = {}

@@ -50,14 +50,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
 
 
 class Ranking:
-    """The data that ranking the layers needs.
-
-    Args:
-        model: simplified.
-        recipe: in whose integers.
-        ranges: low and high of every activation.
-        tensors: a few prepared images.
-    """
+    """The data that ranking the layers needs."""
 
     def __init__(
         self,

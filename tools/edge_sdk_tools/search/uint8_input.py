@@ -1,13 +1,8 @@
 """Integers or floats: which of them the bundle's model takes, and of how many channels.
 
-Owns the conditions: equal to the last bit, nothing more to run, and faster in the race.
-
-What a model file runs, kernel by kernel, and how long each takes: read from ONNX Runtime's own profile.
-
-The race: a frame two ways in turn, on this machine.
-
-What differs between the two is a part of a millisecond in an inference of ten; the noise of a whole inference would
-hide it. So preparation is timed whole, and of the inference those kernels of which the two run different numbers.
+Integers must be equal to the last bit, run nothing more, and be faster in a race of both on this machine. What differs
+is a part of a millisecond in an inference of ten, which the noise of a whole inference would hide: preparation is timed
+whole, and of the inference those kernels of which the two run different numbers, by ONNX Runtime's own profile.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.quantize.convert import Converted, convert
 from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
-from edge_sdk_tools.search.choice import Choice
+from edge_sdk_tools.search.variant import ModelVariant
 
 _RUN = "model_run"
 
@@ -59,12 +54,7 @@ class KernelRun(msgspec.Struct, frozen=True):
 
 
 class KernelClock:
-    """A session that notes what it runs.
-
-    Args:
-        model: the file.
-        folder: for the profile.
-    """
+    """A session that notes what it runs."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         self._session = ProfiledSession(model, folder)
@@ -269,29 +259,29 @@ class LevelModel(msgspec.Struct, frozen=True, eq=False):
     tensor: InputTensor
 
 
-def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) -> tuple[Choice, InputTrial]:
+def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[ModelVariant, InputTrial]:
     """Find out whether the model had better take integers.
 
     Args:
-        choice: the model that a bundle would carry.
-        spec: of the model's own input.
+        variant: the model that a bundle would carry.
         target: what is built for.
         folder: for files; must exist.
 
     Returns:
-        The same choice, with the model that takes integers where that is better; and why.
+        The same variant, with the model that takes integers where that is better; and why.
     """
+    spec = variant.spec.input
     floats = InputTrial("float32", spec.layout, spec.color, "")
-    if choice.precision == "fp32":
-        return choice, _said(floats, "an FP32 model computes with normalised floats")
-    if choice.timed is not None:
-        return choice, _said(floats, f"the integers for {target.cpu} are signed, pixels are not")
-    proto = onnx.load(choice.onnx)
+    if variant.precision == "fp32":
+        return variant, _said(floats, "an FP32 model computes with normalised floats")
+    if variant.timed is not None:
+        return variant, _said(floats, f"the integers for {target.cpu} are signed, pixels are not")
+    proto = onnx.load(variant.onnx)
     graphs = level_graphs(proto, spec)
     if isinstance(graphs, str):
-        return choice, _said(floats, graphs)
-    pictures = [file.read() for file in choice.proof.images.spread(_COMPARED_IMAGES).images]
-    trial = _Trial(choice.converted.model, spec, pictures)
+        return variant, _said(floats, graphs)
+    pictures = [file.read() for file in variant.proof.images.spread(_COMPARED_IMAGES).images]
+    trial = _Trial(variant.converted.model, spec, pictures)
     reason = ""
     for number, graph in enumerate(graphs):
         model = level_model(graph, target, _new(folder / f"levels_{number}"))
@@ -300,9 +290,9 @@ def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) 
             model = trial.faster(model, level_model(four, target, _new(folder / "four"))) if four else model
         outcome = trial.race(model)
         if not isinstance(outcome, str):
-            return _faster_of(choice, floats, model, outcome)
+            return _faster_of(variant, floats, model, outcome)
         reason = outcome
-    return choice, _said(floats, reason)
+    return variant, _said(floats, reason)
 
 
 def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
@@ -347,25 +337,29 @@ def _new(folder: Path) -> Path:
     return folder
 
 
-def _faster_of(choice: Choice, floats: InputTrial, model: LevelModel, outcome: Race) -> tuple[Choice, InputTrial]:
+def _faster_of(
+    variant: ModelVariant, floats: InputTrial, model: LevelModel, outcome: Race
+) -> tuple[ModelVariant, InputTrial]:
     figures = (outcome.floats, outcome.levels, outcome.saved_ms)
     if outcome.clear:
         tensor = model.tensor
         why = "the device makes the integers" if tensor.scale else "the first QuantizeLinear gave every level back"
         line = f"{why}; {outcome.saved_ms:.2f} ms a frame less here"
         trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *figures)
-        return _taking_levels(choice, model, outcome), trial
+        return _taking_levels(variant, model, outcome), trial
     line = f"integers are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
-    return choice, InputTrial(floats.dtype, floats.layout, floats.color, line, *figures)
+    return variant, InputTrial(floats.dtype, floats.layout, floats.color, line, *figures)
 
 
-def _taking_levels(choice: Choice, model: LevelModel, outcome: Race) -> Choice:
+def _taking_levels(variant: ModelVariant, model: LevelModel, outcome: Race) -> ModelVariant:
     # FP32 was not in the race: what levels save of the run is taken from what was measured beside it.
     run_saved_ms = outcome.floats.kernels_ms - outcome.levels.kernels_ms
-    latency_ms = max(0.0, choice.proof.latency_ms - run_saved_ms)
+    latency_ms = max(0.0, variant.proof.latency_ms - run_saved_ms)
     size_mb = model.converted.model.stat().st_size / 1e6
-    proof = msgspec.structs.replace(choice.proof, latency_ms=latency_ms, model_mb=size_mb)
-    return msgspec.structs.replace(choice, onnx=model.onnx, converted=model.converted, proof=proof, tensor=model.tensor)
+    proof = msgspec.structs.replace(variant.proof, latency_ms=latency_ms, model_mb=size_mb)
+    return msgspec.structs.replace(
+        variant, onnx=model.onnx, converted=model.converted, proof=proof, tensor=model.tensor
+    )
 
 
 def _said(trial: InputTrial, line: str) -> InputTrial:

@@ -1,0 +1,453 @@
+"""What depends on a model's task when models are measured and compared: one class a task, and the table of them.
+
+A task has figures against labels, agreement between two models, the images on which these lie furthest apart, and what
+counts as a pair of outcomes. To add one, write its class, name it in `TASKS`, and its decoders in `edge_sdk.tasks`.
+A reference that finds nothing is a failure, never an agreement of 1.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import AccuracyGateError, DataError
+from edge_sdk.tasks.spec import Task
+from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth
+from edge_sdk_tools.evaluate.average_precision import (
+    AveragePrecision,
+    Boxes,
+    Judged,
+    LabelledBoxes,
+    box_overlaps,
+    judge,
+)
+from edge_sdk_tools.evaluate.classification import (
+    calibration_error,
+    divergences,
+    ranks_of,
+    restricted,
+    top_columns,
+)
+from edge_sdk_tools.evaluate.predictions import Observed
+from edge_sdk_tools.evaluate.segmentation import Overlap, mean_iou
+from edge_sdk_tools.evaluate.statistics import Metric, mean_of, ratio_of, share_metric
+
+AgreementMetric: TypeAlias = Literal["top1_agreement", "detection_f1", "mean_iou"]
+"""As the manifest has them."""
+
+MATCH_IOU = 0.5
+TOP_K = (1, 5)
+_SAME = 1e-4  # relative: scores that move by less are the same
+_NAMED = 3
+
+
+class Pairs(msgspec.Struct, frozen=True, eq=False):
+    """Outcomes of both models on the same things.
+
+    Attributes:
+        class_ids: int64 (N,), the class that each is counted for.
+        teacher, student: bool (N,), who was right; without labels who said so.
+    """
+
+    class_ids: NDArray[np.int64]
+    teacher: NDArray[np.bool_]
+    student: NDArray[np.bool_]
+
+
+class Divergence(msgspec.Struct, frozen=True):
+    """Teacher to student at one temperature.
+
+    Attributes:
+        temperature: of both softmaxes.
+        nats: mean Kullback-Leibler divergence.
+        loss: `nats` times the temperature squared, the distillation loss of Hinton et al. (2015), in which the
+            gradients of all temperatures weigh alike.
+    """
+
+    temperature: float
+    nats: float
+    loss: float
+
+
+class CalibrationError(msgspec.Struct, frozen=True):
+    """How far confidence and share of right answers lie apart, 0-1 (15 bins).
+
+    Attributes:
+        student: against the labels; without labels against what the teacher says.
+        teacher: against the labels; None without labels.
+    """
+
+    student: float
+    teacher: float | None
+
+
+class WorstImage(msgspec.Struct, frozen=True):
+    """One image on which the two models differ.
+
+    Attributes:
+        file: its path.
+        truth: its label; None where it has none of its own.
+        teacher, student: what each says.
+        distance: what the order is by: divergence in nats, objects that only one of both found, or 1 - mIoU.
+    """
+
+    file: Path
+    truth: str | None
+    teacher: str
+    student: str
+    distance: float
+
+
+class TaskMetrics(ABC):
+    """What is measured of the models of one task. Of two models the first is the student, the second its reference.
+
+    Attributes:
+        agreement_metric: the manifest's name of how far two models agree.
+        noun: what of them is counted then.
+    """
+
+    agreement_metric: AgreementMetric
+    noun: str
+
+    @abstractmethod
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Figures of one of the models against the labels; what a gate judges stands first.
+
+        Raises:
+            DataError: nothing is labelled.
+        """
+
+    @abstractmethod
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """How far the first of two models agrees with the second; what a gate judges stands first.
+
+        Raises:
+            AccuracyGateError: the second finds nothing on any image, or neither finds what both know.
+        """
+
+    @abstractmethod
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """At most `count` images on which the models differ, the worst first."""
+
+    def compared(self, observed: Observed) -> int:
+        """How many things of the reference were compared."""
+        return len(observed.records)
+
+    def finds_nothing(self, _observed: Observed, _which: int) -> bool:
+        """Whether a model found nothing on any image."""
+        return False
+
+    def stands_still(self, observed: Observed, which: int) -> bool:
+        """Whether a model says the same of all images."""
+        return len({record.fingerprints[which] for record in observed.records}) == 1
+
+    def pairs(self, _observed: Observed) -> Pairs | None:
+        """Paired outcomes; None where they hang together, as pixels do."""
+        return None
+
+    def calibration(self, _observed: Observed) -> CalibrationError | None:
+        """How honest the confidences of both models are; None where there are none."""
+        return None
+
+    def divergences(self, _observed: Observed, _temperatures: Sequence[float]) -> tuple[Divergence, ...]:
+        """How far the probabilities lie apart, one a temperature; none where there are no probabilities."""
+        return ()
+
+
+class ClassificationMetrics(TaskMetrics):
+    """Classes of whole images."""
+
+    agreement_metric = "top1_agreement"
+    noun = "top-1 classes"
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Top-1, and top-5 where there are more classes."""
+        places = _class_places(observed, which)
+        return tuple(share_metric(f"top-{k}", places < k) for k in TOP_K if k == 1 or k < observed.classes)
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Share of equal top-1 classes, and the divergence of probabilities."""
+        return (
+            share_metric("top-1 agreement", said(observed, 0) == said(observed, 1)),
+            Metric("KL divergence (nats)", mean_of(_divergence(observed)), bounds=(0.0, math.inf)),
+        )
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By divergence; with labels those come first where the reference is right and the student is not."""
+        distance, labels = _divergence(observed), observed.answers
+        answers, expected = said(observed, 0), said(observed, 1)
+        rows, reference = observed.probabilities(0), observed.probabilities(1)
+        lost = np.zeros(len(answers), np.bool_)
+        truths: list[str | None] = [None] * len(answers)
+        if observed.dataset.truths is not None:
+            lost = (_class_places(observed, 0) != 0) & (_class_places(observed, 1) == 0)
+            truths = [_first(labels[class_id]) for class_id in _true_classes(observed)]
+        order = [i for i in np.lexsort((-distance, ~lost)) if answers[i] != expected[i]]
+        return tuple(
+            WorstImage(
+                observed.path(i),
+                truths[i],
+                f"{_first(labels[expected[i]])} {reference[i, expected[i]]:.0%}",
+                f"{_first(labels[answers[i]])} {rows[i, answers[i]]:.0%}",
+                float(distance[i]),
+            )
+            for i in order[:count]
+        )
+
+    def stands_still(self, observed: Observed, which: int) -> bool:
+        """Whether the scores hardly move; in logarithms, for what is nearly sure differs in what it excludes."""
+        scores = np.log(np.maximum(observed.probabilities(which), np.finfo(np.float64).tiny))
+        return super().stands_still(observed, which) or float(np.ptp(scores, axis=0).max()) < _SAME
+
+    def pairs(self, observed: Observed) -> Pairs | None:
+        """Labelled images; without labels what either model says, by whether each said it."""
+        if observed.dataset.truths is not None:
+            student, teacher = (_class_places(observed, which) == 0 for which in (0, 1))
+            return Pairs(_true_classes(observed), teacher, student)
+        answers, expected = said(observed, 0), said(observed, 1)
+        # An image on which they differ counts for both classes: for the one only the teacher said, and the other.
+        alone = answers[answers != expected]
+        return Pairs(
+            np.concatenate([expected, alone]),
+            np.concatenate([np.ones(len(expected), np.bool_), np.zeros(len(alone), np.bool_)]),
+            np.concatenate([answers == expected, np.ones(len(alone), np.bool_)]),
+        )
+
+    def calibration(self, observed: Observed) -> CalibrationError | None:
+        """Of the likeliest class."""
+        labelled = observed.dataset.truths is not None
+        truth = _true_classes(observed) if labelled else said(observed, 1)
+        errors = [
+            calibration_error(observed.probabilities(which).max(axis=1), said(observed, which) == truth)
+            for which in (0, 1)
+        ]
+        return CalibrationError(errors[0], errors[1] if labelled else None)
+
+    def divergences(self, observed: Observed, temperatures: Sequence[float]) -> tuple[Divergence, ...]:
+        """Of all probabilities."""
+        nats = [float(_divergence(observed, temperature).mean()) for temperature in temperatures]
+        return tuple(Divergence(t, value, value * t**2) for t, value in zip(temperatures, nats, strict=True))
+
+
+def said(observed: Observed, which: int) -> NDArray[np.int64]:
+    """What a classifier holds for the likeliest: a common class, or K for its background; int64 (N,)."""
+    return top_columns(observed.probabilities(which))
+
+
+def _divergence(observed: Observed, temperature: float = 1.0) -> NDArray[np.float64]:
+    """Of the first classifier from the second, image by image, over what both can say; float64 (N,)."""
+    common = np.arange(observed.classes + all(p.subject.background for p in observed.participants))
+    student, teacher = (restricted(observed.probabilities(which), common) for which in (0, 1))
+    return divergences(teacher, student, temperature)
+
+
+def _true_classes(observed: Observed) -> NDArray[np.int64]:
+    return np.array([t.class_id for t in observed.dataset.truths or () if isinstance(t, ClassTruth)], np.int64)
+
+
+def _class_places(observed: Observed, which: int) -> NDArray[np.int64]:
+    """The rank of each image's true class in a classifier's answer, 0 for the likeliest; int64 (N,)."""
+    return ranks_of(observed.probabilities(which), _true_classes(observed))
+
+
+class DetectionMetrics(TaskMetrics):
+    """Boxes in images."""
+
+    agreement_metric = "detection_f1"
+    noun = "detections"
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Mean average precision."""
+        curve = AveragePrecision(_judged_boxes(observed, which))
+        if not len(curve.class_ids):
+            raise DataError(f"nothing is labelled on {len(observed.records)} images, expected boxes on some of them")
+        return (Metric("mAP50-95", curve.mean()), Metric("mAP50", curve.mean(1)))
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """F1 of matched detections."""
+        found = _pair_counts(observed)
+        if not found[:, 2].any():
+            raise AccuracyGateError(
+                f"{observed.participants[1].subject.name} finds nothing on {len(observed.records)} evaluation images, "
+                "so nothing can be compared; give images that show what it detects, or lower its thresholds.confidence"
+            )
+        return (Metric("detections matched (F1)", ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2])),)
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By objects that only one of both found."""
+        counts, labels = _pair_counts(observed), observed.answers
+        distance = counts[:, 1] + counts[:, 2] - 2 * counts[:, 0]
+        students, teachers = _found_boxes(observed, 0), _found_boxes(observed, 1)
+        return tuple(
+            WorstImage(
+                observed.path(i), None, _names(teachers[i], labels), _names(students[i], labels), float(distance[i])
+            )
+            for i in _largest(distance, count)
+        )
+
+    def compared(self, observed: Observed) -> int:
+        """The reference's detections."""
+        return int(_pair_counts(observed)[:, 2].sum())
+
+    def finds_nothing(self, observed: Observed, which: int) -> bool:
+        """Down to the weakest detection."""
+        rows = [record.rows[which] for record in observed.records]
+        return not any(isinstance(row, Boxes) and len(row.confidences) for row in rows)
+
+    def pairs(self, observed: Observed) -> Pairs | None:
+        """Labelled objects; without labels what either model finds, by whether each found it."""
+        if observed.dataset.truths is not None:
+            truths = [t for t in observed.dataset.truths if isinstance(t, BoxTruth)]
+            # At IoU .5, of what the model's own threshold lets through.
+            student, teacher = (
+                np.concatenate(
+                    [
+                        judged.found[~truth.crowd, 0]
+                        for judged, truth in zip(_judged_boxes(observed, which, confident=True), truths, strict=True)
+                    ]
+                )
+                for which in (0, 1)
+            )
+            return Pairs(np.concatenate([t.class_ids[~t.crowd] for t in truths]), teacher, student)
+        outcomes: list[tuple[int, bool, bool]] = []  # class, teacher, student
+        for mine, theirs in _found_pairs(observed):
+            matched = match(mine, theirs)
+            both, seen = {i for i, _ in matched}, {j for _, j in matched}
+            outcomes += [(int(c), True, j in seen) for j, c in enumerate(theirs.class_ids)]
+            outcomes += [(int(c), False, True) for i, c in enumerate(mine.class_ids) if i not in both]
+        table = np.array(outcomes, np.int64).reshape(-1, 3)
+        return Pairs(table[:, 0], table[:, 1].astype(np.bool_), table[:, 2].astype(np.bool_))
+
+    def calibration(self, observed: Observed) -> CalibrationError | None:
+        """Of all detections that the models' own thresholds let through."""
+        if observed.dataset.truths is not None:
+            return CalibrationError(_error_of_boxes(observed, 0), _error_of_boxes(observed, 1))
+        pairs = _found_pairs(observed)
+        right = [np.isin(np.arange(len(mine.confidences)), [i for i, _ in match(mine, other)]) for mine, other in pairs]
+        confidences = np.concatenate([mine.confidences for mine, _ in pairs])
+        return CalibrationError(calibration_error(confidences, np.concatenate(right)), None)
+
+
+def _error_of_boxes(observed: Observed, which: int) -> float:
+    judged = [(j, ~j.ignored[:, 0]) for j in _judged_boxes(observed, which, confident=True)]
+    confidences = np.concatenate([j.confidences[counted] for j, counted in judged])
+    return calibration_error(confidences, np.concatenate([j.right[counted, 0] for j, counted in judged]))
+
+
+def _found_boxes(observed: Observed, which: int) -> list[Boxes]:
+    """What a detector found in each image, down to the threshold of its own model.toml."""
+    confidence = observed.participants[which].subject.spec.thresholds.confidence
+    rows = [record.rows[which] for record in observed.records]
+    return [row.above(confidence) for row in rows if isinstance(row, Boxes)]
+
+
+def _found_pairs(observed: Observed) -> list[tuple[Boxes, Boxes]]:
+    return list(zip(_found_boxes(observed, 0), _found_boxes(observed, 1), strict=True))
+
+
+def _pair_counts(observed: Observed) -> NDArray[np.float64]:
+    """Float64 (N, 3), of each image: detections matched, the first model's, the second's."""
+    counts = [(len(match(a, b)), len(a.confidences), len(b.confidences)) for a, b in _found_pairs(observed)]
+    return np.array(counts, np.float64).reshape(-1, 3)
+
+
+def match(got: Boxes, expected: Boxes, iou: float = MATCH_IOU) -> list[tuple[int, int]]:
+    """Pairs of detections, one to one: same class, overlap at least `iou`, most confident of `got` first."""
+    if not len(got.confidences) or not len(expected.confidences):
+        return []
+    overlaps = box_overlaps(got.boxes_xyxy, expected.boxes_xyxy, np.zeros(len(expected.confidences), np.bool_))
+    overlaps[got.class_ids[:, None] != expected.class_ids[None, :]] = 0.0
+    pairs = []
+    for index, row in enumerate(overlaps):
+        best = int(row.argmax())
+        if row[best] >= iou:
+            pairs.append((index, best))
+            overlaps[:, best] = 0.0
+    return pairs
+
+
+def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:
+    """A detector's boxes against the labels; `confident`: only what its own model.toml lets through, not the curve."""
+    least = observed.participants[which].subject.spec.thresholds.confidence if confident else 0.0
+    judged = []
+    for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):
+        boxes = record.rows[which]
+        if isinstance(boxes, Boxes) and isinstance(truth, BoxTruth):
+            labelled = LabelledBoxes(truth.in_pixels(record.size_wh), truth.class_ids, truth.crowd)
+            judged.append(judge(boxes.above(least), labelled))
+    return judged
+
+
+def _names(boxes: Boxes, labels: Sequence[str]) -> str:
+    """`2 person, 1 car`, the most frequent first."""
+    classes, counts = np.unique(boxes.class_ids, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    named = [f"{counts[i]} {_first(labels[classes[i]])}" for i in order[:_NAMED]]
+    return ", ".join(named) + (" …" if len(order) > _NAMED else "") if named else "nothing"
+
+
+class SegmentationMetrics(TaskMetrics):
+    """Maps of classes."""
+
+    agreement_metric = "mean_iou"
+    noun = "class maps"
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Mean intersection over union."""
+        overlaps = [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
+        if not any(overlap.either.any() for overlap in overlaps):
+            raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
+        return (Metric("mIoU", mean_iou(overlaps)),)
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Mean intersection over union of both maps."""
+        between = _overlaps_between(observed)
+        if not any(overlap.either.any() for overlap in between):
+            names = " and ".join(p.subject.name for p in observed.participants)
+            raise AccuracyGateError(
+                f"{names} find nothing that both know on {len(between)} images, so nothing can be compared"
+            )
+        return (Metric("mIoU of both", mean_iou(between)),)
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By 1 - mIoU of both maps."""
+        ious = np.array([_image_iou(overlap) for overlap in _overlaps_between(observed)])
+        return tuple(
+            WorstImage(observed.path(i), None, "", f"mIoU {ious[i]:.0%} with the teacher", float(1 - ious[i]))
+            for i in _largest(1 - ious, count)
+        )
+
+
+def _overlaps_between(observed: Observed) -> list[Overlap]:
+    return [record.between for record in observed.records if record.between is not None]
+
+
+def _image_iou(overlap: Overlap) -> float:
+    shown = overlap.either > 0
+    return float((overlap.both[shown] / overlap.either[shown]).mean()) if shown.any() else 1.0
+
+
+def _largest(distance: NDArray[np.float64], count: int) -> list[int]:
+    return [int(i) for i in np.argsort(-distance, kind="stable")[:count] if distance[i] > 0]
+
+
+def _first(label: str) -> str:
+    return label.split(",")[0]
+
+
+TASKS: dict[Task, TaskMetrics] = {
+    "classification": ClassificationMetrics(),
+    "detection": DetectionMetrics(),
+    "segmentation": SegmentationMetrics(),
+}
+"""The one table of what depends on a task."""
+
+NOUNS = {entry.agreement_metric: entry.noun for entry in TASKS.values()}
+"""What is counted, by the manifest's name of the metric."""

@@ -1,0 +1,190 @@
+"""A model file in each precision: how its graph is written, and how that becomes the file that a bundle carries.
+
+`PRECISIONS` is the one table of them. INT8 with fixed ranges is `quantize.py`; the others are here.
+
+Dynamic INT8 is of use for models that spend most of their work in products with weights, such as vision transformers: a
+convolution quantized that way takes 2.8 times as long as in float. Half precision stores weights as float16 and casts
+them back where they are used; ONNX Runtime's constant folding would compute the casts and write float32 again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from edge_sdk.bundle.manifest import Precision
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import ModelError, UsageError, first_line
+from edge_sdk_tools.bundle_folder import raise_if_full
+from edge_sdk_tools.check.costs import node_macs
+from edge_sdk_tools.check.values import graph_values
+from edge_sdk_tools.graph.profile import register_extensions
+from edge_sdk_tools.quantize.convert import (
+    Converted,
+    carried_onnx,
+    convert,
+    float_file,
+    operators_config,
+    operators_of,
+    travels_as_onnx,
+)
+from edge_sdk_tools.quantize.quantize import Quantized, quantize
+from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.simplified import Simplified
+from edge_sdk_tools.quiet import silenced
+
+Ranges: TypeAlias = Mapping[str, tuple[float, float]]
+"""Low and high of every activation, by its name."""
+
+_PRODUCTS = ("Gemm", "MatMul")
+_LEAST_SHARE = 0.5
+_FEWEST = 256  # elements: what is smaller saves less than its Cast costs
+_LARGEST_FP16 = float(np.finfo(np.float16).max)
+# Constant folding off; and the level below "all", which since ONNX Runtime 1.31 folds casts of weights once more.
+_LEVELS = ort.GraphOptimizationLevel
+_LEVEL = getattr(_LEVELS, "ORT_ENABLE_LAYOUT", _LEVELS.ORT_ENABLE_ALL)  # which older ones do not have, nor need
+_LEFT_OUT = ["ConstantFolding", "NchwcTransformer"]
+
+
+class ProductWork(msgspec.Struct, frozen=True):
+    """Multiply-accumulates of a model.
+
+    Attributes:
+        macs: of each product with weights, by node name.
+        total: of all nodes.
+    """
+
+    macs: dict[str, int]
+    total: int
+
+    @property
+    def share(self) -> float:
+        """Of the products in all work, 0-1."""
+        return sum(self.macs.values()) / self.total if self.total else 0.0
+
+
+def product_work(proto: onnx.ModelProto) -> ProductWork:
+    """Count a simplified model's multiply-accumulates."""
+    values = graph_values(proto.graph)
+    weights = {w.name for w in proto.graph.initializer}
+    counts = [(node, node_macs(node, values) or 0) for node in proto.graph.node]
+    products = {n.name: count for n, count in counts if n.op_type in _PRODUCTS and n.input[1] in weights}
+    return ProductWork(products, sum(count for _, count in counts))
+
+
+def refuse_without_products(proto: onnx.ModelProto) -> None:
+    """Refuse a model that dynamic quantization would only make slower.
+
+    Raises:
+        UsageError: less than half of its work is in products with weights.
+    """
+    share = product_work(proto).share
+    if share < _LEAST_SHARE:
+        raise UsageError(
+            f"--with-dynamic: {share:.0%} of the model's multiply-accumulates are matrix products with weights, "
+            f"expected {_LEAST_SHARE:.0%} or more: convolutions quantized dynamically are slower than in float; leave "
+            "it out"
+        )
+
+
+def _quantize_products(model: Simplified, _ranges: Ranges, recipe: Recipe, path: Path) -> Quantized:
+    try:
+        with silenced():  # the quantizer narrates
+            quantize_dynamic(
+                model.proto,
+                path,
+                op_types_to_quantize=list(_PRODUCTS),
+                per_channel=True,
+                reduce_range=recipe.reduce_range,
+                weight_type=QuantType.QInt8,
+            )
+    except Exception as cause:  # the quantizer raises whatever its parts raise
+        raise_if_full(path.parent, cause)
+        raise ModelError(f"dynamic quantization failed: {first_line(cause)}") from cause
+    return Quantized(path, macs=product_work(model.proto).macs, has_integers=True)
+
+
+def with_half_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph with float16 weights, each with a Cast to float32 behind it.
+
+    Raises:
+        ModelError: a weight is too large for float16.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    casts = []
+    for weight in result.graph.initializer:
+        if weight.data_type != TensorProto.FLOAT or math.prod(weight.dims) < _FEWEST:
+            continue
+        values, name = numpy_helper.to_array(weight), weight.name
+        if np.abs(values).max() > _LARGEST_FP16:
+            raise ModelError(
+                f"--with-fp16: weight {name!r} holds values beyond {_LARGEST_FP16:g}, float16's largest; leave it out"
+            )
+        stored = f"{name}_float16"
+        weight.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
+        casts.append(helper.make_node("Cast", [stored], [name], name=f"{name}_float32", to=TensorProto.FLOAT))
+    nodes = [*casts, *result.graph.node]
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    return result
+
+
+def _write_half(model: Simplified, _ranges: Ranges, _recipe: Recipe, path: Path) -> Quantized:
+    onnx.save(with_half_weights(model.proto), path)
+    return Quantized(path)
+
+
+def _convert_half(source: Path, target: Target, folder: Path) -> Converted:
+    """As ONNX, or in ORT format so that the weights stay float16."""
+    if travels_as_onnx(target):
+        return carried_onnx(source, folder)
+    model = folder / "model.ort"
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = _LEVEL
+    options.optimized_model_filepath = str(model)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    register_extensions(options, source.read_bytes())
+    try:
+        ort.InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=_LEFT_OUT)
+        return Converted(model, operators_of(operators_config([model], folder)))
+    except Exception as cause:  # onnxruntime's exceptions share no root of their own, and it may write half a file
+        raise_if_full(folder, cause)
+        raise ModelError(f"conversion to ORT format failed: {first_line(cause)}") from cause
+
+
+def _write_float(model: Simplified, _ranges: Ranges, _recipe: Recipe, path: Path) -> Quantized:
+    onnx.save(model.proto, path)
+    return Quantized(path)
+
+
+class PrecisionMaker(NamedTuple):
+    """How a model file of one precision is made.
+
+    Attributes:
+        spoken: its name for people.
+        write: makes the ONNX file of a simplified model.
+        convert: makes the file that a bundle carries of that.
+    """
+
+    spoken: str
+    write: Callable[[Simplified, Ranges, Recipe, Path], Quantized]
+    convert: Callable[[Path, Target, Path], Converted]
+
+
+PRECISIONS: dict[Precision, PrecisionMaker] = {
+    "int8": PrecisionMaker("INT8", quantize, convert),
+    "fp32": PrecisionMaker("FP32", _write_float, float_file),
+    "fp16": PrecisionMaker("FP16", _write_half, _convert_half),
+    "int8_dynamic": PrecisionMaker("dynamic INT8", _quantize_products, convert),
+}

@@ -1,0 +1,148 @@
+"""The gates of INT8: why a measured model is not what a bundle should carry.
+
+The figure itself is judged; where its interval holds zero the shortfall may be noise, and is said to be. The board's
+counted instructions judge whether a model is slower than FP32 where something counts them, else this machine's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from edge_sdk.bundle.model_spec import Gates
+from edge_sdk.core.errors import SizeGateError
+from edge_sdk_tools.evaluate.tasks import NOUNS
+from edge_sdk_tools.prove.golden import Proof
+
+MIN_INTEGER_MAC_SHARE = 0.9
+NOTICEABLE_MS = 0.5
+"""A model so small that INT8 costs it less than this is not called slower: its time is that of the calls."""
+
+_ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
+_SLOWER = 1.02  # what noise makes of two equal times
+_SLOWER_ELSEWHERE = 1.5
+"""What a time on this machine must show before it says something of a core whose kernels are others: ShuffleNet's INT8
+takes 2.1x FP32's time on x86; counted, it takes 1.35x on a Cortex-A76 and 1.05x on an A72 (docs/arm-cost.md)."""
+
+
+_SLOWER_ON_BOARD = 1.1  # the estimates' error is mostly the same for both, but not all of it
+
+
+class BoardTimes(msgspec.Struct, frozen=True):
+    """One inference on the target's core, estimated from counted instructions, in milliseconds on one thread."""
+
+    core: str
+    int8_ms: float
+    fp32_ms: float
+    int8_millions: float
+
+
+class Shortfall(msgspec.Struct, frozen=True):
+    """One reason why a candidate fails.
+
+    Attributes:
+        kind: `float` work that should be in integers, too little `agreement`, too large a `drop` of quality, or `slow`.
+        line: with what was expected and got.
+        may_be_noise: the interval of the drop holds zero: on these images nobody can tell.
+    """
+
+    kind: Literal["float", "agreement", "drop", "slow"]
+    line: str
+    may_be_noise: bool = False
+
+
+def shortfall_of(
+    proof: Proof, gates: Gates, name: str = "INT8", *, board: BoardTimes | None = None, elsewhere: bool = False
+) -> Shortfall | None:
+    """What keeps a model from its gates, the gravest first; None when nothing does.
+
+    Args:
+        proof: of a model beside FP32.
+        gates: of model.toml.
+        name: what the lines call the model's precision.
+        board: estimated times on the target's core, which decide then; None where nothing counted them.
+        elsewhere: whether the target's core is of another kind than this machine's.
+    """
+    slow = _board_time(board, name) if board else _time(proof, name, _SLOWER_ELSEWHERE if elsewhere else _SLOWER)
+    return _float_work(proof) or slow or _agreement(proof, gates, name) or _drop(proof, gates)
+
+
+def check_size(gates: Gates, size_mb: float) -> None:
+    """Refuse a model that is too large.
+
+    Raises:
+        SizeGateError: exit code 5.
+    """
+    if gates.max_size_mb is not None and size_mb > gates.max_size_mb:
+        raise SizeGateError(f"the model has {size_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
+
+
+NOTHING_IN_INTEGERS = Shortfall(
+    "float", "nothing before its decoding tail has weights, so that nothing of it can be in integers"
+)
+"""Of a model in which the quantizer found nothing to do."""
+
+
+def relative_drop(proof: Proof) -> float:
+    """The share of FP32's quality that is lost, 0-1, below 0 where INT8 is better; of agreement without labels."""
+    if not proof.evaluation.quality:
+        return 1 - proof.agreement.value
+    figure = proof.evaluation.quality[0]
+    if figure.reference is None or figure.reference.value <= 0:
+        return 0.0
+    return (figure.reference.value - figure.value.value) / figure.reference.value
+
+
+def _float_work(proof: Proof) -> Shortfall | None:
+    if proof.integer_mac_share >= MIN_INTEGER_MAC_SHARE:
+        return None
+    return Shortfall(
+        "float",
+        f"only {proof.integer_mac_share:.1%} of the convolutions' multiply-accumulates run in integer kernels, "
+        f"expected {MIN_INTEGER_MAC_SHARE:.0%} or more; this bundle would run in float without saying so",
+    )
+
+
+def _agreement(proof: Proof, gates: Gates, name: str) -> Shortfall | None:
+    agreement = proof.agreement
+    if agreement.value >= gates.int8_min_agreement - _ROUNDING:
+        return None
+    found = f"{agreement.value:.1%} of {agreement.reference_count} {NOUNS[agreement.metric]}"
+    return Shortfall(
+        "agreement",
+        f"{name} agrees with FP32 on {found} in {agreement.images} images, expected "
+        f"{gates.int8_min_agreement:.1%} or more",
+    )
+
+
+def _drop(proof: Proof, gates: Gates) -> Shortfall | None:
+    drop = relative_drop(proof)
+    if not proof.evaluation.quality or drop <= gates.int8_max_drop_relative + _ROUNDING:
+        return None
+    figure = proof.evaluation.quality[0]
+    if figure.reference is None or figure.difference is None:
+        return None
+    return Shortfall(
+        "drop",
+        f"{figure.name} fell from {figure.reference.value:.1%} to {figure.value.value:.1%}, by {drop:.1%} of what FP32 "
+        f"has, expected {gates.int8_max_drop_relative:.1%} or less",
+        figure.difference.contains_zero,
+    )
+
+
+def _board_time(board: BoardTimes, name: str) -> Shortfall | None:
+    if board.int8_ms <= board.fp32_ms * _SLOWER_ON_BOARD or board.int8_ms - board.fp32_ms < NOTICEABLE_MS:
+        return None
+    return Shortfall(
+        "slow",
+        f"{name} takes an estimated {board.int8_ms:.1f} ms and FP32 {board.fp32_ms:.1f} ms on one thread of "
+        f"{board.core}, by counted instructions: it gains nothing",
+    )
+
+
+def _time(proof: Proof, name: str, slower: float) -> Shortfall | None:
+    int8, fp32 = proof.latency_ms, proof.fp32_latency_ms
+    if int8 <= fp32 * slower or int8 - fp32 < NOTICEABLE_MS:
+        return None
+    return Shortfall("slow", f"{name} takes {int8:.2f} ms and FP32 {fp32:.2f} ms here, one thread: it gains nothing")

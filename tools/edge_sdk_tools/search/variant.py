@@ -1,0 +1,314 @@
+"""The one way from a recipe to a measured model file: for the search, and for every variant of a bundle.
+
+    VariantSpec + Recipe ── build_variant ──▶ BuiltModel ── time beside FP32 ──▶ ModelVariant
+
+`build_variant` is a job: it may run in this process, in another one, or on another machine, and what it gave is
+remembered between builds. Times are compared, and so they are taken here, when nothing else runs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_sdk.bundle.manifest import Agreement, BoardEstimate, InputTensor, Precision
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk_tools.arm_cost.counter import Counter
+from edge_sdk_tools.bundle_folder import is_full
+from edge_sdk_tools.check.gate import CheckedModel
+from edge_sdk_tools.datasets.dataset import Dataset, carried
+from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress
+from edge_sdk_tools.evaluate.model import OutputMemory, Subject, from_checked
+from edge_sdk_tools.evaluate.statistics import Figure
+from edge_sdk_tools.graph.profile import host_saturates
+from edge_sdk_tools.jobs.runner import Finished, Workshop
+from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.prove.board import estimate_once
+from edge_sdk_tools.prove.golden import Proof, measure, timed
+from edge_sdk_tools.quantize.convert import Converted
+from edge_sdk_tools.quantize.precisions import PRECISIONS, Ranges
+from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.simplified import simplify
+from edge_sdk_tools.search.gates import BoardTimes, Shortfall
+
+
+class VariantSpec:
+    """What all variants of one input size share.
+
+    Pickled it leaves the loaded model and the progress behind: who needs the model loads it again, once.
+
+    Args:
+        spec: says how images are prepared and outputs are read.
+        checked: the float model, which passed the export gate.
+        target: what is built for.
+        evaluation: images that measure.
+        workshop: does the jobs.
+        counter: of instructions on the target's core; None where nothing is set up.
+        folder: for files; must exist.
+        on_progress: for progress bars.
+
+    Raises:
+        ModelError: ONNX Runtime computes something else than the model, or cannot simplify it.
+        OSError: the disk is full.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        checked: CheckedModel,
+        target: Target,
+        evaluation: Dataset,
+        workshop: Workshop,
+        counter: Counter | None,
+        folder: Path,
+        on_progress: OnProgress,
+    ) -> None:
+        self.spec, self.target = spec, target
+        self.folder: Path | None = folder
+        self.workshop, self.counter, self.on_progress = workshop, counter, on_progress
+        self.threads = workshop.threads_per_job
+        self.evaluation = carried(evaluation) if workshop.is_elsewhere else evaluation
+        fp32 = from_checked("the FP32 model", spec, checked)
+        fp32.memory = OutputMemory()
+        self.simplified = simplify(checked.proto, folder)
+        self._model, self._labels, self._sha256 = checked.proto.SerializeToString(), fp32.labels, fp32.digest
+        # All that decides what a recipe gives, but for the recipe itself.
+        self.digest = key_of(
+            "variant-spec",
+            [msgspec.structs.replace(spec, model=""), target, fp32.labels, self.simplified.tail, evaluation],
+            self._model,
+            self.simplified.proto.SerializeToString(deterministic=True),
+            *evaluation.mask_contents(),
+        )
+        self._saturates = host_saturates()
+        self.reduce_range = target.reduce_range or self._saturates
+        self._loading = threading.Lock()
+        self._fp32: Subject | None = fp32
+
+    def __getstate__(self) -> dict[str, Any]:
+        here = dict.fromkeys(("workshop", "counter", "on_progress", "_fp32", "_loading"))
+        # A cluster's workers have disks of their own.
+        return {**vars(self), **here, "folder": None if self.workshop.is_elsewhere else self.folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _loading=threading.Lock(), on_progress=_silent)
+
+    @property
+    def fp32(self) -> Subject:
+        """The float model; what it answered once it is not asked again."""
+        with self._loading:
+            if self._fp32 is None:
+                session = Session(self._model, SessionSettings(), "the FP32 model")
+                self._fp32 = Subject(
+                    "the FP32 model", self.spec, self._labels, session, self._sha256, memory=OutputMemory()
+                )
+            return self._fp32
+
+    @property
+    def latency_budget_ms(self) -> float:
+        """Capture to outbox, of model.toml or else of the target."""
+        return self.spec.budget.latency_ms or self.target.latency_budget_ms
+
+    def estimate(self, model: Path) -> BoardEstimate | None:
+        """The time of a model file on the target's core; None where nothing counts it. In the building process only."""
+        return estimate_once(self.workshop, model, self.target, self.counter, self.on_progress)
+
+    def check_here(self, recipe: Recipe) -> None:
+        """Refuse a machine whose integers are not those of the machine that builds.
+
+        Raises:
+            UsageError: its CPU would saturate where that one does not.
+        """
+        if recipe.is_integer and not recipe.reduce_range and host_saturates() and not self._saturates:
+            raise UsageError(
+                "a worker's CPU saturates sums of INT8 (x86 without VNNI), and this machine's does not: their figures "
+                "are not comparable; take such workers out of the cluster"
+            )
+
+
+def _silent(_step: str, _done: int, _total: int) -> None:
+    """Nobody looks."""
+
+
+class BuiltModel(msgspec.Struct, frozen=True):
+    """What `build_variant` gave, wherever it ran.
+
+    Attributes:
+        onnx: the model before conversion.
+        file, suffix: what a bundle would carry, and how its name ends.
+        operators: as `Converted` has them.
+        float_nodes, macs, has_integers: as `Quantized` has them.
+        proof: without the times.
+    """
+
+    onnx: bytes
+    file: bytes
+    suffix: str
+    operators: tuple[str, ...]
+    float_nodes: tuple[str, ...]
+    macs: dict[str, int]
+    has_integers: bool
+    proof: Proof
+
+
+def build_variant(spec: VariantSpec, recipe: Recipe, ranges: Ranges) -> BuiltModel:
+    """Write the model file of a recipe and measure it beside FP32, all but its time.
+
+    Args:
+        spec: of one input size.
+        recipe: what to make.
+        ranges: of all activations as the recipe calibrates them; empty where its precision needs none.
+
+    Raises:
+        EdgeError: as writing, converting and measuring do.
+        OutputError: the disk is full, or refuses.
+    """
+    spec.check_here(recipe)
+    maker = PRECISIONS[recipe.precision]
+    try:
+        with tempfile.TemporaryDirectory(prefix="variant-", dir=spec.folder) as name:
+            folder = Path(name)
+            made = maker.write(spec.simplified, ranges, recipe, folder / "model.onnx")
+            converted = maker.convert(made.path, spec.target, folder)
+            proof = measure(spec.spec, spec.fp32, made.macs, converted, spec.evaluation, spec.on_progress, spec.threads)
+            return BuiltModel(
+                made.path.read_bytes(),
+                converted.model.read_bytes(),
+                converted.model.suffix,
+                converted.operators,
+                made.float_nodes,
+                made.macs,
+                made.has_integers,
+                proof,
+            )
+    except OSError as cause:
+        why = "no space left on the disk" if is_full(cause) else cause.strerror or str(cause)
+        where = spec.folder or tempfile.gettempdir() if is_full(cause) else cause.filename
+        raise OutputError(f"{where}: {why}; nothing was changed") from cause
+
+
+class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """One model that a bundle may carry, with all that was measured of it.
+
+    Attributes:
+        recipe: how it was made.
+        spec: model.toml, with this model's input size.
+        is_resized: whether that is another size than model.toml's own.
+        fp32: the float model of the same size, loaded.
+        onnx: the model before conversion, by which golden outputs are computed.
+        converted: the file that ships.
+        float_nodes, macs, has_integers: as `Quantized` has them.
+        proof: what was measured beside FP32 of the same size.
+        tensor: what it takes; None where that is what `spec` says, in float32.
+        timed: the file whose time was taken here, where the one that ships is written for another core; else None.
+        shortfall: why it does not hold; None when it does.
+        board: its times on the target's core, where the search counted them.
+        evaluation, agreement: beside FP32 of model.toml's own size; None where that is the size of the proof.
+        reference_ms: latency of FP32 of model.toml's own size, where all were timed in turn; else None.
+        estimate: of its time on the target; None where nothing counted it.
+        problem: why the bundle does not carry it; None when it does.
+        doubt: what to know before believing it; None where there is nothing.
+    """
+
+    recipe: Recipe
+    spec: ModelSpec
+    is_resized: bool = False
+    fp32: Session
+    onnx: Path
+    converted: Converted
+    float_nodes: tuple[str, ...] = ()
+    macs: dict[str, int] = {}
+    has_integers: bool = True
+    proof: Proof
+    tensor: InputTensor | None = None
+    timed: Path | None = None
+    shortfall: Shortfall | None = None
+    board: BoardTimes | None = None
+    evaluation: Evaluation | None = None
+    agreement: Agreement | None = None
+    reference_ms: float | None = None
+    estimate: BoardEstimate | None = None
+    problem: str | None = None
+    doubt: str | None = None
+
+    @property
+    def precision(self) -> Precision:
+        """Of what it computes with."""
+        return self.recipe.precision
+
+    @property
+    def name(self) -> str:
+        """The variant's name, such as `int8` or `int8.320x320`."""
+        width, height = self.spec.input.size_wh
+        return f"{self.precision}.{width}x{height}" if self.is_resized else self.precision
+
+    @property
+    def beside_first(self) -> Evaluation:
+        """The evaluation beside FP32 of model.toml's own size."""
+        return self.evaluation or self.proof.evaluation
+
+    @property
+    def figure(self) -> Figure:
+        """What it is judged by: quality by labels, and without them agreement."""
+        return self.beside_first.figure
+
+    @property
+    def integer_mac_share(self) -> float | None:
+        """As the proof has it; None for a float model."""
+        return self.proof.integer_mac_share if self.recipe.is_integer else None
+
+
+def make_variants(
+    spec: VariantSpec,
+    recipes: Sequence[Recipe],
+    ranges: Callable[[Recipe], Ranges],
+    on_done: Callable[[Finished[BuiltModel]], None] = lambda _: None,
+) -> list[ModelVariant]:
+    """Build the models of several recipes, as many at once as the workshop does, then time one after another."""
+    built = spec.workshop.run(
+        _job,
+        [(recipe, dict(ranges(recipe))) for recipe in recipes],
+        shared=spec,
+        key=lambda item: key_of("variant", spec.digest, item),
+        result=BuiltModel,
+        on_done=on_done,
+    )
+    return [_timed(spec, recipe, one) for recipe, one in zip(recipes, built, strict=True)]
+
+
+def _job(item: tuple[Recipe, Ranges], spec: VariantSpec) -> BuiltModel:
+    return build_variant(spec, *item)
+
+
+def _timed(spec: VariantSpec, recipe: Recipe, built: BuiltModel) -> ModelVariant:
+    folder = Path(tempfile.mkdtemp(prefix="variant-", dir=spec.folder))
+    model, file = folder / "model.onnx", folder / f"carried{built.suffix}"
+    model.write_bytes(built.onnx)
+    file.write_bytes(built.file)
+    converted = Converted(file, built.operators)
+    return ModelVariant(
+        recipe=recipe,
+        spec=spec.spec,
+        fp32=spec.fp32.session,
+        onnx=model,
+        converted=converted,
+        float_nodes=built.float_nodes,
+        macs=built.macs,
+        has_integers=built.has_integers,
+        proof=timed(built.proof, spec.spec, spec.fp32.session, converted, spec.on_progress),
+    )
+
+
+def time_again(spec: VariantSpec, variant: ModelVariant) -> ModelVariant:
+    """The same variant with its times taken once more."""
+    proof = timed(variant.proof, spec.spec, variant.fp32, variant.converted, spec.on_progress)
+    return msgspec.structs.replace(variant, proof=proof)
