@@ -185,7 +185,7 @@ class Tuning:
     def _recall(self) -> Record | None:
         if self._records is None:
             return None
-        found = self._records.recall(self._bundle, self._request, self._machine)
+        found = self._records.recall(self._request, self._machine)
         if isinstance(found, str):
             _log.info(f"tuning anew: {found}")
             return None
