@@ -19,7 +19,6 @@ from edge_sdk.core.errors import CameraError, EdgeError, SessionError, StoppedEr
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import Cores
 from edge_sdk.core.protocols import Source
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned, figures
@@ -33,11 +32,6 @@ _SAME_RATE = 0.1  # a camera that promises 25 FPS and a file of 23.976 are not w
 
 Open = Callable[[Bundle, Candidate], Stages]
 """Loads a candidate of a bundle and proves it."""
-
-
-def open_candidate(bundle: Bundle, candidate: Candidate) -> Stages:
-    """Load a candidate and replay its golden inputs."""
-    return Stages.open(bundle.with_primary(candidate.variant), candidate.settings(SessionSettings.of(bundle.manifest)))
 
 
 class Tuning:
@@ -60,7 +54,7 @@ class Tuning:
         *,
         camera: str,
         variant: str | None,
-        open_stages: Open = open_candidate,
+        open_stages: Open,
         cores: Cores | None = None,
     ) -> None:
         self._bundle = bundle if variant is None else bundle.with_primary(variant)
@@ -81,8 +75,10 @@ class Tuning:
         Raises:
             EdgeError: when what is promised cannot be loaded, read or trusted here.
         """
-        record = self._recall()
-        if record is None:
+        record = self._records.recall(self._request, self._machine) if self._records is not None else None
+        if not isinstance(record, Record):
+            if record is not None:
+                _log.info(f"tuning anew: {record}")
             return self.open_promised()
         chosen = record.tuned.chosen
         wanted = self._with_missing(record.tuned)
@@ -103,10 +99,6 @@ class Tuning:
     def open_promised(self) -> Stages:
         """Load and prove what the bundle promises by default, with a core left to camera and broker."""
         return self._open(self._bundle, self._promise)
-
-    def open_variant(self, variant: str) -> Stages:
-        """Load one of the bundle's models with the settings that served it best here, or those that were chosen."""
-        return self._open(self._bundle, self.candidate_of(variant))
 
     def holds_for(self, fps: float) -> bool:
         """Whether what is remembered was measured at about so many frames a second, on a machine that was not busy."""
@@ -160,7 +152,7 @@ class Tuning:
         return msgspec.structs.replace(chosen, providers=tuple(wanted))
 
     def candidate_of(self, variant: str) -> Candidate:
-        """Return the settings with which `open_variant` opens one of the bundle's models."""
+        """Return the settings that served one of the bundle's models best here, or those that were chosen."""
         if self.tuned is not None:
             return self.tuned.for_variant(variant)
         return msgspec.structs.replace(self._promise, variant=variant)
@@ -181,15 +173,6 @@ class Tuning:
         if why_not:  # what would be measured is something else
             raise SessionError("; ".join(f"{name} does not start: {reason}" for name, reason in why_not.items()))
         return stages
-
-    def _recall(self) -> Record | None:
-        if self._records is None:
-            return None
-        found = self._records.recall(self._request, self._machine)
-        if isinstance(found, str):
-            _log.info(f"tuning anew: {found}")
-            return None
-        return found
 
     def _remember(self, tuned: Tuned) -> None:
         self.tuned = tuned

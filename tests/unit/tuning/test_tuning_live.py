@@ -25,7 +25,7 @@ from edge_sdk.sources.opening import open_source
 from edge_sdk.tuning.candidates import Limits
 from edge_sdk.tuning.measurement import Candidate, Pace, Window
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
-from tests.support.bundles import write_variants
+from tests.support.bundles import open_candidate, write_variants
 from tests.support.logs import SAID
 from tests.support.loops import Board, Slowed
 from tests.support.pictures import write_video
@@ -253,7 +253,7 @@ def test_where_nothing_could_be_measured_the_next_step_is_named(
     """The camera delivers far less than it says."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     bundle, limits = Bundle.open(write_variants(tmp_path / "a.edge")), Limits(1000)
-    tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8")
+    tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8", open_stages=open_candidate)
     with pytest.raises(SessionError, match=r"; mend what the lines above tell of, or give more --seconds$"):
         tune(tuning, limits, golden_camera(bundle, 3, "c"), 1000, 0.1)
     assert SAID == ["tuning could measure nothing: what runs stays"]

@@ -23,8 +23,8 @@ from edge_sdk.tuning.candidates import Limits, Tuned
 from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
-from edge_sdk.tuning.tuning import Tuning, open_candidate
-from tests.support.bundles import edit_manifest, write_variants
+from edge_sdk.tuning.tuning import Tuning
+from tests.support.bundles import edit_manifest, open_candidate, write_variants
 from tests.support.logs import SAID
 from tests.support.loops import Camera, Clock, Collector
 from tests.support.pictures import write_video
@@ -173,7 +173,7 @@ def _remember(bundle: Bundle, tuned: Tuned) -> None:
 
 
 def _tuning(bundle: Bundle, **changes: Any) -> Tuning:
-    return Tuning(bundle, LIMITS, **{"camera": "gate", "variant": None, **changes})
+    return Tuning(bundle, LIMITS, **{"camera": "gate", "variant": None, "open_stages": open_candidate, **changes})
 
 
 def _noting(opened: list[Candidate]) -> Callable[[Bundle, Candidate], Stages]:
@@ -198,8 +198,8 @@ def test_of_more_than_two_cores_one_is_left_from_the_first_start_on(
     here = Bundle.open(bundle.path)
     tuning = _tuning(here, variant=variant, open_stages=_noting(opened), cores=cores(usable))
     home = tuning.open()
-    tuning.open_variant("int8.8x8")
-    assert [what.intra_op_num_threads for what in opened] == [expected, expected]
+    assert tuning.candidate_of("int8.8x8").intra_op_num_threads == expected
+    assert [what.intra_op_num_threads for what in opened] == [expected]
     plan = _tuner(tuning, home).plan
     assert plan.promise.intra_op_num_threads == expected
 
@@ -229,23 +229,21 @@ def test_a_variant_that_the_start_switched_to_is_measured_with_the_settings_that
     opened, tried = list[Candidate](), list[Candidate]()
     tuning = _tuning(bundle, open_stages=_noting(opened))
     assert tuning.open().variant == "fp32"
-    home = tuning.open_variant("int8")  # the start found FP32 too slow
-    assert opened == [candidate("fp32", threads=2), candidate("int8")]
+    home = open_candidate(bundle, tuning.candidate_of("int8"))  # the start found FP32 too slow
     tuner = _tuner(tuning, home, on_trying=tried.append)
     tuner.after(Loop(Camera(Clock(), 33, 10), home, Collector(), Budget(100)), Tick.ON_TIME)
     tuner.close()
     assert tried == [candidate("int8")]
-    assert opened[2:] == []  # it runs already
+    assert opened == [candidate("fp32", threads=2)]  # it runs already
     assert not [thread for thread in threading.enumerate() if thread.name == "tuning"]
 
 
 def test_other_variants_are_opened_with_what_was_found(bundle: Bundle) -> None:
     _remember(bundle, _tuned())
-    opened = list[Candidate]()
-    tuning = _tuning(bundle, open_stages=_noting(opened))
-    for open_stages in (lambda: tuning.open_variant("int8.8x8"), tuning.open, lambda: tuning.open_variant("int8.8x8")):
-        open_stages()
-    assert [str(what) for what in opened] == ["int8.8x8, 1 thread", "fp32, 2 threads", "int8.8x8, 2 threads"]
+    tuning = _tuning(bundle)
+    assert str(tuning.candidate_of("int8.8x8")) == "int8.8x8, 1 thread"
+    tuning.open()
+    assert str(tuning.candidate_of("int8.8x8")) == "int8.8x8, 2 threads"
 
 
 # Execution providers: what was missing when a board was tuned is not missing for ever.
