@@ -22,7 +22,7 @@ import click
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, UsageError, is_out_of_memory, one_line
-from edge_sdk.core.logs import formatter
+from edge_sdk.core.logs import LineFormatter
 from edge_sdk.core.toml import key_of
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 
@@ -291,7 +291,7 @@ def logging_to_standard_error(*, quiet: bool = False) -> AbstractContextManager[
 def logging_to(handler: logging.Handler) -> Iterator[None]:
     """Give what the device's modules log to a handler, and to no other one."""
     log = logging.getLogger("edge_sdk")
-    handler.setFormatter(formatter())
+    handler.setFormatter(LineFormatter())
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -36,18 +36,6 @@ def check_image(image: object) -> None:
         raise CameraError(f"the source gave a frame whose image is {found}, {_EXPECTED}; convert it in the source")
 
 
-def as_picture(image: NDArray[Any] | None) -> Image:
-    """Return the picture that a program gave, itself; refuse what is none and say how it becomes one.
-
-    Raises:
-        UsageError: it is none.
-    """
-    found = _misfit_of(image)
-    if found is not None:
-        raise UsageError(f"the picture is {found}, {_EXPECTED}; {_way_of(image)}")
-    return cast("Image", image)
-
-
 def _misfit_of(image: object) -> str | None:
     if not isinstance(image, np.ndarray):
         return type(image).__name__
@@ -108,7 +96,10 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         Raises:
             UsageError: it is no such array.
         """
-        return cls(as_picture(image), time.monotonic_ns(), time.time(), seq, camera)
+        found = _misfit_of(image)
+        if found is not None:
+            raise UsageError(f"the picture is {found}, {_EXPECTED}; {_way_of(image)}")
+        return cls(cast("Image", image), time.monotonic_ns(), time.time(), seq, camera)
 
     def __repr__(self) -> str:
         """Show the frame without its pixels, of which results would be full otherwise."""

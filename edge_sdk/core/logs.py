@@ -55,30 +55,21 @@ def line_of(record: logging.LogRecord) -> str:
     )
 
 
-class TerminalFormatter(logging.Formatter):
-    """`edge-sdk: LINE`. Somebody else's words may be in it: whatever a terminal would act on is replaced."""
+class LineFormatter(logging.Formatter):
+    """`edge-sdk: LINE` for a terminal, `<PRIORITY>LINE` (sd-daemon(3)) for the journal, which adds the name itself.
+
+    Somebody else's words may be in it: whatever a terminal would act on is replaced.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
-        return f"edge-sdk: {printable(line_of(record))}"
-
-
-class JournalFormatter(logging.Formatter):
-    """`<PRIORITY>LINE` (sd-daemon(3)); the journal adds the program's name itself."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
-        return f"<{_PRIORITIES.get(record.levelno, 6)}>{printable(line_of(record))}"
-
-
-def formatter() -> logging.Formatter:
-    """Return the formatter of the place where this process's standard error is read."""
-    return JournalFormatter() if is_journal(_STANDARD_ERROR) else TerminalFormatter()
+        front = f"<{_PRIORITIES.get(record.levelno, 6)}>" if is_journal(_STANDARD_ERROR) else "edge-sdk: "
+        return f"{front}{printable(line_of(record))}"
 
 
 def line_for_people(text: str, level: int = logging.INFO) -> str:
     """Format one line as the handler of `edge-sdk run` does, for verbs that print without one."""
-    return formatter().format(logging.LogRecord("edge_sdk", level, "", 0, text, None, None))
+    return LineFormatter().format(logging.LogRecord("edge_sdk", level, "", 0, text, None, None))
 
 
 @functools.cache

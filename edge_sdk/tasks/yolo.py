@@ -7,6 +7,7 @@ as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,38 +112,31 @@ def _cell_table(
     return table.reshape(-1, 6).astype(np.float32)
 
 
-class YoloV5:
-    """Reads decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes."""
+def read_yolov5(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes.
 
-    def __init__(self, confidence: float) -> None:
-        self._confidence = confidence
+    Args:
+        confidence: lowest objectness * class that counts.
+        outputs: of one frame.
+    """
+    rows: Floats = outputs[0][0]
+    rows = rows[rows[:, 4] >= confidence]
+    return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
 
-    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output of one frame."""
-        rows: Floats = outputs[0][0]
-        rows = rows[rows[:, 4] >= self._confidence]
-        return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
 
-
-class YoloV8:
-    """Reads decoded columns: float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1."""
-
-    def __init__(self, confidence: float) -> None:
-        self._confidence = confidence
-
-    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output of one frame."""
-        columns: Floats = outputs[0][0]
-        best = columns[4:].max(axis=0)
-        strong = (best >= self._confidence).nonzero()[0]
-        if not len(strong):
-            # Another pass over all scores, to see whether they are numbers, would cost as much as this whole reading.
-            highest = float(np.maximum(best.max(), columns[:4].max()))
-            return Candidates(NO_CANDIDATES.boxes_xywh, best[strong], strong, highest)
-        if len(strong) > MAX_CANDIDATES:  # to gather a column costs more than to see that others are stronger
-            strong = strong[strongest(best[strong])]
-        rows = columns[:, strong].T
-        return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
+def read_yolov8(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read decoded columns, float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1."""
+    columns: Floats = outputs[0][0]
+    best = columns[4:].max(axis=0)
+    strong = (best >= confidence).nonzero()[0]
+    if not len(strong):
+        # Another pass over all scores, to see whether they are numbers, would cost as much as this whole reading.
+        highest = float(np.maximum(best.max(), columns[:4].max()))
+        return Candidates(NO_CANDIDATES.boxes_xywh, best[strong], strong, highest)
+    if len(strong) > MAX_CANDIDATES:  # to gather a column costs more than to see that others are stronger
+        strong = strong[strongest(best[strong])]
+    rows = columns[:, strong].T
+    return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
 
 
 def _sigmoid(x: Floats) -> None:
@@ -232,13 +226,13 @@ YOLOV5 = Decoder(
     name="yolov5",
     task="detection",
     layouts=_v5_layouts,
-    make=lambda spec, _label_count, _layout: YoloV5(spec.thresholds.confidence),
+    make=lambda spec, _label_count, _layout: partial(read_yolov5, spec.thresholds.confidence),
     box_axis=-1,
 )
 YOLOV8 = Decoder(
     name="yolov8",
     task="detection",
     layouts=_v8_layouts,
-    make=lambda spec, _label_count, _layout: YoloV8(spec.thresholds.confidence),
+    make=lambda spec, _label_count, _layout: partial(read_yolov8, spec.thresholds.confidence),
     box_axis=1,
 )
