@@ -35,6 +35,7 @@ from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.datasets.images import Skipped, is_folder
+from edge_sdk_tools.graph.index import replace_all
 from edge_sdk_tools.importers.comparison import OutputDifference, Probe, make_probes, probe_images
 
 
@@ -164,10 +165,7 @@ def read_import_record(path: Path) -> ImportRecord | None:
 
 def _drop(proto: onnx.ModelProto) -> None:
     """Take out an older record, of the file that this one was made of."""
-    kept = [(entry.key, entry.value) for entry in proto.metadata_props if entry.key != _KEY]
-    del proto.metadata_props[:]
-    for key, value in kept:
-        proto.metadata_props.add(key=key, value=value)
+    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != _KEY])
 
 
 def _digest(proto: onnx.ModelProto) -> str:
