@@ -22,14 +22,14 @@ from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.importers.comparison import (
+    Observation,
     OutputDifference,
     Probe,
     Runner,
-    compare,
-    compare_model,
     make_probes,
     measure_difference,
     observe,
+    verify,
 )
 from edge_sdk_tools.importers.onnx_model import import_onnx, pool_means
 from edge_sdk_tools.importers.plan import embed_record, read_import_record
@@ -284,13 +284,14 @@ def test_whole_numbers_may_differ_once_in_a_thousand(changed: int, passes: bool)
 
 
 def test_the_figures_are_those_of_the_worst_probe() -> None:
-    runner = Runner(tiny.classifier().SerializeToString(), "tiny")
+    data = tiny.classifier().SerializeToString()
+    runner = Runner(data, "tiny")
     spec = InputSpec(size_wh=(16, 16), std=(255, 255, 255))
     probes = make_probes(spec, NONE)
     expected = [
         tuple(value + (0.25 if p.name == "white" else 0.001) for value in runner(p.make()).values()) for p in probes
     ]
-    comparison = compare(runner, probes, expected, ["out"])
+    comparison = verify(data, "tiny", probes, Observation(("out",), tuple(expected)))
     [found] = comparison.outputs
     assert (found.name, found.shape, found.probe, found.on_images) == ("out", (1, 3), "white", None)
     assert found.absolute == pytest.approx(0.25)
@@ -324,13 +325,13 @@ def test_what_the_optimizer_gets_wrong_is_no_fault_of_the_model() -> None:
     data = network(text, {"y": [1, 3, 16]}, weights, shape=[1, 3, 8, 16]).SerializeToString()
     probes = make_probes(InputSpec(size_wh=(16, 8), std=(255, 255, 255)), NONE)
     expected = [(np.einsum("bchw,h->bcw", probe.make(), np.arange(8)),) for probe in probes]
-    found = compare_model(data, "m", probes, expected, ["y"])
+    found = verify(data, "m", probes, Observation(("y",), tuple(expected)))
     if found.problem is None:
         pytest.skip("this ONNX Runtime has no such fault")
     assert found.is_explained
     assert "changes the result when it optimizes the graph, a fault of its own" in found.problem
     wrong = [(outputs + 1,) for (outputs,) in expected]
-    assert not compare_model(data, "m", probes, wrong, ["y"]).is_explained
+    assert not verify(data, "m", probes, Observation(("y",), tuple(wrong))).is_explained
 
 
 def test_a_model_that_draws_random_numbers_is_refused() -> None:

@@ -93,12 +93,7 @@ _SPATIAL = ("AveragePool", "Conv", "MaxPool")
 
 
 class Resized(msgspec.Struct, frozen=True, eq=False):
-    """The model at another size.
-
-    Attributes:
-        spec: model.toml with that size.
-        checked: passed the export gate at that size.
-    """
+    """The model at another size."""
 
     spec: ModelSpec
     checked: CheckedModel
@@ -185,12 +180,7 @@ def _refusal(spec: ModelSpec, sized: ModelSpec, target: Target) -> str:
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
-    """The variants that a build will make.
-
-    Attributes:
-        request: what was asked for.
-        resized: the model at each of the request's sizes but model.toml's own, in their order.
-    """
+    """The variants that a build will make."""
 
     request: Request
     resized: tuple[Resized, ...] = ()

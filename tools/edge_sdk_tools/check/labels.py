@@ -61,12 +61,7 @@ class Lines:
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """What to do about too many or too few lines.
-
-    Attributes:
-        step: the next step.
-        settles: what needs no words of its own any more.
-    """
+    """What to do about too many or too few lines."""
 
     step: str
     settles: frozenset[Subject] = frozenset()

@@ -104,14 +104,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """Follows one file of messages.
-
-    Attributes:
-        frames: results so far.
-        people: in all frames together.
-        now: in the newest frame.
-        best: the result with the most people, and of those the surest.
-    """
+    """Follows one file of messages."""
 
     def __init__(self) -> None:
         self.frames = 0

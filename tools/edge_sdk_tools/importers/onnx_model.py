@@ -14,11 +14,11 @@ import msgspec
 import onnx
 from onnx import helper
 
-from edge_sdk.core.errors import ModelError, UsageError
+from edge_sdk.core.errors import UsageError
 from edge_sdk.sources.location import is_utf8
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.graph.index import GraphIndex, attribute
-from edge_sdk_tools.importers.comparison import Runner, compare_model, observe
+from edge_sdk_tools.importers.comparison import Runner, observe
 from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, plan_import
 
 _RANK = 4  # NCHW
@@ -101,10 +101,8 @@ def import_onnx(
     on_progress("compare", 0, 1)
     # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
     observation = observe(Runner(str(source), str(source), optimize=False), plan.probes)
-    written = f"{source} as it would be written"
-    comparison = compare_model(proto.SerializeToString(), written, plan.probes, observation.outputs, observation.names)
-    if comparison.problem is not None:
-        remedy = "" if comparison.is_explained else "; export it again where it was trained, with opset 17"
-        raise ModelError(f"{source}: with its opset raised and its shapes fixed {comparison.problem}{remedy}")
+    blame = "with its opset raised and its shapes fixed "
+    remedy = "; export it again where it was trained, with opset 17"
+    comparison = plan.verify(proto, "as it would be written", observation, blame, remedy)
     on_progress("compare", 1, 1)
     return plan.finish(proto, "ONNX", "the export gate", comparison.outputs)

@@ -103,13 +103,7 @@ class OutputChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Form(msgspec.Struct, frozen=True, eq=False):
-    """One form of a model that can run here.
-
-    Attributes:
-        kind: which.
-        against: what its outputs are compared with, a form that comes before it; None for the first.
-        run: it.
-    """
+    """One form of a model that can run here."""
 
     kind: StepKind
     against: StepKind | None

@@ -62,12 +62,7 @@ _INTEGER_KERNELS = (*_INTEGER_CONVOLUTIONS, *_INTEGER_PRODUCTS)
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """A model as a bundle carries it.
-
-    Attributes:
-        model: the file, in ORT format; a float model may be ONNX.
-        operators: `domain:name` of each of its operators, sorted.
-    """
+    """A model as a bundle carries it."""
 
     model: Path
     operators: tuple[str, ...]

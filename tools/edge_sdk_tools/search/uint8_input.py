@@ -246,13 +246,7 @@ class InputTrial(msgspec.Struct, frozen=True):
 
 
 class LevelModel(msgspec.Struct, frozen=True, eq=False):
-    """A model that takes a picture's integers.
-
-    Attributes:
-        onnx: before conversion.
-        converted: the .ort file.
-        tensor: what it takes.
-    """
+    """A model that takes a picture's integers."""
 
     onnx: Path
     converted: Converted
