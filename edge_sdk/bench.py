@@ -34,9 +34,7 @@ STAGES = ("decode image", "prepare", "run", "decode outputs", "encode", "publish
 
 _BARE_THREADS = (1, 2)
 _WARM_UP_ROUNDS = 5
-_BLOCK = (
-    10  # rounds of one, then of the next: each in the caches that it would have alone, all on the same noisy machine
-)
+_BLOCK = 10  # rounds of one, then of the next: each in its own caches, all on the same noisy machine
 _JPEG_SIZE_WH = (1280, 720)
 
 
@@ -46,17 +44,13 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         bundle: its name and version.
         variant: which of its models ran.
-        rounds: how often everything ran.
-        threads: inside one operator of the model, in the loop.
-        spinning: whether they spun while they waited for each other.
+        threads, spinning: inside one operator of the model, in the loop; whether they waited for each other busily.
         stages: percentiles of each stage, in the loop's order.
         loop: prepare to publish: what a frame costs once it is decoded.
         bare: a bare `InferenceSession.run` without spinning, by number of threads.
         ratio: the loop's p50 over the best bare p50.
         cpu_percent: of one core, while stages ran back to back.
-        peak_rss_mb: of this process, MiB.
         image_wh: size of the frame that was measured.
-        machine, onnxruntime: where.
     """
 
     bundle: str
@@ -100,9 +94,9 @@ def bench(
     cv2.setNumThreads(bundle.manifest.intra_op_num_threads)  # as in a run
     picture = _enlarged(bundle.golden()[0][0]) if image is None else image
     pipeline = _Pipeline(bundle, picture, settings)
-    bare = {threads: _bare_run(bundle, threads, pipeline) for threads in _BARE_THREADS}
+    bare_runs = {threads: _bare_run(bundle, threads, pipeline) for threads in _BARE_THREADS}
     stage_ns = np.zeros((rounds, len(STAGES)), np.int64)
-    bare_ns = {threads: np.zeros(rounds, np.int64) for threads in bare}
+    bare_ns = {threads: np.zeros(rounds, np.int64) for threads in bare_runs}
     busy_ns = wall_ns = 0
     for _ in range(_WARM_UP_ROUNDS):
         pipeline.step(stage_ns[0])
@@ -113,13 +107,33 @@ def bench(
             pipeline.step(stage_ns[index])
         busy_ns += time.process_time_ns() - cpu
         wall_ns += time.perf_counter_ns() - wall
-        for threads, run in bare.items():
+        for threads, run in bare_runs.items():
             for index in block:
                 start = time.perf_counter_ns()
                 run()
                 bare_ns[threads][index] = time.perf_counter_ns() - start
         on_round(block.stop, rounds)
-    return _report(bundle, pipeline, stage_ns, bare_ns, busy_ns / wall_ns)
+    loop = _required(stage_ns[:, 1:].sum(axis=1))
+    bare = {threads: _required(durations) for threads, durations in bare_ns.items()}
+    height, width = picture.shape[:2]
+    # Linux counts in KiB, macOS in bytes.
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return BenchReport(
+        bundle=f"{bundle.manifest.name} {bundle.manifest.version}",
+        variant=bundle.manifest.variants[0].name,
+        rounds=rounds,
+        threads=pipeline.threads,
+        spinning=pipeline.spinning,
+        stages={name: _required(stage_ns[:, i]) for i, name in enumerate(STAGES)},
+        loop=loop,
+        bare=bare,
+        ratio=round(loop.p50_ms / min(b.p50_ms for b in bare.values()), 3),
+        cpu_percent=round(100 * busy_ns / wall_ns, 1),
+        peak_rss_mb=round(peak_bytes / 2**20, 1),
+        image_wh=(width, height),
+        machine=f"{platform.machine()}, Python {platform.python_version()}",
+        onnxruntime=onnxruntime_version(),
+    )
 
 
 class _Pipeline:
@@ -164,45 +178,11 @@ def _bare_run(bundle: Bundle, threads: int, pipeline: _Pipeline) -> Callable[[],
     return lambda: inference.run(None, inputs)
 
 
-def _report(
-    bundle: Bundle,
-    pipeline: _Pipeline,
-    stage_ns: NDArray[np.int64],
-    bare_ns: dict[int, NDArray[np.int64]],
-    busy_share: float,
-) -> BenchReport:
-    loop = _required(stage_ns[:, 1:].sum(axis=1))
-    bare = {threads: _required(durations) for threads, durations in bare_ns.items()}
-    height, width = pipeline.image.shape[:2]
-    return BenchReport(
-        bundle=f"{bundle.manifest.name} {bundle.manifest.version}",
-        variant=bundle.manifest.variants[0].name,
-        rounds=len(stage_ns),
-        threads=pipeline.threads,
-        spinning=pipeline.spinning,
-        stages={name: _required(stage_ns[:, i]) for i, name in enumerate(STAGES)},
-        loop=loop,
-        bare=bare,
-        ratio=round(loop.p50_ms / min(b.p50_ms for b in bare.values()), 3),
-        cpu_percent=round(100 * busy_share, 1),
-        peak_rss_mb=round(_peak_rss_bytes() / 2**20, 1),
-        image_wh=(width, height),
-        machine=f"{platform.machine()}, Python {platform.python_version()}",
-        onnxruntime=onnxruntime_version(),
-    )
-
-
 def _required(durations_ns: NDArray[np.int64]) -> Percentiles:
     found = percentiles_of(durations_ns)
     if found is None:
         raise ValueError("expected one round or more")
     return found
-
-
-def _peak_rss_bytes() -> int:
-    # Linux counts in KiB, macOS in bytes.
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _enlarged(image: Image) -> Image:

@@ -243,7 +243,7 @@ _RECENT = 4096  # results that the percentiles look at
 
 
 class RunRecord:
-    """A supervisor that notes ages and inference times of recent results, as the loop has them; a sink, too.
+    """An observer that notes ages and inference times of recent results, as the loop has them; a sink, too.
 
     Attributes:
         results: how many there were in all.
@@ -252,9 +252,7 @@ class RunRecord:
 
     def __init__(self) -> None:
         self.results = self.not_finite = 0
-        self._ages_ns = np.zeros(_RECENT, np.int64)
-        self._serial_ns = np.zeros(_RECENT, np.int64)
-        self._inference_ns = np.zeros(_RECENT, np.int64)
+        self._recent_ns = np.zeros((3, _RECENT), np.int64)  # ages, serial times, bare runs
         self._first_ns = self._last_ns = 0
 
     def put(self, result: Result) -> None:
@@ -263,28 +261,28 @@ class RunRecord:
             self.not_finite += 1
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Note one step's result; see `Supervisor`."""
+        """Note one step's result; see `LoopObserver`."""
         if tick is not Tick.ON_TIME and tick is not Tick.LATE:
             return
-        slot = self.results % _RECENT
-        self._ages_ns[slot] = loop.last_age_ns
-        self._serial_ns[slot] = loop.last_serial_ns
-        self._inference_ns[slot] = loop.last_run_ns
+        self._recent_ns[:, self.results % _RECENT] = loop.last_age_ns, loop.last_serial_ns, loop.last_run_ns
         self._last_ns = time.monotonic_ns()
         self._first_ns = self._first_ns or self._last_ns
         self.results += 1
 
     def age(self) -> Percentiles | None:
         """Return percentiles from capture to outbox."""
-        return percentiles_of(self._ages_ns[: min(self.results, _RECENT)])
+        return self._percentiles(0)
 
     def serial(self) -> Percentiles | None:
         """Return percentiles of the time from taking a frame to the outbox: age without waiting."""
-        return percentiles_of(self._serial_ns[: min(self.results, _RECENT)])
+        return self._percentiles(1)
 
     def inference(self) -> Percentiles | None:
         """Return percentiles of the bare run."""
-        return percentiles_of(self._inference_ns[: min(self.results, _RECENT)])
+        return self._percentiles(2)
+
+    def _percentiles(self, row: int) -> Percentiles | None:
+        return percentiles_of(self._recent_ns[row, : min(self.results, _RECENT)])
 
     def fps(self) -> float:
         """Return results a second, from the first to the last."""

@@ -37,13 +37,6 @@ class Publisher:
     """A `Sink` and an `EventSink` of all cameras of one device, made by `open`.
 
     Events may be put by any thread, the results of one camera by one thread at a time.
-
-    Args:
-        publisher: sends to the broker.
-        events: where events wait.
-        encoders: of the results of each camera, by its name.
-        identity: who publishes.
-        name: shows that no other program publishes as this device; released at the end.
     """
 
     def __init__(
@@ -135,7 +128,8 @@ class Publisher:
         with contextlib.ExitStack() as undone:
             name = NameLock(settings)
             undone.callback(name.close)
-            events = EventOutbox(waiting, path, identity.boot_id, on_trouble=troubles.__setitem__)
+            events = EventOutbox(waiting, path, identity.boot_id)
+            events.listen(troubles.__setitem__)
             undone.callback(events.close)
             # Whoever waits for commits must learn at once that there will be none.
             if not events.wait_committed(_OPENING_S) or not events.is_durable:
@@ -226,7 +220,7 @@ class Publisher:
 
 def _read_settings(config: BrokerConfig) -> MqttSettings:
     secrets = [
-        read_secret(config.mqtt, "mqtt", what, lambda _warning: None, of)
+        read_secret(config.mqtt, "mqtt", what, of)
         for what, of in (("the MQTT password", ""), ("the private key's password", "key_"))
     ]
     settings = mqtt_settings_of(config.device, config.mqtt, config.publish, *secrets)

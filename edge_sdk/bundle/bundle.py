@@ -69,20 +69,15 @@ class Bundle:
         self.manifest_bytes = manifest_bytes
         self.digest = hashlib.sha256(manifest_bytes).hexdigest()
         self.signed = signed
-        self._kept: dict[str, bytes] = {}
 
     @classmethod
-    def open(
-        cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey | Path | str] = (), *, keeps_model: bool = False
-    ) -> Bundle:
+    def open(cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey | Path | str] = ()) -> Bundle:
         """Open a bundle and verify all of it.
 
         Args:
             path: the NAME.edge folder.
             trusted_keys: public keys, or files of `edge-sdk keygen`; when there are any, a signature by one of them is
                 demanded before anything is parsed.
-            keeps_model: keep the first variant's file in memory until it is read or `forget_kept` is called, so that
-                it is not read and hashed twice.
 
         Raises:
             UsageError: there is no folder of that name.
@@ -97,12 +92,8 @@ class Bundle:
         manifest = decode_manifest(data, str(path / MANIFEST_FILE))
         bundle = cls(path, manifest, data, signed=bool(keys))
         bundle._check_folder()
-        first = manifest.variants[0].file if keeps_model else None
         for entry in manifest.files:
-            if entry.name == first:
-                bundle._kept[first] = bundle.read(first)
-            else:
-                bundle._verify(entry)
+            bundle._verify(entry)
         return bundle
 
     def with_primary(self, variant: str) -> Bundle:
@@ -118,13 +109,7 @@ class Bundle:
             manifest = self.manifest.with_primary(variant)
         except UsageError as cause:
             raise UsageError(f"{self.path}: {cause}") from cause
-        other = Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
-        other._kept = self._kept
-        return other
-
-    def forget_kept(self) -> None:
-        """Keep no file in memory any more; in none of the bundles that came of this one by `with_primary`."""
-        self._kept.clear()
+        return Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
 
     def read(self, name: str) -> bytes:
         """Read one file and hash it again as it is read, so that what was verified is what is used.
@@ -132,9 +117,6 @@ class Bundle:
         Raises:
             BundleError: when the manifest does not name it, or size or hash differ.
         """
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            return kept
         entry = self.manifest.entry(name)
         if entry is None:
             raise BundleError(f"{self.path}: the manifest names no file {name!r}")
@@ -225,10 +207,6 @@ class Bundle:
 
     def check_device(self, machine: str, onnxruntime_version: str) -> None:
         """Refuse a device that cannot keep the bundle's promise.
-
-        Args:
-            machine: `platform.machine()` here.
-            onnxruntime_version: installed here.
 
         Raises:
             IncompatibleError: another machine, or an ONNX Runtime outside the promised range.

@@ -399,10 +399,6 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Parse and check a manifest.
 
-    Args:
-        data: the bytes of manifest.json, already verified where keys are trusted.
-        where: what to call it in errors.
-
     Raises:
         BundleError: when it is not JSON, of a newer schema, or promises something impossible.
     """

@@ -136,10 +136,6 @@ EXTERNAL_DATA, DATA_LOCATION = 13, 14
 def refuse_other_files(model: bytes, where: str) -> None:
     """Refuse a model that names other files.
 
-    Args:
-        model: the bytes of a model; ORT format has no place for the name of a file.
-        where: what to call it in errors.
-
     Raises:
         BundleError: it does.
         SessionError: it is no message that could be looked through.

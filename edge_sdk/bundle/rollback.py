@@ -29,10 +29,6 @@ class _Newest(msgspec.Struct, frozen=True):
 def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
     """Refuse a signed bundle of which a newer version ran here.
 
-    Args:
-        bundle: verified.
-        allow_older: accept it all the same.
-
     Returns:
         A line for people where an older one is accepted; otherwise empty.
 
@@ -58,9 +54,6 @@ def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
 
 def remember_version(bundle: Bundle) -> str:
     """Remember the version of a signed bundle that was proved here, where it is the newest.
-
-    Args:
-        bundle: verified, and proved.
 
     Returns:
         What to tell people where that cannot be; empty where it is well.

@@ -6,7 +6,7 @@ A key file is PEM; a signature is made over the bytes of a manifest, whatever th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # 8 MB and 20 ms, for a bundle whose signature nobody asked t
 
 SIGNATURE_BYTES = 64
 # Signed in front of the manifest, so that a signature made for anything else is never one of ours.
+_NOT_ED25519 = "not an Ed25519 key; make one with `edge-sdk keygen`"
 _CONTEXT = b"edge-sdk bundle manifest v1\n"
 
 
@@ -57,19 +58,16 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     Raises:
         ConfigError: when it is missing, or not an unencrypted Ed25519 private key in PEM.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     data = _read(path)
     if b"PUBLIC KEY" in data:
         raise ConfigError(f"{path}: this is a public key; sign with its private half, the file without .pub")
-    try:
-        key = serialization.load_pem_private_key(data, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ConfigError(f"{path}: not a private key, expected the PEM file that `edge-sdk keygen` wrote") from None
+    expected = "not a private key, expected the PEM file that `edge-sdk keygen` wrote"
+    key = _parsed(path, lambda: load_pem_private_key(data, password=None), expected)
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{path}: not an Ed25519 key; make one with `edge-sdk keygen`")
+        raise ConfigError(f"{path}: {_NOT_ED25519}")
     return key
 
 
@@ -79,20 +77,26 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     Raises:
         ConfigError: when it is missing, or not an Ed25519 public key in PEM.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     data = _read(path)
     if b"PRIVATE KEY" in data:
         raise ConfigError(f"{path}: this is a private key; a device trusts its public half, {path.name}.pub")
-    try:
-        key = serialization.load_pem_public_key(data)
-    except (ValueError, UnsupportedAlgorithm):
-        raise ConfigError(f"{path}: not a public key, expected the .pub file that `edge-sdk keygen` wrote") from None
+    expected = "not a public key, expected the .pub file that `edge-sdk keygen` wrote"
+    key = _parsed(path, lambda: load_pem_public_key(data), expected)
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path}: not an Ed25519 key; make one with `edge-sdk keygen`")
+        raise ConfigError(f"{path}: {_NOT_ED25519}")
     return key
+
+
+def _parsed(path: Path, parse: Callable[[], object], expected: str) -> object:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        return parse()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path}: {expected}") from None
 
 
 def public_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519PublicKey]:

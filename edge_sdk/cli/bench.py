@@ -65,7 +65,7 @@ def _read(path: Path) -> Image:
         raise DataError(f"{path}: no such image") from None
     except OSError as cause:
         raise DataError(f"{path}: image cannot be read: {cause.strerror}") from cause
-    image = decode(data, MAX_READ_PX)
+    image = decode(data)
     if image is None:
         raise DataError(f"{path}: not an image that can be read, or of more than {MAX_READ_PX // 10**6} million pixels")
     return image

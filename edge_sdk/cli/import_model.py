@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edge_sdk_tools.importers.plan import ImportReport
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
-_COMPARED = (
+_COMPARED = (  # of every import that compares the result with its source
     click.option(
         "--model",
         "model_toml",
@@ -37,7 +37,6 @@ _COMPARED = (
 
 
 def _compared(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every import that compares the result with its source."""
     return functools.reduce(lambda decorated, option: option(decorated), reversed(_COMPARED), function)
 
 

@@ -14,6 +14,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +27,7 @@ from edge_sdk.core.toml import key_of
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from edge_sdk_tools.datasets.images import Skipped
     from edge_sdk_tools.evaluate.evaluation import Evaluation
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 """Holds the broker's password where no file is named."""
 
+_log = logging.getLogger(__name__)
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _MAY_LACK = (errno.ENOENT, errno.ENOTDIR)  # what is not there yet is to be made, or refused in the verb's own words
 
@@ -62,15 +64,7 @@ _NUMBER_LIMIT = 1e9  # seconds, milliseconds, shares; a billion seconds are 30 y
 def key_option(
     flag: str, key: str, table: type[msgspec.Struct], name: str | None = None, **others: Any
 ) -> Callable[[_Command], _Command]:
-    """Make a flag of a key of a configuration file; the key says its type, range, choices, default and help.
-
-    Args:
-        flag: such as `--latency-ms`.
-        key: as it is called in the file.
-        table: the Struct that has it.
-        name: of the parameter; by default the key's.
-        others: of `click.option`.
-    """
+    """Make a flag of a key of a configuration file; the key says its type, range, choices, default and help."""
     found = key_of(table, key)
 
     def check(_context: click.Context, option: click.Parameter, value: Any) -> Any:
@@ -114,14 +108,8 @@ def connection_options(command: _Command) -> _Command:
     return command
 
 
-def mqtt_settings(options: dict[str, Any], url: str, warn: Callable[[str], None], **names: str | None) -> MqttSettings:
+def mqtt_settings(options: dict[str, Any], url: str, **names: str | None) -> MqttSettings:
     """Say which broker the options mean.
-
-    Args:
-        options: by name, as click gives them; those of keys of `[mqtt]` begin with `mqtt_`.
-        url: of the broker.
-        warn: takes one line for people.
-        names: prefix, site and device, levels of the topic; None stands for the default.
 
     Raises:
         UsageError: a value that cannot be used; a file that cannot be read, or is not what it should be.
@@ -134,7 +122,7 @@ def mqtt_settings(options: dict[str, Any], url: str, warn: Callable[[str], None]
     password = _password(options["mqtt_password_file"])
     settings = MqttSettings.parse(url, **{**keys, **names}, password=password, key_password=key_password)
     for line in check_credentials(settings):
-        warn(f"warning: {line}")
+        _log.warning(line)
     return settings
 
 
@@ -165,28 +153,21 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 _NAMED = 3
 _WIDTH = 80
 _IN_PERCENT = ("top-", "mAP", "mIoU", "detections matched")
-_MEASURING_OPTIONS = (
-    click.option("--max-images", type=click.IntRange(min=1), help="Use so many at most, evenly spread."),
-    click.option("--jobs", type=click.IntRange(min=1, max=256), help="Threads.  [default: one a core]"),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables."),
-)
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that measures on images its options: `max_images`, `jobs` and `as_json`."""
-    for option in reversed(_MEASURING_OPTIONS):
-        command = option(command)
-    return command
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")(
+        command
+    )
+    command = click.option("--jobs", type=click.IntRange(min=1, max=256), help="Threads.  [default: one a core]")(
+        command
+    )
+    return click.option("--max-images", type=click.IntRange(min=1), help="Use so many at most, evenly spread.")(command)
 
 
 def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
-    """Show warnings, the table against labels, and a line for each figure of agreement.
-
-    Args:
-        evaluation: of one model, or of one beside another.
-        model: what its column is called.
-        reference: what the other's is called.
-    """
+    """Show warnings, the table against labels, and a line for each figure of agreement."""
     from edge_sdk_tools.progress import print_table
 
     for warning in evaluation.warnings:
@@ -301,11 +282,15 @@ class _StandardError(logging.Handler):
         return True
 
 
-@contextlib.contextmanager
-def logging_to_standard_error(*, quiet: bool = False) -> Iterator[None]:
+def logging_to_standard_error(*, quiet: bool = False) -> AbstractContextManager[None]:
     """Print what the device's modules log, or nothing of it."""
+    return logging_to(logging.NullHandler() if quiet else _StandardError())
+
+
+@contextlib.contextmanager
+def logging_to(handler: logging.Handler) -> Iterator[None]:
+    """Give what the device's modules log to a handler, and to no other one."""
     log = logging.getLogger("edge_sdk")
-    handler = logging.NullHandler() if quiet else _StandardError()
     handler.setFormatter(formatter())
     before = log.level, log.propagate
     log.addHandler(handler)

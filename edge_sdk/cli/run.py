@@ -19,24 +19,22 @@ import click
 
 from edge_sdk.cli.options import POSITIVE, connection_options, echo_json, key_option, logging_to_standard_error, number
 from edge_sdk.cli.root import unhurried
-from edge_sdk.cli.run_settings import config_file, rereading, run_settings
+from edge_sdk.cli.run_settings import config_file, run_settings
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
 from edge_sdk.core.errors import EdgeError, PublishError
-from edge_sdk.core.logs import line_for_people
 from edge_sdk.core.machine import no_collection, share_one_heap
-from edge_sdk.core.threads import BackgroundTask, Stop, ignore_signals, stopping_on_signals
+from edge_sdk.core.threads import ignore_signals, stopping_on_signals
 from edge_sdk.publishing.settings import BrokerSettings
-from edge_sdk.service.health import Progress, Start
+from edge_sdk.service.progress import Progress, Start
 from edge_sdk.service.systemd import Notifier
 
 if TYPE_CHECKING:
-    from edge_sdk.bundle.bundle import Bundle
+    from collections.abc import Callable
+
     from edge_sdk.service.runner import RunSummary
-    from edge_sdk.service.settings import PipelineSettings
-    from edge_sdk.service.shared import Shared
-    from edge_sdk.service.startup import Begin, Loading
+    from edge_sdk.service.settings import RunSettings
 
-
+_log = logging.getLogger(__name__)
 _PATH = click.Path(path_type=Path)
 _READER_MS = 300  # a reader that works has taken something by then
 
@@ -84,13 +82,13 @@ def command(context: click.Context, /, **options: object) -> None:
         check(options, config)
         return
     with logging_to_standard_error(quiet=quiet), unhurried():  # in this order: what is below has something else there
-        summaries, left_out = _run(options, config, quiet=quiet)
+        summaries, left_out = _run(options, config)
         if any(summary.ended_by == "signal" for summary in summaries):
             ignore_signals()
-        _end(summaries, left_out, as_json=bool(options["as_json"]), quiet=quiet)
+        _end(summaries, left_out, as_json=bool(options["as_json"]))
 
 
-def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bool, quiet: bool) -> None:
+def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bool) -> None:
     """Say what it came to.
 
     Raises:
@@ -101,83 +99,60 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
         is_read = is_read and not _would_hang(summary)  # where one is not read, none after it waits for that
         if is_read:
             echo_json(summary)
-        elif not quiet:
-            say((f"{summary.camera}: " if len(summaries) > 1 else "") + _closing(summary))
+        else:
+            _log.info((f"{summary.camera}: " if len(summaries) > 1 else "") + _closing(summary))
     last = summaries[-1]  # what became of the results is in each, of all streams together
     undelivered, waiting = _undelivered(last), _waiting(last)
     has_time = all(summary.ended_by != "signal" for summary in summaries)
     if undelivered and last.publisher and last.publisher.sent == last.publisher.rejected and has_time:
         # A script must see that all was for nothing.
         raise PublishError("; ".join(filter(None, [undelivered, waiting])))
-    for line in filter(None, [] if quiet else [undelivered, waiting]):
-        say(f"warning: {line}")
+    for line in filter(None, [undelivered, waiting]):
+        _log.warning(line)
     if left_out is not None:
         raise left_out
 
 
-def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tuple[list[RunSummary], EdgeError | None]:
+def _run(options: dict[str, object], config: Path | None) -> tuple[list[RunSummary], EdgeError | None]:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
-    status = _silence if quiet else say
     start, notifier = Start(), Notifier.from_environment()  # before any child inherits the manager's variables
-    duration_s = cast("float | None", options["duration"])
     with (
         stopping_on_signals(reloads=config is not None or notifier.has_manager) as stop,
         contextlib.ExitStack() as stack,
     ):
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
-            reread = None if config is None else rereading(config, status, duration_s)
-            settings = run_settings(options, status) if reread is None else reread()
+            reread = None if config is None else _rereading(config, cast("float | None", options["duration"]))
+            settings = run_settings(options) if reread is None else reread()
             first, *others = settings.pipelines  # of several each is verified in its turn
-            verified = None if others else stack.enter_context(_verifying(first))
+            verified = None if others else stack.enter_context(first.begin_verifying())
             from edge_sdk.service.shared import Shared
             from edge_sdk.service.startup import begin_loading
 
         shared = Shared(Progress(notifier.interval_s or math.inf))
         loading = None if verified is None else begin_loading(first, verified, stop, shared)
         if loading is not None:
-            stack.enter_context(loading)
+            stack.enter_context(loading.selector)
         with no_collection():
             from edge_sdk.service.runner import RunSummary
             from edge_sdk.service.service import Service
 
         if stop.is_asked():
-            nothing = [RunSummary.of_nothing(each.camera, "signal", each.latency_ms) for each in settings.pipelines]
-            return nothing, None
+            streams = settings.pipelines
+            return [RunSummary(camera=s.camera, ended_by="signal", budget_ms=s.latency_ms) for s in streams], None
         start.mark("modules")
-        begin = _beginning(first, loading)
-        daemon = Service(settings, begin, shared, stop, notifier, start, reread)
+        daemon = Service(settings, shared, stop, notifier, start, reread, loading)
         return list(daemon.run().values()), daemon.left_out
 
 
-def _verifying(settings: PipelineSettings) -> BackgroundTask[Bundle]:
-    """Verify a stream's bundle in a thread."""
-    from edge_sdk.bundle.bundle import Bundle
+def _rereading(path: Path, duration_s: float | None) -> Callable[[], RunSettings]:
+    """Return what reads a configuration file and its secrets, at the start and at every reload."""
+    from edge_sdk.config.load import read_config
+    from edge_sdk.service.settings import run_settings_of
 
-    keys = settings.trusted_keys
-    return BackgroundTask(lambda: Bundle.open(settings.bundle, keys, keeps_model=True), "edge-verify")
-
-
-def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
-    """Return the function that begins to load a stream's model.
-
-    Args:
-        first: of the stream whose model loads already.
-        loading: what it finds begun, once; None: nothing.
-    """
-    begun = [] if loading is None else [loading]
-
-    def begin(settings: PipelineSettings, stop: Stop, shared: Shared) -> Loading | None:
-        from edge_sdk.service.startup import begin_loading
-
-        if begun and settings == first:
-            return begun.pop()
-        with _verifying(settings) as verified:
-            return begin_loading(settings, verified, stop, shared)
-
-    return begin
+    return lambda: run_settings_of(read_config(path), duration_s=duration_s)
 
 
 def _would_hang(summary: RunSummary) -> bool:
@@ -190,17 +165,6 @@ def _would_hang(summary: RunSummary) -> bool:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return not poll.poll(_READER_MS)
-
-
-def _silence(_line: str) -> None:
-    """Say nothing: the status callback of a quiet run."""
-
-
-def say(line: str) -> None:
-    """Print one line for people on standard error; where nobody takes it, or the disk below is full, results go on."""
-    text = line.removeprefix("warning: ")
-    with contextlib.suppress(OSError):
-        click.echo(line_for_people(text, logging.INFO if text == line else logging.WARNING), err=True)
 
 
 def _closing(summary: RunSummary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.cli.options import echo_json
+from edge_sdk.cli.options import echo_json, logging_to
 from edge_sdk.core.errors import EdgeError, printable
 from edge_sdk.core.logs import counted
 from edge_sdk.service.check import Checked, CheckedPipeline, ConfigProblem
@@ -38,10 +39,6 @@ class NotReadyError(EdgeError):
 def check(options: dict[str, object], config: Path | None) -> None:
     """Look at everything, print it, and raise where there is a problem.
 
-    Args:
-        options: of the command.
-        config: the configuration file; None: its flags say everything.
-
     Raises:
         EdgeError: with the exit code of the worst problem.
     """
@@ -59,22 +56,30 @@ def check(options: dict[str, object], config: Path | None) -> None:
         raise NotReadyError(f"{worst.text}{more}", worst.exit_code)
 
 
+class _Warnings(logging.Handler):
+    """Keeps the lines that reading the settings logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
 def _checked(options: dict[str, object], path: Path | None) -> Checked:
     from edge_sdk.cli.run_settings import run_settings
     from edge_sdk.config.load import read_config
     from edge_sdk.service.check import check_run
     from edge_sdk.service.settings import run_settings_of
 
-    warnings: list[str] = []
-    problems: list[EdgeError] = []
+    warnings, problems = _Warnings(), list[EdgeError]()
     try:
-        if path is None:
-            settings = run_settings(options, warnings.append)
-        else:
-            settings = run_settings_of(read_config(path), warnings.append, excuse=problems.append)
+        with logging_to(warnings):
+            settings = run_settings(options) if path is None else run_settings_of(read_config(path), problems=problems)
     except EdgeError as cause:
         return Checked(problems=tuple(ConfigProblem(cause.exit_code, line) for line in str(cause).splitlines()))
-    return check_run(settings, problems, [line.removeprefix("warning: ") for line in warnings])
+    return check_run(settings, problems, warnings.lines)
 
 
 def _lines(checked: Checked, config: Path | None, width: int) -> Iterator[str]:

@@ -5,7 +5,6 @@ A flag of a key has the key's name, so that flags become settings without a list
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,18 +19,18 @@ from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import holds_password
 
 
-def run_settings(options: dict[str, Any], warn: Callable[[str], None]) -> RunSettings:
-    """Read the options of `edge-sdk run`.
-
-    Args:
-        options: by name, as click gives them.
-        warn: takes one line for people.
+def run_settings(options: dict[str, Any]) -> RunSettings:
+    """Read the options of `edge-sdk run`, by name, as click gives them.
 
     Raises:
-        UsageError: a value that cannot be used, or a password where others can read it.
+        UsageError: a value that cannot be used, or a password on the command line, where every process list shows it.
     """
     device = options["device"] or default_device()
-    _refuse_password(options["source"])
+    if holds_password(options["source"]):
+        raise UsageError(
+            "--source: a password on the command line can be read by every user of this machine; "
+            "write rtsp://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
+        )
     if options["no_tune"] and options["cpu_share"] is not None:
         raise UsageError("--cpu-share is a limit that tuning keeps: it needs tuning, and --no-tune leaves that out")
     check_name("device", device)
@@ -45,19 +44,10 @@ def run_settings(options: dict[str, Any], warn: Callable[[str], None]) -> RunSet
     )
     return RunSettings(
         device=device,
-        mqtt=None if url is None else mqtt_settings(options, url, warn, site=options["site"], device=device),
+        mqtt=None if url is None else mqtt_settings(options, url, site=options["site"], device=device),
         pipelines=(pipeline,),
         duration_s=options["duration"],
     )
-
-
-def _refuse_password(source: str) -> None:
-    """Refuse a password on the command line, where every process list shows it."""
-    if holds_password(source):
-        raise UsageError(
-            "--source: a password on the command line can be read by every user of this machine; "
-            "write rtsp://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
-        )
 
 
 _WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet"}
@@ -65,10 +55,6 @@ _WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet"}
 
 def config_file(context: click.Context, default: Path | None = None) -> Path | None:
     """Find the configuration file that a run goes by; None where its flags say everything.
-
-    Args:
-        context: of the command.
-        default: where a file is looked for when nothing is given; the device's usual place by default.
 
     Raises:
         UsageError: both are given, or too little of one.
@@ -101,23 +87,6 @@ def config_file(context: click.Context, default: Path | None = None) -> Path | N
             f"(there is no {default}; docs/config.md says how to write one)"
         )
     return default
-
-
-def rereading(path: Path, say: Callable[[str], None], duration_s: float | None) -> Callable[[], RunSettings]:
-    """Return what reads a configuration file and its secrets, at the start and at every reload.
-
-    Args:
-        path: of the file.
-        say: takes warnings.
-        duration_s: stop after so many seconds.
-
-    Returns:
-        A function that raises ConfigError where anything of them cannot be used.
-    """
-    from edge_sdk.config.load import read_config
-    from edge_sdk.service.settings import run_settings_of
-
-    return lambda: run_settings_of(read_config(path), say, duration_s=duration_s)
 
 
 def _is_given(context: click.Context, parameter: click.Parameter) -> bool:

@@ -11,8 +11,7 @@ from pathlib import Path
 import click
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.cli.options import PATH, POSITIVE, echo_json, key_option, logging_to_standard_error, number
-from edge_sdk.cli.run import say
+from edge_sdk.cli.options import PATH, POSITIVE, echo_json, key_option, logging_to_standard_error, number, warn
 from edge_sdk.config.schema import PipelineConfig
 from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.core.opencv import cv2
@@ -76,7 +75,8 @@ def command(
     with logging_to_standard_error(), stopping_on_signals() as stop, contextlib.ExitStack() as stack:
         tuning = Tuning(opened, limits, camera=camera, variant=variant, open_stages=_opening(stop))
         if source is None:
-            found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
+            shown: Source = stack.enter_context(contextlib.closing(golden_camera(opened, fps or _FPS, camera)))
+            found = shown, fps or _FPS
         else:
             found = _opened(stack, source, source_password_file, tls_fingerprint, camera)
         try:
@@ -89,7 +89,7 @@ def command(
     else:
         _show(opened, tuned, only_variant=variant is not None)
     if remark:
-        say(f"warning: not remembered: {remark}")
+        warn(f"not remembered: {remark}")
     elif not as_json:
         click.echo(f"next    `edge-sdk run --camera {camera}` starts with it, at about {tuned.fps:g} frames a second")
     if not tuned.meets_budget:

@@ -8,6 +8,7 @@ and is styled only here.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import sys
@@ -20,8 +21,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, connection_options, mqtt_settings, number
-from edge_sdk.cli.run import say
+from edge_sdk.cli.options import POSITIVE, connection_options, logging_to_standard_error, mqtt_settings, number
 from edge_sdk.core.errors import PublishError
 from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.fleet.coco import CocoWriter
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from edge_sdk.publishing.connection import Incoming
     from edge_sdk.publishing.subscriber import Subscriber
 
+_log = logging.getLogger(__name__)
 _DRAW_S = 0.25
 _HINT_S = 3.0  # without a message, after which it is said what is missing
 _LOST_EVERY_S = 10.0
@@ -67,102 +68,82 @@ def command(**options: object) -> None:
     """
     from edge_sdk.publishing.subscriber import Subscriber  # loads paho
 
-    warn: Callable[[str], None] = (lambda _line: None) if options["quiet"] else say
     prefix, path = cast("str", options["prefix"]), cast("Path | None", options["coco"])
     topics = filters(prefix, cast("str | None", options["site"]), cast("str | None", options["device"]))
-    settings = mqtt_settings(options, cast("str", options["mqtt_url"]), warn, prefix=prefix)
     is_live = not options["as_json"] and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    with contextlib.ExitStack() as stack:
-        stop = stack.enter_context(stopping_on_signals())
-        connection = _Connection(settings.address, None if is_live else warn)
-        subscriber = Subscriber(settings, topics, connection.change)
-        stack.callback(subscriber.close)
-        coco = None if path is None else CocoWriter(path)
+    with logging_to_standard_error(quiet=bool(options["quiet"])):
+        settings = mqtt_settings(options, cast("str", options["mqtt_url"]), prefix=prefix)
+        with contextlib.ExitStack() as stack:
+            stop = stack.enter_context(stopping_on_signals())
+            coco = None if path is None else CocoWriter(path)
+            screen = Screen(sys.stdout) if is_live else None
+            watch = _Watch(settings.address, prefix, topics[0], coco, screen, as_json=bool(options["as_json"]))
+            subscriber = Subscriber(settings, topics, watch.change_connection)
+            stack.callback(subscriber.close)
+            if coco is not None:  # the files are no result where the broker was never heard
+                stack.callback(lambda: coco.close() if subscriber.has_been_online else coco.discard())
+            if screen is not None:
+                stack.enter_context(screen)
+            watch.run(subscriber, stop, cast("int | None", options["count"]), cast("float | None", options["duration"]))
+        if screen is not None:
+            watch.print_last_view()
+        if not subscriber.has_been_online:
+            raise PublishError(f"broker {watch.broker}")
         if coco is not None:
-            stack.callback(_finish, coco, subscriber)
-        screen = stack.enter_context(Screen(sys.stdout)) if is_live else None
-        as_json = bool(options["as_json"])
-        watch = _Watch(Fleet(), prefix, topics[0], connection, coco, screen, as_json=as_json, warn=warn)
-        watch.run(subscriber, stop, cast("int | None", options["count"]), cast("float | None", options["duration"]))
-    if screen is not None:
-        watch.print_last_view()
-    if not subscriber.has_been_online:
-        raise PublishError(f"broker {settings.address}: {connection.words}")
-    if coco is not None:
-        left = "detections are left out: too many labels, or labels or boxes that are too long"
-        odd = f"; {coco.left_out} {left}" if coco.left_out else ""
-        warn(f"wrote {path}: {coco.results} detections on {coco.images} images, named in {coco.images_file}{odd}")
+            left = "detections are left out: too many labels, or labels or boxes that are too long"
+            odd = f"; {coco.left_out} {left}" if coco.left_out else ""
+            _log.info(
+                f"wrote {path}: {coco.results} detections on {coco.images} images, named in {coco.images_file}{odd}"
+            )
 
 
-def _finish(coco: CocoWriter, subscriber: Subscriber) -> None:
-    """Give the files their names, unless the broker was never heard: they are no result then."""
-    if subscriber.has_been_online:
-        coco.close()
-    else:
-        coco.discard()
+class _Watch:
+    """Takes messages and shows what is news, from the first message to the end.
 
-
-class _Connection:
-    """Describe the state of the connection for people.
-
-    Args:
-        address: of the broker.
-        say: takes a line whenever it changes; None where the view shows it.
+    Attributes:
+        broker: its address, and how the connection is.
     """
 
-    def __init__(self, address: str, say: Callable[[str], None] | None) -> None:
-        self._address, self._say = address, say
-        self.words = "connecting"
-        self.is_online = self._was_online = False
+    def __init__(
+        self,
+        address: str,
+        prefix: str,
+        topic: str,
+        coco: CocoWriter | None,
+        screen: Screen | None,
+        *,
+        as_json: bool,
+    ) -> None:
+        self._address, self._prefix, self._fleet = address, prefix, Fleet()
+        self._coco, self._screen, self._as_json = coco, screen, as_json
+        self._hint = (
+            f"nothing yet, waiting for messages on {topic}\n"
+            "Does a device publish there (edge-sdk run --mqtt), and may this user read it?"
+        )
+        self.broker = f"{address}: connecting"
+        self._is_online = self._was_online = False
+        self._messages = 0
+        self._lost_at = -_LOST_EVERY_S
 
-    def change(self, state: str, detail: str) -> None:
+    def change_connection(self, state: str, detail: str) -> None:
         """Take a new state of the connection; called from the subscriber's thread."""
         from edge_sdk.publishing.tls import trust_refusal
 
         if state == "closed":
             return
-        self.is_online = state == "online"
-        self._was_online = self._was_online or self.is_online
-        if self.is_online:
-            self.words = "online" + (f" ({detail})" if detail else "")
+        self._is_online = state == "online"
+        self._was_online = self._was_online or self._is_online
+        trouble = trust_refusal(plain(detail)) if state == "refused" else plain(detail)
+        if self._is_online:
+            words = "online" + (f" ({detail})" if detail else "")
+        elif state == "refused" and not self._was_online:  # it ends here, which is said then
+            self.broker = f"{self._address}: {trouble}"
+            return
         else:
-            trouble = trust_refusal(plain(detail)) if state == "refused" else plain(detail)
-            if state == "refused" and not self._was_online:
-                self.words = trouble  # it ends here, which is said then
-                return
-            self.words = f"{trouble}, trying again"
-        if self._say is not None:
-            self._say(f"broker {self._address}: {self.words}")
-
-    @property
-    def title(self) -> str:
-        """The broker and how the connection is."""
-        return f"{self._address} {self.words}"
-
-
-class _Watch:
-    """Takes messages and shows what is news, from the first message to the end."""
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        prefix: str,
-        topic: str,
-        connection: _Connection,
-        coco: CocoWriter | None,
-        screen: Screen | None,
-        *,
-        as_json: bool,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._fleet, self._prefix, self._connection = fleet, prefix, connection
-        self._coco, self._screen, self._as_json, self._warn = coco, screen, as_json, warn
-        self._hint = (
-            f"nothing yet, waiting for messages on {topic}\n"
-            "Does a device publish there (edge-sdk run --mqtt), and may this user read it?"
-        )
-        self._messages = 0
-        self._lost_at = -_LOST_EVERY_S
+            words = f"{trouble}, trying again"
+        self.broker = f"{self._address}: {words}"
+        if self._screen is None:
+            _log.info(f"broker {self.broker}")
 
     def run(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
         """Watch until somebody, the count or the time ends it, or the broker refuses the first connection."""
@@ -184,12 +165,12 @@ class _Watch:
             if self._screen is not None and now - drawn_at >= _DRAW_S:
                 drawn_at = now
                 self._screen.draw(self._view)
-            if self._connection.is_online and not hint_at:
+            if self._is_online and not hint_at:
                 hint_at = now + _HINT_S
-            is_due = self._connection.is_online and now >= hint_at > 0
+            is_due = self._is_online and now >= hint_at > 0
             if is_due and not self._messages and self._screen is None:
                 hint_at = math.inf
-                self._warn(self._hint.replace("\n", ". "))
+                _log.info(self._hint.replace("\n", ". "))
             is_over = duration_s is not None and now - began >= duration_s
             is_counted = count is not None and self._messages >= count
             if is_over or is_counted or (subscriber.state == "refused" and not subscriber.has_been_online):
@@ -198,7 +179,7 @@ class _Watch:
     @property
     def _waiting(self) -> str:
         """Why nothing came, for people."""
-        return self._hint if self._connection.is_online else "nothing yet, waiting for the broker"
+        return self._hint if self._is_online else "nothing yet, waiting for the broker"
 
     def print_last_view(self) -> None:
         """Print what the view showed last, where it can be read after the end."""
@@ -232,10 +213,10 @@ class _Watch:
             return
         more, self._fleet.lost, self._lost_at = lost - self._fleet.lost, lost, now
         if self._screen is None:
-            self._warn(f"warning: {more} messages are lost: they came faster than they are read here")
+            _log.warning(f"{more} messages are lost: they came faster than they are read here")
 
     def _view(self, columns: int, lines: int) -> list[str]:
-        return view(self._fleet, self._connection.title, self._waiting, _now(), columns, lines)
+        return view(self._fleet, self.broker.replace(": ", " ", 1), self._waiting, _now(), columns, lines)
 
 
 def _now() -> datetime:
@@ -243,11 +224,7 @@ def _now() -> datetime:
 
 
 class Screen:
-    """A terminal that is drawn over in place.
-
-    Args:
-        out: the terminal.
-    """
+    """A terminal that is drawn over in place."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -286,16 +263,7 @@ class Screen:
 
 
 def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, lines: int) -> list[str]:
-    """Show the fleet in so many lines of so many columns, styled.
-
-    Args:
-        fleet: what was heard.
-        broker: how the connection stands, plain.
-        waiting: what is said while nothing came, plain.
-        now: with a time zone.
-        columns: of the terminal.
-        lines: of the terminal.
-    """
+    """Show the fleet in so many lines of so many columns, styled."""
     head = _head(fleet, broker, now, columns)
     if not fleet.devices:
         wrapped = [part for line in waiting.splitlines() for part in _wrapped(line, columns)]

@@ -2,15 +2,15 @@
 
 `read_config` parses the file, takes passwords that should not be there out of it, gives each stream what [defaults] say
 and converts the result to `Config`; `rules` finds what several keys get wrong together. Passwords are not read with the
-file: `read_secret` reads one from where the file says that it is, each time it is called.
-
-`broker_config_of` does the same for the tables about a broker that a program of the user's passes, and
-`mqtt_settings_of` and `outbox_settings_of` make of such tables what publishes.
+file: `read_secret` reads one from where the file says that it is, each time it is called. `broker_config_of` does the
+same for the tables about a broker that a program of the user's passes, and `mqtt_settings_of` and `outbox_settings_of`
+make of such tables what publishes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +41,8 @@ from edge_sdk.outbox.settings import OutboxConfig, OutboxSettings
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 from edge_sdk.sources.location import holds_password, is_encrypted, names_user
 from edge_sdk.sources.opening import named_kind
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
 """Where `edge-sdk run` looks when it is told nothing."""
@@ -173,13 +175,7 @@ def _defaults_for(stream: dict[str, object], defaults: dict[str, object]) -> dic
 
 
 def _without_secrets(value: Any, where: str, found: list[str]) -> Any:
-    """Copy a document without the passwords in it, so that nothing repeats them.
-
-    Args:
-        value: the document, or a part of it.
-        where: that part.
-        found: gets a line for each password.
-    """
+    """Copy a document without the passwords in it, so that nothing repeats them."""
     if isinstance(value, list):
         return [_without_secrets(inner, _entry(inner, f"{where}[{i}]"), found) for i, inner in enumerate(value)]
     if isinstance(value, dict):
@@ -247,38 +243,24 @@ def given(table: msgspec.Struct, schema: type[msgspec.Struct] | None = None) -> 
     return {key: value for key, value in values if value is not None}
 
 
-def read_secret(
-    table: MqttConfig | PipelineConfig, where: str, what: str, warn: Callable[[str], None], of: str = ""
-) -> Secret | None:
+def read_secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: str = "") -> Secret | None:
     """Read the password that a table names; None where it names none.
-
-    Args:
-        table: with one of `PASSWORD_KEYS` at most, as `read_config` gives it.
-        where: the table, for people: `mqtt`.
-        what: the password, for people.
-        warn: takes one line for people: a file that others can read.
-        of: which of a table's passwords; see `password_keys`.
 
     Raises:
         ConfigError: it cannot be read, or is no password.
     """
-    try:
-        for key in password_keys(of):
-            place = getattr(table, key)
-            if place is not None:
-                return _read(key, place, f"{where}.{key}", what, warn)
-    except UsageError as cause:
-        raise ConfigError(str(cause)) from None
+    readers: tuple[Callable[[Any, str, str], Secret], ...] = (_from_file, _from_variable, _from_credential)
+    for key, read in zip(password_keys(of), readers, strict=True):
+        place = getattr(table, key)
+        if place is not None:
+            try:
+                return read(place, f"{where}.{key}", what)
+            except UsageError as cause:
+                raise ConfigError(str(cause)) from None
     return None
 
 
-def _read(key: str, place: Any, where: str, what: str, warn: Callable[[str], None]) -> Secret:
-    if key.endswith("_file"):
-        return _from_file(place, where, what, warn)
-    return _from_variable(place, where, what) if key.endswith("_env") else _from_credential(place, where, what)
-
-
-def _from_file(path: Path, where: str, what: str, warn: Callable[[str], None]) -> Secret:
+def _from_file(path: Path, where: str, what: str) -> Secret:
     try:
         secret = read_password(path, what)
     except UsageError as cause:
@@ -286,7 +268,7 @@ def _from_file(path: Path, where: str, what: str, warn: Callable[[str], None]) -
     with contextlib.suppress(OSError):  # it was there, and was read
         mode = path.stat().st_mode & 0o777
         if mode & _OTHERS:
-            warn(f"warning: {path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
+            _log.warning(f"{path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
     return secret
 
 

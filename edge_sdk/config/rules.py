@@ -34,11 +34,7 @@ _CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
 
 
 def broken_rules(config: Config) -> Iterator[str]:
-    """Find the rules that a configuration breaks.
-
-    Args:
-        config: its streams with what [defaults] say for them.
-    """
+    """Find the rules that a configuration breaks."""
     yield from _names(config)
     of_defaults = [] if config.defaults is None else [*_passwords(config.defaults)]
     yield from (f"defaults.{line}" for line in of_defaults)

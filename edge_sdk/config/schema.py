@@ -52,27 +52,26 @@ _PasswordCredential = Annotated[
 ]
 
 
-class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[device]`: who this device is.
+def _in(unit: str, description: str, **limits: Any) -> Meta:
+    return Meta(description=description, extra={"unit": unit}, **limits)
 
-    Attributes:
-        name: one level of every topic; by default the host's name.
-        site: one level of every topic: where the device stands.
-    """
+
+_LatencyMs = Annotated[
+    float, _in("milliseconds", "budget in milliseconds, capture to outbox; overrides the bundle's", ge=1, le=_MOST)
+]
+_CpuShare = Annotated[float, _in("cores", "what tuning may use: 0.5 is half a core", gt=0, le=_MOST)]
+_RunLimitS = Annotated[float, _in("seconds", "end a run of the model after so long", gt=0, le=600)]
+
+
+class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Table `[device]`: who this device is."""
 
     name: Annotated[str, Meta(description="this device's name, in every topic; the host's by default")] | None = None
     site: Annotated[str, Meta(description="where the device stands, a level of every topic")] = "default"
 
 
 class MqttConfig(BrokerSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[mqtt]`: the broker.
-
-    Attributes:
-        url: without a password.
-        password_file, password_env, password_credential: where the user's password is; one of them at most.
-        key_password_file, key_password_env, key_password_credential: where the password of an encrypted key is; one of
-            them at most.
-    """
+    """Table `[mqtt]`: the broker."""
 
     url: Annotated[str, Meta(description="mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]")]
     password_file: _PasswordFile | None = None
@@ -84,12 +83,7 @@ class MqttConfig(BrokerSettings, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[trust]`: whose bundles run here.
-
-    Attributes:
-        keys: public key files; when there are any, a bundle that none of them signed is refused.
-        allow_older: run a bundle although a newer version of it ran here.
-    """
+    """Table `[trust]`: whose bundles run here."""
 
     keys: Annotated[
         tuple[Annotated[Path, Meta(description="a path")], ...],
@@ -101,11 +95,7 @@ class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class CommandsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[commands]`: what may be asked of this device over MQTT; see `edge_sdk.messages.commands`.
-
-    Attributes:
-        allow: classes of commands; `pause` stands for `resume` as well.
-    """
+    """Table `[commands]`: what may be asked of this device over MQTT; see `edge_sdk.messages.commands`."""
 
     allow: Annotated[
         tuple[
@@ -116,25 +106,7 @@ class CommandsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[[pipelines]]`: one stream, with the options of its source.
-
-    Attributes:
-        camera: key `name`: of the camera in topics and messages; no other stream of this device has it.
-        source: see `edge_sdk.open_source`; without a password.
-        bundle: a NAME.edge folder.
-        password_file, password_env, password_credential: where the password of the source's user is; one of them at
-            most.
-        latency_ms: the budget, milliseconds from capture to outbox; by default the bundle's.
-        variant: which of the bundle's models runs, by name or file, and no other; by default its first, or what tuning
-            finds, and others where that cannot keep the budget.
-        cpu_share: the most CPU time over time that tuning may choose, 1 is one core; None without a limit.
-        tune: whether what runs best here is found out, and remembered.
-        best_effort: run although the budget cannot be kept here.
-        run_limit_s: seconds after which a run of the model is ended; by default ten budgets, 5 at least.
-        trial_s: how long a bundle that is new on this device may take to load and replay golden, in seconds; 0
-            loads it untried.
-        every_frame: a video file is not played in real time: each of its frames runs, in turn.
-    """
+    """Table `[[pipelines]]`: one stream, with the options of its source."""
 
     camera: Annotated[str, Meta(description="the camera's name in topics: 1 to 100 characters, none of / + # $")] = (
         msgspec.field(name="name")
@@ -151,38 +123,15 @@ class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_
     password_file: _PasswordFile | None = None
     password_env: _PasswordEnv | None = None
     password_credential: _PasswordCredential | None = None
-    latency_ms: (
-        Annotated[
-            float,
-            Meta(
-                ge=1,
-                le=_MOST,
-                description="budget in milliseconds, capture to outbox; overrides the bundle's",
-                extra={"unit": "milliseconds"},
-            ),
-        ]
-        | None
-    ) = None
+    latency_ms: _LatencyMs | None = None
     variant: Annotated[str, Meta(min_length=1, description="one of the bundle's models, and no other")] | None = None
-    cpu_share: (
-        Annotated[
-            float,
-            Meta(gt=0, le=_MOST, description="what tuning may use: 0.5 is half a core", extra={"unit": "cores"}),
-        ]
-        | None
-    ) = None
+    cpu_share: _CpuShare | None = None
     tune: Annotated[bool, Meta(description="find out what runs best here, and remember it")] = True
     best_effort: Annotated[bool, Meta(description="run although the budget cannot be kept here")] = False
-    run_limit_s: (
-        Annotated[
-            float, Meta(gt=0, le=600, description="end a run of the model after so long", extra={"unit": "seconds"})
-        ]
-        | None
-    ) = None
-    trial_s: Annotated[
-        float,
-        Meta(ge=0, le=3600, description="seconds that a new bundle may be tried; 0: never", extra={"unit": "seconds"}),
-    ] = TRIAL_S
+    run_limit_s: _RunLimitS | None = None
+    trial_s: Annotated[float, _in("seconds", "seconds that a new bundle may be tried; 0: never", ge=0, le=3600)] = (
+        TRIAL_S
+    )
     every_frame: Annotated[bool, Meta(description="each frame of a video file, in turn")] = False
 
 
@@ -205,11 +154,7 @@ else:
 
 
 class EventConfig(EventRule, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[[events]]`: a rule, and the cameras for which it holds.
-
-    Attributes:
-        cameras: names of pipelines; all of them by default.
-    """
+    """Table `[[events]]`: a rule, and the cameras for which it holds."""
 
     cameras: (
         Annotated[tuple[str, ...], Meta(min_length=1, description="names of pipelines; without it all of them")] | None
@@ -217,11 +162,7 @@ class EventConfig(EventRule, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class ResultsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[publish.results]`: how results travel; see `Channel`.
-
-    Attributes:
-        qos: by default as `[mqtt]` says.
-    """
+    """Table `[publish.results]`: how results travel; see `Channel`."""
 
     qos: Qos | None = None
     expiry_s: Expiry = 60
@@ -251,13 +192,7 @@ class SnapshotsConfig(SnapshotSettings, frozen=True, forbid_unknown_fields=True,
 
 
 class PublishConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Tables `[publish.…]`: what goes to the broker of each camera.
-
-    Attributes:
-        results: how results travel.
-        events: how events travel.
-        snapshots: which pictures; none by default.
-    """
+    """Tables `[publish.…]`: what goes to the broker of each camera."""
 
     results: ResultsConfig = ResultsConfig()
     events: EventsConfig = EventsConfig()
@@ -265,21 +200,7 @@ class PublishConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The content of one configuration file of a device.
-
-    Attributes:
-        version: of the format, `VERSION`.
-        device: who this is.
-        mqtt: the broker; without it results are lines of JSON on standard output.
-        outbox: where events wait.
-        trust: whose bundles run.
-        commands: what may be asked of this device.
-        home_assistant: whether Home Assistant finds it.
-        defaults: what a stream does not say itself.
-        pipelines: the streams; as `read_config` gives them, with what [defaults] say.
-        events: when classes have appeared or disappeared.
-        publish: how what is of a camera goes to the broker.
-    """
+    """The content of one configuration file of a device."""
 
     version: Annotated[Literal[1], Meta(description="of this format")]
     device: DeviceConfig = DeviceConfig()

@@ -111,10 +111,6 @@ def state_folder() -> Path:
 def write_record(path: Path, data: bytes) -> None:
     """Write a record so that readers find the old one or the new one, never a half, whoever else writes.
 
-    Args:
-        path: of the record; its folder is made where it is missing.
-        data: all of it.
-
     Raises:
         OutputError: it cannot be written; what was there before still is.
     """
@@ -133,3 +129,11 @@ def write_record(path: Path, data: bytes) -> None:
             raise
     except OSError as cause:
         raise OutputError(f"{path}: cannot be written: {cause.strerror or cause}") from cause
+
+
+def forget_oldest(folder: Path, most: int) -> None:
+    """Remove all but the newest files of a folder of records."""
+    with contextlib.suppress(OSError):  # another process tidies up too
+        newest_first = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in newest_first[most:]:
+            path.unlink()

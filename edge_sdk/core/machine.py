@@ -47,11 +47,7 @@ class Cores(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cores:
-        """Read the cores of this machine.
-
-        Args:
-            root: the folder that holds `proc` and `sys`; another one in tests.
-        """
+        """Read the cores of this machine."""
         cpus = root / _CPUS
         online = _listed(system_text(cpus / "online")) or set(range(os.cpu_count() or 1))
         mask = _mask(root) & online or online
@@ -91,14 +87,21 @@ def _mask(root: Path) -> set[int]:
     return set()
 
 
+def _groups(root: Path) -> Iterator[Path]:
+    """Give the folder of this process's control group, and those of the groups above it."""
+    lines = system_text(root / "proc/self/cgroup").splitlines()
+    folder = root / _CGROUPS
+    yield folder
+    for part in Path(next((line[3:] for line in lines if line.startswith("0::")), "")).parts:
+        if part != "/":
+            folder = folder / part
+            yield folder
+
+
 def _quota(root: Path) -> int:
     """Return the processors' worth of time that the control group and all above it leave; many without a limit."""
-    lines = system_text(root / "proc/self/cgroup").splitlines()
-    group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    folder = root / _CGROUPS
     least = float(1 << 16)
-    for part in ("", *Path(group).parts):
-        folder = folder / part
+    for folder in _groups(root):
         limit, _, period = system_text(folder / "cpu.max").partition(" ")
         if limit.isdigit() and period.isdigit() and int(period):
             least = min(least, int(limit) / int(period))
@@ -149,11 +152,7 @@ class Cpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cpu:
-        """Read the processor of this machine.
-
-        Args:
-            root: the folder that holds `proc`; another one in tests.
-        """
+        """Read the processor of this machine."""
         board = system_text(root / "proc/device-tree/model").strip("\0").strip()
         kinds = _kinds(system_text(root / "proc/cpuinfo"))
         said = msgspec.json.encode((board, platform.machine(), kinds))
@@ -230,47 +229,35 @@ class CpuTime(msgspec.Struct, frozen=True):
 
 
 _NO_LIMIT = 2**62
-_GIVEN_BACK = ("inactive_file", "slab_reclaimable")
+_GIVEN_BACK = ("inactive_file ", "slab_reclaimable ")
 """Of a group's memory: what the kernel takes back before it kills anybody. Files that were read are most of it."""
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory that is free for this process: the machine's, or its control group's where that is less.
 
-    Args:
-        root: the folder that holds `proc` and `sys`; another one in tests.
-
     Returns:
         Bytes; None where the machine does not say it.
     """
-    free = _available(root)
+    lines = system_text(root / "proc/meminfo").splitlines()
+    free = next((_number_after(line) for line in lines if line.startswith("MemAvailable:")), None)
     if free is None:
         return None
-    groups = root / "sys/fs/cgroup"
-    with contextlib.suppress(OSError, ValueError):
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        group = groups / next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
-        for folder in (group, *group.parents):
-            if folder.is_relative_to(groups):
-                free = min(free, _room_of(folder))
-    return max(0, free)
+    return max(0, min(free * 1024, *map(_room_of, _groups(root))))
 
 
-def _available(root: Path) -> int | None:
-    lines = system_text(root / "proc/meminfo").splitlines()
-    words = next((line.split() for line in lines if line.startswith("MemAvailable:")), [])
-    return int(words[1]) * 1024 if len(words) > 1 and words[1].isdigit() else None
+def _number_after(line: str) -> int | None:
+    words = line.split()
+    return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
 
 
 def _room_of(group: Path) -> int:
     """Return what a control group leaves, in bytes; very much where it has no limit."""
-    highest = group / "memory.max"
-    limit = highest.read_text(encoding="ascii").strip() if highest.exists() else "max"
-    if limit == "max":
+    limit, used = system_text(group / "memory.max"), system_text(group / "memory.current")
+    if not limit.isdigit() or not used.isdigit():
         return _NO_LIMIT
-    words = [line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines()]
-    given_back = sum(int(word[1]) for word in words if word[0] in _GIVEN_BACK)
-    return int(limit) - int((group / "memory.current").read_text(encoding="ascii")) + given_back
+    lines = system_text(group / "memory.stat").splitlines()
+    return int(limit) - int(used) + sum(_number_after(line) or 0 for line in lines if line.startswith(_GIVEN_BACK))
 
 
 _M_ARENA_MAX = -8  # of glibc's malloc.h

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
 import errno
@@ -33,6 +34,14 @@ def join_or_leave(thread: Thread, timeout_s: float) -> None:
     if thread.is_alive():
         with _lock:
             _threads[:] = [*filter(Thread.is_alive, _threads), thread]
+
+
+@atexit.register
+def _wait_for_left(patience_s: float = 1.0) -> None:
+    """Wait for threads that were left behind: one that returns from OpenCV while Python ends aborts the process."""
+    deadline = time.monotonic() + patience_s
+    for thread in _threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def is_any_left() -> bool:
@@ -89,7 +98,6 @@ class BackgroundTask(Generic[T]):
 
     Args:
         work: what to do; everything that it shares with others must bear several threads.
-        name: of the thread.
         undo: takes a result that nobody took; called by the thread itself where the work ends after `close`.
     """
 
@@ -167,7 +175,6 @@ class Periodic:
     Args:
         call: the function; where it raises it is called again the next time.
         interval_s: seconds between two calls; the first one comes at once.
-        name: of the thread.
     """
 
     def __init__(self, call: Callable[[], None], interval_s: float, name: str) -> None:

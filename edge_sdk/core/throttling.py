@@ -26,6 +26,7 @@ _FIRMWARE_BITS = {
 }
 _UNDER_VOLTAGE = 0  # the bit
 _VOLTAGE_DRIVER = "rpi_volt"  # what mainline kernels have of a Raspberry Pi's power, beside the temperatures
+_SLOWING = ("passive", "hot", "critical")  # trip points from which something is slowed down
 _FULL_SPEED = 0.8  # of the highest frequency; where the governor is `performance`, less is not its choice
 _LONGEST_NUMBER = 20  # digits, as 64 bits have
 _SENSIBLE_C = (1.0, 200.0)  # zones without a trip point state 0, or the lowest number there is
@@ -49,15 +50,13 @@ class BoardState(msgspec.Struct, frozen=True):
 
 
 def read_board(root: Path = _ROOT) -> BoardState:
-    """Read what the files say now.
-
-    Args:
-        root: where /sys is.
-    """
+    """Read what the files say now."""
     zones = list(_zones(root))
-    voltages = list(_voltages(root))
+    flags = [bits for file in _found(root / "devices/platform", _FIRMWARE) if (bits := _number(file, 16)) is not None]
+    firmware = [text for bits in flags for bit, text in _FIRMWARE_BITS.items() if bits >> bit & 1]
+    voltages = [*(bool(bits >> _UNDER_VOLTAGE & 1) for bits in flags), *_voltage_alarms(root)]
     low = [_FIRMWARE_BITS[_UNDER_VOLTAGE]] if any(voltages) else []
-    reasons = [*low, *_firmware(root), *_hot(zones), *_cooling(root), *_held_back(root)]
+    reasons = [*low, *firmware, *_hot(zones), *_cooling(root), *_held_back(root)]
     speeds = [speed for speed, _ in _cores(root)]
     return BoardState(
         throttled=", ".join(dict.fromkeys(reasons)),
@@ -69,9 +68,6 @@ def read_board(root: Path = _ROOT) -> BoardState:
 
 class BoardWatch:
     """Reads the board's state once a second, in a thread of its own.
-
-    Args:
-        root: where /sys is.
 
     Attributes:
         state: the latest; reading it costs nothing.
@@ -90,18 +86,7 @@ class BoardWatch:
         self.state = read_board(self._root)
 
 
-def _firmware(root: Path) -> Iterator[str]:
-    for file in _found(root / "devices/platform", _FIRMWARE):
-        bits = _number(file, base=16) or 0
-        yield from (text for bit, text in _FIRMWARE_BITS.items() if bits >> bit & 1)
-
-
-def _voltages(root: Path) -> Iterator[bool]:
-    """Give whether the power is too low, as each who watches it says."""
-    for file in _found(root / "devices/platform", _FIRMWARE):
-        bits = _number(file, base=16)
-        if bits is not None:
-            yield bool(bits >> _UNDER_VOLTAGE & 1)
+def _voltage_alarms(root: Path) -> Iterator[bool]:
     for name in _found(root / "class/hwmon", "hwmon*/name"):
         alarm = _number(name.with_name("in0_lcrit_alarm")) if system_text(name) == _VOLTAGE_DRIVER else None
         if alarm is not None:
@@ -113,16 +98,9 @@ def _zones(root: Path) -> Iterator[tuple[float, float | None]]:
     for zone in _found(root / "class/thermal", "thermal_zone*"):
         temperature = _celsius(zone / "temp")
         if temperature is not None:
-            trips = [_celsius(_beside(kind, "temp")) for kind in _slowing_trips(zone)]
+            kinds = (kind for kind in _found(zone, "trip_point_*_type") if system_text(kind) in _SLOWING)
+            trips = [_celsius(kind.with_name(kind.name.removesuffix("type") + "temp")) for kind in kinds]
             yield temperature, min((t for t in trips if t is not None), default=None)
-
-
-def _slowing_trips(zone: Path) -> Iterator[Path]:
-    return (kind for kind in _found(zone, "trip_point_*_type") if system_text(kind) in ("passive", "hot", "critical"))
-
-
-def _beside(kind: Path, what: str) -> Path:
-    return kind.with_name(kind.name.removesuffix("type") + what)
 
 
 def _hot(zones: list[tuple[float, float | None]]) -> Iterator[str]:

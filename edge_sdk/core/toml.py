@@ -162,12 +162,7 @@ def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[
 
 
 def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[Problem]:
-    """Find everything that is wrong with a document, in its order; the next one is looked for when it is asked for.
-
-    Args:
-        document: as TOML or JSON gave it.
-        schema: a Struct with `forbid_unknown_fields`, as are those inside it.
-    """
+    """Find everything that is wrong with a document, in its order; the next one is looked for when it is asked for."""
     kind = _kind_of(schema)
     return _problems(kind, document, _Place((), "", "", kind))
 
@@ -289,10 +284,7 @@ class _Place(NamedTuple):
     """The position in a document that the check has reached.
 
     Attributes:
-        path: the keys and places in lists that lead here.
         entry: the innermost table with a name that is in a list, such as `cameras[1] ("gate")`; empty without one.
-        key: the dotted key, in that table.
-        schema: of the whole document.
     """
 
     path: tuple[str | int, ...]
@@ -604,12 +596,7 @@ def _type_hint(kind: inspect.Type, value: object, place: _Place) -> str:
 
 _SYNTAX_AT = re.compile(r"\(at line (?P<line>\d+), column (?P<column>\d+)\)$")
 _JSON = re.compile(r"\s*(?:\{|\[\s*\{)")
-_YAML_LINE = re.compile(r"""\s*(?:- |---|(?:[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$))""")
 _OPEN_QUOTE = ("Illegal character '\\n'", "Unterminated string", 'Expected "\'" (at end', "Expected \"'''\" (at end")
-# Comments and strings that are whole, and a quote that begins none of them.
-_QUOTED = re.compile(
-    r'''#[^\n]*|"""(?:\\.|[^\\])*?"""|\'{3}.*?\'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|(?P<open>["'])''', re.DOTALL
-)
 _BARE_WORD = re.compile(r"[\w./~-]*[A-Za-z]")
 
 
@@ -637,14 +624,13 @@ def _syntax_hint(message: str, text: str, see: str) -> str:
     if _JSON.match(text):
         return f"; this looks like JSON; it must be TOML{page}"
     if message.startswith(_OPEN_QUOTE):
-        line = "" if _SYNTAX_AT.search(message) else _open_quote(text)
-        return f"; is a quote{line} not closed?"
+        return "; is a quote not closed?"
     found = _SYNTAX_AT.search(message)
     if not found:
         return ""
     line = text.split("\n")[int(found["line"]) - 1]
-    if message.startswith("Expected '=' after a key") and _YAML_LINE.match(line):
-        return f"; this looks like YAML; it must be TOML, key = value{page}"
+    if message.startswith("Expected '=' after a key"):
+        return f"; write key = value{page}"
     if not message.startswith(("Invalid value", "Expected newline")):
         return ""
     value = line.partition("=")[2].strip()
@@ -652,9 +638,3 @@ def _syntax_hint(message: str, text: str, see: str) -> str:
         return "; true and false are written in small letters"
     entry = line[int(found["column"]) - 1 :] if message.startswith("Invalid value") else ""
     return "; strings need quotes" if _BARE_WORD.match(value) or _BARE_WORD.match(entry) else ""
-
-
-def _open_quote(text: str) -> str:
-    """Say where the string begins that runs to the end of the file."""
-    opened = next((found for found in _QUOTED.finditer(text) if found["open"]), None)
-    return "" if opened is None else f" in line {text.count(chr(10), 0, opened.start()) + 1}"

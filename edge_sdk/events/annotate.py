@@ -9,45 +9,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Classification, Detections, Image, Result, Segmentation
 from edge_sdk.core.opencv import cv2
 
 _STRENGTH = 0.4  # of the colour; the rest is the picture
 _PAINTED = 255
-
-
-class Overlay:
-    """Paints class maps over pictures, with a line in full colour where one class ends.
-
-    Args:
-        colours: BGR, one a class that is painted; None for one that is not. Ids beyond them are not painted either.
-    """
-
-    def __init__(self, colours: Sequence[tuple[int, int, int] | None]) -> None:
-        self._colours = np.zeros((256, 1, 3), np.uint8)
-        self._is_painted = np.zeros(256, np.uint8)
-        for class_id, colour in enumerate(colours):
-            if colour is not None:
-                self._colours[class_id] = colour
-                self._is_painted[class_id] = _PAINTED
-
-    def paint(self, image: Image, class_map: NDArray[np.uint8], line_px: int) -> None:
-        """Paint a class map over a picture, in place.
-
-        Args:
-            image: uint8 (H, W, 3), BGR.
-            class_map: uint8 (H, W), the class of each pixel.
-            line_px: width of the lines between classes, in pixels.
-        """
-        painted = cv2.LUT(class_map, self._is_painted)
-        colours = cv2.applyColorMap(class_map, self._colours)
-        cv2.copyTo(cv2.addWeighted(image, 1 - _STRENGTH, colours, _STRENGTH, 0), painted, image)
-        # The largest id around a pixel less the smallest: above 0 where two classes meet.
-        around = np.ones((line_px + 1, line_px + 1), np.uint8)
-        borders = cv2.morphologyEx(class_map, cv2.MORPH_GRADIENT, around)
-        cv2.copyTo(colours, cv2.bitwise_and(borders, painted), image)
 
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
@@ -80,16 +47,15 @@ class Annotator:
     def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
         self._labels = tuple(labels)
         self._offset = int(background_class)
-        self._overlay: Overlay | None = None
+        self._colours = np.zeros((256, 1, 3), np.uint8)  # of classes that are painted
+        self._is_painted = np.zeros(256, np.uint8)
+        for class_id, label in enumerate(self._labels[:256]):
+            colour = _segment_colour(class_id, label)
+            if colour is not None:
+                self._colours[class_id], self._is_painted[class_id] = colour, _PAINTED
 
     def draw(self, image: Image, result: Result) -> None:
-        """Draw a result on a picture, in place.
-
-        Args:
-            image: uint8 (H, W, 3), BGR: a copy of the frame that the result belongs to.
-            result: boxes are drawn with label and confidence; of classes the first three are written, and
-                of segments the largest over the colours of all.
-        """
+        """Draw a result on a picture, in place."""
         pen = _pen_for(image)
         if isinstance(result, Detections):
             self._draw_detections(image, result, pen)
@@ -120,9 +86,14 @@ class Annotator:
             y = _draw_tag(image, text, (pen.margin_px, y), class_colour(int(class_id)), pen, above=False)
 
     def _draw_segments(self, image: Image, result: Segmentation, pen: _Pen) -> None:
-        if self._overlay is None:
-            self._overlay = Overlay([_segment_colour(i, label) for i, label in enumerate(self._labels)])
-        self._overlay.paint(image, result.to_frame(), pen.line_px)
+        class_map = result.to_frame()
+        painted = cv2.LUT(class_map, self._is_painted)
+        colours = cv2.applyColorMap(class_map, self._colours)
+        cv2.copyTo(cv2.addWeighted(image, 1 - _STRENGTH, colours, _STRENGTH, 0), painted, image)
+        # The largest id around a pixel less the smallest: above 0 where two classes meet, and a line is drawn.
+        around = np.ones((pen.line_px + 1, pen.line_px + 1), np.uint8)
+        borders = cv2.morphologyEx(class_map, cv2.MORPH_GRADIENT, around)
+        cv2.copyTo(colours, cv2.bitwise_and(borders, painted), image)
         y = pen.margin_px
         for class_id in np.argsort(-result.shares, kind="stable")[:_LARGEST_CLASSES].tolist():
             share, colour = float(result.shares[class_id]), _segment_colour(class_id, self._name(class_id))

@@ -77,48 +77,17 @@ Turn: TypeAlias = Literal["appeared", "disappeared"]
 
 
 class Presence:
-    """Whether one class is there; it is not before it was seen.
-
-    Args:
-        class_id: of the class.
-        label: of the class.
-        rule: when it counts as there.
-
-    Attributes:
-        class_id, label: as given.
-        least: the confidence below which it is not seen.
-        is_seen: whether it is in the result at hand.
-        confidence, boxes_xyxy, index: of its latest sighting; the box is a row of that result's.
-        frames: how many results in a row speak against what it is held to be.
-        watched_ns: how long they do.
-        since_ns, last_ns: its first and latest sighting of this presence, monotonic nanoseconds.
-    """
-
-    __slots__ = (
-        "_is_there",
-        "_is_told",
-        "_rule",
-        "_told_ns",
-        "boxes_xyxy",
-        "class_id",
-        "confidence",
-        "frames",
-        "index",
-        "is_seen",
-        "label",
-        "last_ns",
-        "least",
-        "since_ns",
-        "watched_ns",
-    )
+    """Whether one class is there; it is not before it was seen."""
 
     def __init__(self, class_id: int, label: str, rule: EventRule) -> None:
         self.class_id, self.label, self._rule = class_id, label, rule
         self.least = rule.confidence
-        self.is_seen = self._is_there = self._is_told = False
-        self.confidence, self.index = 0.0, 0
+        self.is_seen = False  # in the result at hand
+        self._is_there = self._is_told = False
+        self.confidence, self.index = 0.0, 0  # of its latest sighting; the box is a row of that result's
         self.boxes_xyxy: NDArray[np.float32] | None = None
-        self.frames = self.watched_ns = self.since_ns = self.last_ns = 0
+        self.frames = self.watched_ns = 0  # results in a row that speak against what it is held to be, and how long
+        self.since_ns = self.last_ns = 0  # its first and latest sighting of this presence
         self._told_ns: int | None = None
 
     @property
@@ -127,26 +96,17 @@ class Presence:
         return not self._is_there and self.frames == 0
 
     def see(self, confidence: float, boxes_xyxy: NDArray[np.float32] | None = None, index: int = 0) -> None:
-        """Note that the class is in the result at hand, most confidently so.
-
-        Args:
-            confidence: 0-1.
-            boxes_xyxy: float32 (N, 4), pixels of the frame, of that result; None where there are no boxes.
-            index: the row that is this one's.
-        """
+        """Note that the class is in the result at hand, most confidently so."""
         self.is_seen = True
         self.confidence, self.boxes_xyxy, self.index = confidence, boxes_xyxy, index
 
     def step(self, passed_ns: int, now_ns: int, *, is_known: bool) -> Turn | None:
-        """Take one result into account, and forget what was seen in it.
+        """Take one result into account, and return what is to be told; what was seen in it is forgotten.
 
         Args:
             passed_ns: since the result before, as far as that was time in which somebody looked.
             now_ns: when the frame was captured, monotonic nanoseconds.
             is_known: whether what was not seen is not there.
-
-        Returns:
-            What is to be told, if anything.
         """
         is_seen, self.is_seen = self.is_seen, False
         if is_seen:
@@ -163,15 +123,12 @@ class Presence:
         else:
             self.watched_ns += passed_ns
         self.frames += 1
-        return self._turned(now_ns) if self._is_due() else None
-
-    def _is_due(self) -> bool:
         rule = self._rule
-        if self._is_there:
-            return self.frames >= rule.disappear_frames and self.watched_ns >= rule.disappear_s * 1e9
-        return self.frames >= rule.appear_frames and self.watched_ns >= rule.appear_s * 1e9
-
-    def _turned(self, now_ns: int) -> Turn | None:
+        frames, seconds = (
+            (rule.disappear_frames, rule.disappear_s) if self._is_there else (rule.appear_frames, rule.appear_s)
+        )
+        if self.frames < frames or self.watched_ns < seconds * 1e9:
+            return None
         self._is_there = not self._is_there
         self.frames = 0
         if self._is_there:
@@ -274,11 +231,7 @@ class EventWatch:
 
 
 def labels_by_id(bundle: Bundle) -> dict[int, str]:
-    """Return the labels of a bundle's classes by their ids in results, as messages have them.
-
-    Raises:
-        BundleError: when they changed since it was opened.
-    """
+    """Return the labels of a bundle's classes by their ids in results, as messages have them."""
     manifest = bundle.manifest
     has_background = manifest.task == "classification" and manifest.classification.background_class
     numbered = enumerate(bundle.labels(), start=-1 if has_background else 0)
@@ -300,24 +253,13 @@ def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
 
 
 def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
-    """Return a line for each label of the rules that no class of a bundle has.
-
-    Raises:
-        BundleError: the bundle's labels changed since it was opened.
-        UsageError: two rules name the same label.
-    """
+    """Return a line for each label of the rules that no class of a bundle has."""
     of = f"is no label of {bundle.manifest.name}, so nothing is told of it"
     return missing_labels(rules_by_label(rules), labels_by_id(bundle).values(), of)
 
 
 def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
-    """Return a line for each label that is none of these, with the one that was probably meant.
-
-    Args:
-        named: the labels to look for.
-        labels: that there are.
-        of: what is to be said of one that is missing.
-    """
+    """Return a line for each label that is none of these, with the one that was probably meant."""
     near = {label: nearest(label, labels) for label in named if label not in labels}
     return [f"{shown(label)} {of}" + (f"; did you mean {shown(like)}?" if like else "") for label, like in near.items()]
 

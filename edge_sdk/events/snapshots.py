@@ -37,79 +37,52 @@ class Snapshots:
     Args:
         settings: when, and how large.
         deliver: takes a file's bytes and the number of its frame, in a thread of its own; must not raise.
-
-    Attributes:
-        made: files that were delivered.
-        replaced: pictures that a newer one took the place of before they were made.
     """
 
     def __init__(self, settings: SnapshotSettings, deliver: Callable[[bytes, int], None]) -> None:
         self._settings, self._deliver = settings, deliver
-        self._gap_ns = round(1e9 * settings.gap_s)
-        self._due_ns = 0
-        self._is_asked = False
-        self._lock = threading.Lock()
-        self._news = threading.Event()
+        self._gap_ns, self._due_ns = round(1e9 * settings.gap_s), 0
+        self._is_asked = self._is_closed = False
+        self._news = threading.Condition()
         self._waiting: tuple[Image, int] | None = None
-        self._spare: Image | None = None
         self._thread: threading.Thread | None = None
-        self._is_closed = False
-        self.made = self.replaced = 0
 
     def ask(self) -> None:
         """Have a picture made of the frame at hand, or of the next; from any thread."""
         self._is_asked = True
 
     def put(self, result: Result) -> None:
-        """Copy the frame of a result, where a picture of it is due."""
-        if not self._is_asked and self._settings.on == "event":
-            return
+        """Copy the frame of a result, where a picture of it is due; the newest takes the place of one that waits."""
         frame = result.frame
-        if frame.captured_ns < self._due_ns:
+        if frame.captured_ns < self._due_ns or not (self._is_asked or self._settings.on == "interval"):
             return
         self._is_asked, self._due_ns = False, frame.captured_ns + self._gap_ns
-        with self._lock:
-            copy: Image | None
-            if self._waiting is not None:
-                self.replaced += 1
-                copy = self._waiting[0]
-            else:
-                copy, self._spare = self._spare, None
-            if copy is None or copy.shape != frame.image.shape:
-                copy = np.empty(frame.image.shape, np.uint8)
-            np.copyto(copy, frame.image)
-            self._waiting = copy, frame.seq
+        waiting = frame.image.copy(), frame.seq
+        with self._news:
+            self._waiting = waiting
+            self._news.notify()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"edge-snapshots {frame.camera}", daemon=True)
             self._thread.start()
-        self._news.set()
 
     def close(self) -> None:
         """Make the picture that waits, and no more; waits for it half a second at most."""
-        self._is_closed = True
-        self._news.set()
+        with self._news:
+            self._is_closed = True
+            self._news.notify()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while True:
-            self._news.wait()
-            self._news.clear()
-            with self._lock:
+            with self._news:
+                self._news.wait_for(lambda: self._waiting is not None or self._is_closed)
                 waiting, self._waiting = self._waiting, None
-            if waiting is not None:
-                with contextlib.suppress(Exception):  # for want of memory perhaps: the next one may be made
-                    self._make(*waiting)
-                with self._lock:
-                    self._spare = waiting[0]
-            elif self._is_closed:
+            if waiting is None:
                 return
-            if self._is_closed:
-                self._news.set()
-
-    def _make(self, picture: Image, seq: int) -> None:
-        self._deliver(jpeg_of(picture, self._settings.width, self._settings.quality).data, seq)
-        self.made += 1
+            with contextlib.suppress(Exception):  # for want of memory perhaps: the next one may be made
+                picture, seq = waiting
+                self._deliver(jpeg_of(picture, self._settings.width, self._settings.quality).data, seq)
 
 
 def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:

@@ -14,7 +14,7 @@ import tempfile
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -70,9 +70,6 @@ class VideoWriter:
     def write(self, image: Image) -> None:
         """Append a picture.
 
-        Args:
-            image: uint8 (H, W, 3), BGR, of any size.
-
         Raises:
             OutputError: the encoder failed, for instance because the disk is full; nothing is left behind.
         """
@@ -118,14 +115,6 @@ class VideoWriter:
     def _error(self, cause: OSError | str) -> OutputError:
         reason = cause if isinstance(cause, str) else cause.strerror or str(cause)
         return OutputError(f"{self._path}: cannot be written: {reason}; check the folder and the space on its disk")
-
-
-class _Encoder(Protocol):
-    def write(self, image: Image) -> None:
-        """Append a picture of the size that the encoder was opened with; raises OSError."""
-
-    def close(self) -> str:
-        """Finish; returns what went wrong, or nothing."""
 
 
 class _Ffmpeg:
@@ -185,6 +174,10 @@ class _OpenCv:
         return "" if complete else "OpenCV could not write all of it"
 
 
+_Encoder: TypeAlias = _Ffmpeg | _OpenCv
+"""Appends pictures of one size, and says at the end what went wrong, or nothing."""
+
+
 def fit(image: Image, canvas: Image) -> Image:
     """Return the picture where it has the canvas's size, else the canvas with the picture fitted into its middle."""
     if image.shape == canvas.shape:
@@ -207,13 +200,7 @@ _LONGEST_STILL_S = 1  # where results are missing for longer the video jumps: to
 
 
 class AnnotatedVideo:
-    """A sink that draws each result on a copy of its frame and writes it, as often as its time lasted.
-
-    Args:
-        annotator: draws.
-        writer: encodes at `fps` frames a second.
-        fps: the source's own; frames that were dropped show the result before them.
-    """
+    """A sink that draws each result on a copy of its frame and writes it, as often as its time lasted."""
 
     def __init__(self, annotator: Annotator, writer: VideoWriter, fps: float) -> None:
         self._annotator, self._writer, self._fps = annotator, writer, fps
@@ -221,11 +208,7 @@ class AnnotatedVideo:
         self._last_ns: int | None = None
 
     def put(self, result: Result) -> None:
-        """Draw and write one result.
-
-        Raises:
-            OutputError: the video cannot be written.
-        """
+        """Draw and write one result."""
         frame = result.frame
         if self._last_ns is not None:
             missing = round((frame.captured_ns - self._last_ns) * self._fps / 1e9) - 1

@@ -28,9 +28,6 @@ _OTHERS_FROM = 10_000  # category numbers of labels whose class number another m
 class CocoWriter:
     """Writes beside the files' names, and gives them when it is closed: a killed program leaves `.partial` files.
 
-    Args:
-        path: of the results; neither file may be there.
-
     Attributes:
         results: how many were written.
         images: how many they are of, those with nothing on them too.
@@ -152,10 +149,7 @@ class CocoWriter:
 
 
 def _level(name: str) -> str:
-    """Make a name from the network one level of a path: none leads out of its folder, wherever that is opened.
-
-    Ordinary names stay as they are, and of two different ones never come the same.
-    """
+    """Make a name from the network one level of a path, of which none leads out of its folder, and no two are one."""
     inside = name.strip(".")
     before = name.index(inside) if inside else len(name)
     after = len(name) - before - len(inside)

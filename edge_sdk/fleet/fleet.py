@@ -2,8 +2,7 @@
 
 A `DeviceView` and its `CameraView`s hold what is known from the latest messages, names and texts in plain characters
 only; `Fleet.take` brings a message into them and returns a line for what people have not been told yet. Everything is
-bounded: whoever may publish below the prefix can claim to be any number of devices. `messages` reads what comes; `cli`
-draws it.
+bounded: whoever may publish below the prefix can claim to be any number of devices.
 """
 
 from __future__ import annotations
@@ -47,12 +46,7 @@ class CameraView:
     """One camera of a device, as its messages describe it.
 
     Attributes:
-        source: where its source stands; empty while nobody said.
-        trouble: why it does not deliver.
-        since: when the source came to stand there.
-        is_paused: whether a command has paused it.
-        warnings: what is wrong, each in a line.
-        model: what answers for it.
+        source: where its source stands, since when, and why it does not deliver (`trouble`); empty while nobody said.
         words: what it saw last.
         note: its latest event or snapshot.
         age_ms: of the latest result, from capture to the device's outbox.
@@ -113,12 +107,7 @@ class DeviceView:
     Attributes:
         status: whether its results are published; `unknown` while nobody said.
         reason: why it is offline.
-        since: when that was heard.
-        is_since_before: it was so already when listening began.
-        versions: of its software.
-        warnings: what is wrong with the device itself, each in a line.
-        temperature_c, memory_rss_mb, throttled: what telemetry said last.
-        cameras: by name.
+        since: when that was heard; it was so already when listening began where `is_since_before`.
         told: as of a camera.
     """
 
@@ -198,17 +187,7 @@ class Fleet:
         self.left_out = self.unread = self.lost = 0
 
     def take(self, address: DeviceAddress, message: Message, now: datetime, *, is_retained: bool) -> list[str]:
-        """Take one message.
-
-        Args:
-            address: whose it is.
-            message: what it says.
-            now: when it came, with a time zone.
-            is_retained: whether it waited at the broker.
-
-        Returns:
-            Lines for people: what of it is news.
-        """
+        """Take one message, and whether it waited at the broker; return lines for people: what of it is news."""
         device = self._device(address)
         if device is None:
             self.left_out += 1

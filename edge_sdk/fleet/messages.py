@@ -118,12 +118,7 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read(kind: str, payload: bytes) -> Message:
-    """Read one message.
-
-    Args:
-        kind: the level of its topic that names its kind.
-        payload: its bytes, from anybody.
-    """
+    """Read one message of anybody's, whose kind is the level of its topic that names it."""
     if kind == "snapshot":
         return SnapshotNote(len(payload))
     if not payload:
@@ -154,16 +149,7 @@ class _Record(msgspec.Struct, kw_only=True, omit_defaults=True):
 def record_of(
     topic: str, payload: bytes, qos: int, at: datetime, address: DeviceAddress | None, *, retain: bool
 ) -> bytes:
-    """Write one message as one line of JSON, without its end.
-
-    Args:
-        topic: where it came from.
-        payload: its bytes; what is no JSON is written in base64.
-        qos: with which it came.
-        at: when, with a time zone.
-        address: what the topic says; None where it says nothing.
-        retain: whether it waited at the broker.
-    """
+    """Write one message as one line of JSON, without its end; what is no JSON is written in base64."""
     record = _Record(at=at, topic=topic, qos=qos, retain=retain)
     if address is not None:
         record.site, record.device, record.kind = address.site, address.device, address.kind
@@ -188,12 +174,7 @@ _WITHOUT_WIDTH = ("Mn", "Me")  # marks on the character before
 
 
 def plain(text: str, longest: int = 200) -> str:
-    """Remove from a text what a terminal would act on: escapes, line ends, marks that turn its direction.
-
-    Args:
-        text: any.
-        longest: characters that are kept; more end in an ellipsis.
-    """
+    """Remove from a text what a terminal would act on: escapes, line ends, marks of direction; cut what is longer."""
     return printable(text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 

@@ -29,21 +29,11 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What a bundle is, as `edge-sdk inspect` shows it.
 
     Attributes:
-        name, version, created_at, target, machine, task, decoder: as the manifest says.
-        digest: SHA-256 of the manifest in hex, which names every file's hash.
         signature: `verified` by a trusted key; `unverified` when there is one and no key was given; else `none`.
-        labels: how many.
-        libraries: files with custom operators.
         custom_operators: `domain:name` of the first variant's operators that ONNX Runtime itself does not have.
-        latency_budget_ms: capture to outbox.
         onnxruntime: the versions that may run it, first and last.
-        providers, intra_op_num_threads, allow_spinning: how it wants to be run.
-        memory_mb: of the board that it was built for.
         refusal: why it does not run here; None when nothing is known that speaks against it.
         fallback_reason: why it carries FP32; None when it carries INT8.
-        distillation: how it compares with its teacher, for people; None when that was not checked.
-        variants: its models; the first one runs.
-        files: all but the manifest and its signature.
     """
 
     name: str
@@ -72,14 +62,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfiledRun(msgspec.Struct, frozen=True):
-    """The profile of one run of a bundle's primary variant on this machine.
-
-    Attributes:
-        variant: its name.
-        onnxruntime: the version that ran it.
-        providers: what computed.
-        profile: where the time went.
-    """
+    """The profile of one run of a bundle's primary variant on this machine."""
 
     variant: str
     onnxruntime: str
@@ -111,10 +94,6 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
 def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
     """Run the first variant on its golden inputs, as the bundle wants to be run, and say where the time goes.
 
-    Args:
-        bundle: verified; its golden inputs are replayed first.
-        runs: how many are looked at.
-
     Raises:
         EdgeError: it cannot be run here.
     """
@@ -135,10 +114,6 @@ def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
 
 def write_graph(bundle: Bundle, path: Path) -> None:
     """Write the graph of the first variant, as ONNX Runtime runs it here, in ONNX format.
-
-    Args:
-        bundle: verified.
-        path: a new file.
 
     Raises:
         UsageError: the path is taken, or its name does not end in .onnx.

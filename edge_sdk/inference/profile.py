@@ -21,8 +21,6 @@ class ProfileEvent(msgspec.Struct):
     Attributes:
         name: `model_run`, or `NODE_kernel_time` with the kernel's operator as args.op_name.
         ts, dur: start and duration, in microseconds.
-        tid: the thread.
-        args: what else is said.
     """
 
     name: str
@@ -42,8 +40,6 @@ class NodeTime(msgspec.Struct, frozen=True):
 
     Attributes:
         node: its name in the graph as it runs; fused ones have names that ONNX Runtime gave.
-        operator: what it computes.
-        provider: the execution provider that runs it.
         ms: median of one run, without the nodes inside it.
         share: of all nodes' time, 0-1.
     """
@@ -59,8 +55,6 @@ class OperatorTime(msgspec.Struct, frozen=True):
     """The time that all nodes of one operator take on one provider.
 
     Attributes:
-        operator, provider: which.
-        nodes: how many there are.
         ms: of one run.
         share: of all nodes' time, 0-1.
     """
@@ -90,10 +84,6 @@ class Profile(msgspec.Struct, frozen=True):
 
 def profile_of(events: Sequence[ProfileEvent], warm_up: int = 0) -> Profile:
     """Make a profile of a session's events.
-
-    Args:
-        events: of one session.
-        warm_up: how many runs at the start count for nothing.
 
     Raises:
         ValueError: no run is left.

@@ -1,20 +1,15 @@
 """ONNX Runtime: execution providers, custom operators, and opening a model's bytes with settings.
 
-`open_inference` tries the providers that were asked for, in order. ONNX Runtime says on standard error alone why one
-does not start and goes on with the CPU, so what it writes there is read, and `Providers` says what computes and why
-not. A model may need code beside ONNX Runtime: the libraries of the onnxruntime-extensions package, which whoever set
-the device up installed, or those of a bundle that a trusted key signed. Nobody else's code is loaded.
+`open_inference` tries the providers that were asked for, in order; `Providers` says what computes, and why not what was
+asked for. A model may need code beside ONNX Runtime: the libraries of the onnxruntime-extensions package, which whoever
+set the device up installed, or those of a bundle that a trusted key signed. Nobody else's code is loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import re
-import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,13 +26,8 @@ from edge_sdk.inference.settings import GraphLevel, SessionSettings
 
 CPU = "CPUExecutionProvider"
 _log = logging.getLogger(__name__)
+_NOT_STARTED = "it cannot be started; ONNX Runtime says why on standard error"
 _PACKAGES = {"TensorrtExecutionProvider": "onnxruntime-gpu", "CUDAExecutionProvider": "onnxruntime-gpu"}
-_NO_LIBRARY = re.compile(r"Failed to load library \S*_providers_(\w+)\.so with error: (.+)")
-_NOT_CREATED = re.compile(r"Failed to create (\w+)\.\s*(.*?)(?:\. Please|$)")
-_OF_RUNTIME = re.compile(rb"\[[VIWEF]:onnxruntime:|^\x1b\[m$")  # a line of its log, or what ends the colour of one
-_PIECE = 65_536
-_PATIENCE_S = 1.0  # a process that was started meanwhile may keep the pipe open
-_listening = threading.Lock()  # a process has one standard error
 
 
 class Providers(msgspec.Struct, frozen=True):
@@ -101,70 +91,6 @@ def not_installed(provider: str, version: str) -> str:
     return f"not in this ONNX Runtime {version}{hint}"
 
 
-def not_started(provider: str, said: str, cause: str = "") -> str:
-    """Say why a provider that this ONNX Runtime has is not used.
-
-    Args:
-        provider: its name.
-        said: what went to standard error.
-        cause: what was raised; empty when nothing was.
-    """
-    short = provider.removesuffix("ExecutionProvider").lower()
-    for library, reason in _NO_LIBRARY.findall(said):
-        if library == short:
-            return f"its library cannot be loaded: {reason.strip()}"
-    for name, reason in _NOT_CREATED.findall(said):
-        if name == provider:
-            return f"it cannot be started: {reason.strip() or 'no reason was given'}"
-    return f"it cannot be started: {cause or 'no reason was given'}"
-
-
-@contextlib.contextmanager
-def standard_error_read(said: list[str]) -> Iterator[None]:
-    """Append what ONNX Runtime logs to standard error inside; what anybody else writes there is passed on at once."""
-    with _listening:
-        if sys.stderr is not None:
-            sys.stderr.flush()
-        try:
-            kept = os.dup(2)
-        except OSError:  # it is closed: nobody can say anything there
-            yield
-            return
-        reading, writing = os.pipe()
-        os.dup2(writing, 2)
-        os.close(writing)
-        reader = threading.Thread(target=_pass_on, args=(reading, os.dup(kept), said), name="edge-stderr", daemon=True)
-        reader.start()
-        try:
-            yield
-        finally:
-            if sys.stderr is not None:
-                sys.stderr.flush()
-            os.dup2(kept, 2)  # the last end of the pipe to write to: the reader finds its end
-            os.close(kept)
-            reader.join(_PATIENCE_S)
-
-
-def _pass_on(reading: int, standard_error: int, said: list[str]) -> None:
-    """Read lines until nobody can write any more; then close both."""
-    rest = b""
-    while piece := os.read(reading, _PIECE):
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            _sort(line + b"\n", standard_error, said)
-    _sort(rest, standard_error, said)
-    os.close(reading)
-    os.close(standard_error)
-
-
-def _sort(line: bytes, standard_error: int, said: list[str]) -> None:
-    if _OF_RUNTIME.search(line.rstrip(b"\n")):
-        said.append(line.decode("utf-8", "replace"))
-        return
-    with contextlib.suppress(OSError):  # nobody reads it
-        os.write(standard_error, line)
-
-
 _QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
 _GRAPH_LEVELS: dict[GraphLevel, ort.GraphOptimizationLevel] = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -206,19 +132,15 @@ def open_inference(
     why_not = {p: not_installed(p, onnxruntime_version()) for p in asked if p not in available}
     wanted = [p for p in asked if p in available and p != CPU]
     while True:
-        said: list[str] = []
-        # Only accelerators say on standard error alone what is wrong with them; with the CPU nothing is redirected.
-        listening = standard_error_read(said) if wanted else contextlib.nullcontext()
         try:
-            with listening:
-                inference = _load(model, settings, wanted, libraries)
+            inference = _load(model, settings, wanted, libraries)
         except Exception as cause:  # onnxruntime's exceptions share no root of their own
             if not wanted:
                 raise SessionError(
                     f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}"
                 ) from cause
             # Its own way out would be the CPU at once, and a notice on standard output, where results go.
-            why_not[wanted[0]] = not_started(wanted[0], "".join(said), first_line(cause))
+            why_not[wanted[0]] = f"it cannot be started: {first_line(cause)}"
             del wanted[0]
             continue
         # Kept by ONNX Runtime's Python class for its own way out alone, which is off: as much memory as the file.
@@ -226,7 +148,7 @@ def open_inference(
             inference._model_bytes = None
         give_back_freed()
         got = tuple(inference.get_providers())
-        why_not.update({p: not_started(p, "".join(said)) for p in wanted if p not in got})
+        why_not.update({p: _NOT_STARTED for p in wanted if p not in got})
         in_order = {p: why_not[p] for p in asked if p in why_not}
         return inference, Providers(asked, got, in_order, _nodes(inference) if got[0] != CPU else {})
 
@@ -285,12 +207,7 @@ class Shortfalls:
         self._said: set[tuple[str, str]] = set()
 
     def tell(self, variant: str, providers: Providers) -> None:
-        """Say which of a session's shortfalls were not said yet.
-
-        Args:
-            variant: whose session it is.
-            providers: of the session.
-        """
+        """Say which of a session's shortfalls were not said yet."""
         new = [line for line in providers.shortfalls() if (variant, line) not in self._said]
         self._said.update((variant, line) for line in new)
         if new:
@@ -322,7 +239,13 @@ def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
             yield copies
         return
     needed = [name for name in manifest.variants[0].operators if name.startswith(f"{EXTENSIONS_DOMAIN}:")]
-    yield [_extensions(bundle, needed[0])] if needed else []
+    libraries = extension_libraries(EXTENSIONS_DOMAIN.encode()) if needed else []
+    if needed and not libraries:
+        raise MissingDependencyError(
+            f"{bundle.path}: the operator {needed[0]} comes with onnxruntime-extensions, which is not installed: "
+            f"pip install '{EXTENSIONS_PACKAGE}'"
+        )
+    yield libraries
 
 
 def extension_libraries(model: bytes) -> list[Path]:
@@ -337,17 +260,6 @@ def extension_libraries(model: bytes) -> list[Path]:
     except ImportError:
         return []
     return [Path(onnxruntime_extensions.get_library_path())]
-
-
-def _extensions(bundle: Bundle, operator: str) -> Path:
-    try:
-        import onnxruntime_extensions
-    except ImportError as cause:
-        raise MissingDependencyError(
-            f"{bundle.path}: the operator {operator} comes with onnxruntime-extensions, which is not installed: "
-            f"pip install '{EXTENSIONS_PACKAGE}'"
-        ) from cause
-    return Path(onnxruntime_extensions.get_library_path())
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ import copy
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -317,29 +316,18 @@ _Key: TypeAlias = tuple[str, str, bool, SessionSettings]
 
 
 class SessionCache:
-    """Keeps loaded models and hands out sessions on them; several threads may load different models at once.
+    """Hands out sessions on models that are loaded, as long as somebody has one; several threads may load others."""
 
-    Args:
-        most: how many models are kept that nobody has; the least recently used one goes. With 0 a model lives as long
-            as somebody has it.
-    """
-
-    def __init__(self, most: int = 3) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loading: weakref.WeakValueDictionary[_Key, threading.Lock] = weakref.WeakValueDictionary()
         self._alive: weakref.WeakValueDictionary[_Key, Session] = weakref.WeakValueDictionary()
-        self._kept: OrderedDict[_Key, Session] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._alive)
 
     def open(self, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
         """Return a session on the bundle's first variant; its model is loaded only where it is not there.
-
-        Args:
-            bundle: verified.
-            settings: those that the bundle promises by default.
 
         Raises:
             EdgeError: as `Session.open`; then nothing is kept.
@@ -350,14 +338,7 @@ class SessionCache:
             loading = self._loading.setdefault(key, threading.Lock())
         with loading:  # who wants another model need not wait
             found = self._alive.get(key)
-            loaded = found or Session.open(bundle, chosen)
-            with self._lock:
-                self._alive[key] = loaded
-                self._keep(key, loaded)
-            return loaded.clone() if found else loaded
-
-    def _keep(self, key: _Key, loaded: Session) -> None:
-        self._kept[key] = loaded
-        self._kept.move_to_end(key)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+            if found is not None:
+                return found.clone()
+            loaded = self._alive[key] = Session.open(bundle, chosen)
+            return loaded

@@ -28,10 +28,6 @@ class Stages:
     """Turns frames into results; not for several threads at once.
 
     Args:
-        variant: name of the bundle's model that runs.
-        prepare: Frame -> Prepared.
-        session: Prepared -> Inferred.
-        task: Inferred -> Result.
         remake: confidence -> the same task with this threshold; None: the bundle's.
 
     Attributes:
@@ -100,11 +96,7 @@ class Stages:
         return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake(None), remake)
 
     def clone(self, bundle: Bundle) -> Stages:
-        """Return others on the same loaded model, with buffers of their own, so that another thread may run them.
-
-        Args:
-            bundle: that they were opened from.
-        """
+        """Return others on the same loaded model, with buffers of their own, so that another thread may run them."""
         return self._around(self.session.clone(), bundle)
 
     @property

@@ -1,9 +1,9 @@
 """Trial: a bundle's model runs in a limited process before it runs in this one, once a bundle and a device.
 
 What crashes ONNX Runtime, hangs or takes all memory does it there. `prove_here` starts `python -m
-edge_sdk.inference.trial`, sends it a `TrialJob` on standard input and reads a `TrialVerdict` from its standard output;
-that process limits itself by `TrialLimits`, loads the model and replays its golden inputs. What went well is kept in
-the state folder as a `TrialRecord`; a record that is damaged, or that nobody can read, is none.
+edge_sdk.inference.trial` and sends it a `TrialJob` on standard input; that process limits itself by `TrialLimits`,
+loads the model and replays its golden inputs. It ends with the exit code of its error, and with the error's text as the
+last line on standard error. What went well is kept in the state folder as a `TrialRecord`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,7 +36,7 @@ from edge_sdk.core.errors import (
     is_out_of_memory,
     says_out_of_memory,
 )
-from edge_sdk.core.files import read_regular, state_folder, write_record
+from edge_sdk.core.files import forget_oldest, read_regular, state_folder, write_record
 from edge_sdk.core.machine import Cpu, free_bytes
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
@@ -104,8 +104,6 @@ class TrialJob(msgspec.Struct, frozen=True):
         bundle: its folder, an absolute path, as the file system has it: a name may be no text.
         digest: what was verified; another bundle there is refused.
         signed: whether that was by a trusted key.
-        variant: which of its models.
-        settings: with which; None for those that it promises.
         limits: to take up before anything of it is read.
     """
 
@@ -117,32 +115,11 @@ class TrialJob(msgspec.Struct, frozen=True):
     limits: TrialLimits
 
 
-class TrialVerdict(msgspec.Struct, frozen=True):
-    """The answer of the process that tries a bundle.
-
-    Attributes:
-        kind: `sound`, or what is wrong: the bundle wants more `memory` than it may take, is `damaged`, its model is not
-            what its manifest `says`, a `package` is missing, or this device cannot `run` it.
-        why: one line; empty for a sound one, and for memory.
-    """
-
-    kind: Literal["sound", "memory", "damaged", "says", "package", "run"]
-    why: str = ""
-
-
 _MAX = 64  # records that are kept; each has less than a kilobyte
 
 
 class TrialRecord(msgspec.Struct, frozen=True):
-    """What was tried, and where; whatever differs in anything here is tried again.
-
-    Attributes:
-        bundle: digest.
-        variant: name of the model.
-        settings: with which it was run.
-        edge_sdk, onnxruntime: versions.
-        cpu: digest of its kinds of cores.
-    """
+    """What was tried, and where; whatever differs in anything here is tried again."""
 
     bundle: str
     variant: str
@@ -173,10 +150,7 @@ class TrialRecord(msgspec.Struct, frozen=True):
         """
         path = self._path()
         write_record(path, msgspec.json.encode(self))
-        with contextlib.suppress(OSError):  # another process tidies up too
-            records = sorted(path.parent.glob("*.json"), key=lambda record: record.stat().st_mtime, reverse=True)
-            for old in records[_MAX:]:
-                old.unlink()
+        forget_oldest(path.parent, _MAX)
 
     def _path(self) -> Path:
         name = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
@@ -202,12 +176,9 @@ _IMPORT_PATH = tuple(sys.path)
 """As it was when this module was imported: OpenCV puts folders of its own in front while another thread imports it."""
 
 
-_FAMILIES: dict[Literal["damaged", "says", "package", "run"], type[EdgeError]] = {
-    "damaged": BundleError,
-    "says": ModelError,
-    "package": MissingDependencyError,
-    "run": EdgeError,
-}
+_SAID = "edge-sdk: "  # begins the line of an error that was foreseen
+_SOUND = b"sound"  # ends what the process writes to standard output: an exit code of 0 alone proves nothing
+_FAMILIES = {family.exit_code: family for family in (BundleError, ModelError, MissingDependencyError)}
 
 
 @functools.cache
@@ -217,7 +188,6 @@ def _warn_once(line: str) -> None:
 
 def prove_here(
     bundle: Bundle,
-    variant: str | None = None,
     *,
     settings: SessionSettings | None = None,
     seconds: float = TRIAL_S,
@@ -229,8 +199,7 @@ def prove_here(
     What crashes, hangs or takes all memory does it there. May be called from any thread; it waits.
 
     Args:
-        bundle: verified.
-        variant: which of its models, by name or file; the one in front by default.
+        bundle: verified; the variant in front is tried.
         settings: with which it will run; those that the bundle promises by default.
         seconds: how long it may take; 0: nothing is tried.
         is_stopped: asked while waiting.
@@ -245,26 +214,17 @@ def prove_here(
         ModelError: the model's outputs are not those of its labels and decoder.
         MissingDependencyError: it needs operators of a package that is not installed.
         SessionError: no process can be started at present.
-        UsageError: it has no such variant.
     """
     if seconds == 0:
         return True
-    chosen = bundle if variant is None else bundle.with_primary(variant)
-    proof = TrialRecord.of(chosen, settings)
+    proof = TrialRecord.of(bundle, settings)
     if proof.is_known():
         return True
-    limits = TrialLimits.here(chosen.manifest.memory_mb, seconds)
-    job = TrialJob(os.fsencode(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
-    where = f"{chosen.path / chosen.manifest.variants[0].file}"
-    verdict = _run(job, where, is_stopped, beside=beside)
-    if verdict is None:
+    limits = TrialLimits.here(bundle.manifest.memory_mb, seconds)
+    job = TrialJob(os.fsencode(bundle.path.absolute()), bundle.digest, bundle.signed, proof.variant, settings, limits)
+    where = f"{bundle.path / bundle.manifest.variants[0].file}"
+    if not _run(job, where, bundle.manifest.memory_mb, is_stopped, beside=beside):
         return False
-    if verdict.kind == "memory":
-        raise _wants_memory(where, chosen.manifest.memory_mb, limits)
-    if verdict.kind == "run":
-        raise IncompatibleError(verdict.why)
-    if verdict.kind != "sound":
-        raise _FAMILIES[verdict.kind](verdict.why)
     try:
         proof.remember()
     except OutputError as cause:
@@ -272,8 +232,8 @@ def prove_here(
     return True
 
 
-def _run(job: TrialJob, where: str, is_stopped: Callable[[], bool], *, beside: bool) -> TrialVerdict | None:
-    """Start the process and return its verdict; None when `is_stopped` said so first."""
+def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], bool], *, beside: bool) -> bool:
+    """Start the process and wait for its end; False when `is_stopped` said so first."""
     import subprocess  # once a bundle and a device: other starts do without this import
 
     # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
@@ -302,7 +262,7 @@ def _run(job: TrialJob, where: str, is_stopped: Callable[[], bool], *, beside: b
                 # Set from here, because its imports take the most; threads that it starts later have it too.
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
-            return _verdict(process, job, where, is_stopped)
+            return _is_sound(process, job, where, memory_mb, is_stopped)
         finally:
             with contextlib.suppress(OSError):
                 process.kill()
@@ -322,9 +282,9 @@ def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
     return {"TMPDIR": stack.enter_context(folder)}
 
 
-def _verdict(
-    process: subprocess.Popen[bytes], job: TrialJob, where: str, is_stopped: Callable[[], bool]
-) -> TrialVerdict | None:
+def _is_sound(
+    process: subprocess.Popen[bytes], job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], bool]
+) -> bool:
     from subprocess import TimeoutExpired
 
     request: bytes | None = msgspec.msgpack.encode(job)
@@ -332,32 +292,24 @@ def _verdict(
     while True:
         try:
             answer, complaint = process.communicate(request, timeout=_LOOK_S)
+            break
         except TimeoutExpired:
             request = None  # may be given once only
             if is_stopped():
-                return None
+                return False
             if time.monotonic() >= deadline:
                 raise _died(where, -signal.SIGALRM, job.limits) from None
-            continue
-        words = complaint.decode(errors="replace")
-        if process.returncode == 0:
-            return _answer(answer, where)
-        if says_out_of_memory(words):
-            return TrialVerdict("memory")
-        if process.returncode > 0:
-            last = (words.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-            raise IncompatibleError(f"{where}: cannot be tried here: {last}")
+    if process.returncode == 0 and answer.endswith(_SOUND):
+        return True
+    words = complaint.decode(errors="replace")
+    if says_out_of_memory(words):
+        raise _wants_memory(where, memory_mb, job.limits)
+    if process.returncode < 0:
         raise _died(where, process.returncode, job.limits)
-
-
-def _answer(answer: bytes, where: str) -> TrialVerdict:
-    try:
-        return msgspec.msgpack.decode(answer, type=TrialVerdict)
-    except msgspec.MsgspecError:
-        # Native code of a provider or of a bundle's library writes where it likes.
-        raise IncompatibleError(
-            f"{where}: cannot be tried here: its code writes to standard output, where the answer was expected"
-        ) from None
+    last = (words.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+    if last.startswith(_SAID):
+        raise _FAMILIES.get(process.returncode, IncompatibleError)(last.removeprefix(_SAID))
+    raise IncompatibleError(f"{where}: cannot be tried here: {last}")
 
 
 def _environment() -> dict[str, str]:
@@ -396,29 +348,22 @@ def _wants_memory(where: str, memory_mb: int, limits: TrialLimits) -> Incompatib
 
 
 def main() -> None:
-    """Do what the process of a trial does: load the model, replay its golden inputs, and answer."""
+    """Do what the process of a trial does: load the model, replay its golden inputs, and say what came of it."""
     job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=TrialJob)
     job.limits.take_up()
-    verdict = _try(job)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(verdict))
-    sys.stdout.buffer.flush()
-
-
-def _try(job: TrialJob) -> TrialVerdict:
     try:
         bundle = Bundle.open(os.fsdecode(job.bundle))
         if bundle.digest != job.digest:
             raise BundleError(f"{bundle.path}: was changed while it was opened")
         bundle.signed = job.signed  # its digest is that of the one whose signature was verified
         Stages.open(bundle.with_primary(job.variant), job.settings)
-    except MemoryError:
-        return TrialVerdict("memory")
-    except EdgeError as error:
-        if is_out_of_memory(error):
-            return TrialVerdict("memory")
-        kind = next(kind for kind, family in _FAMILIES.items() if isinstance(error, family))
-        return TrialVerdict(kind, str(error))
-    return TrialVerdict("sound")
+    except (EdgeError, MemoryError) as error:
+        said = "out of memory" if is_out_of_memory(error) else f"{_SAID}{' '.join(str(error).splitlines())}"
+        sys.stderr.buffer.write(f"\n{said}\n".encode(errors="surrogateescape"))
+        sys.stderr.flush()
+        os._exit(getattr(error, "exit_code", 1))
+    sys.stdout.buffer.write(_SOUND)
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -47,14 +47,10 @@ class ResultEncoder:
     Args:
         identity: who publishes.
         labels: lines of labels.txt, in output order.
-        model: the model whose results these are.
+        model: the model whose results these are; it names no variant.
         background_class: line 0 of the labels is the background, and class_id is the output's index - 1.
         clock_ns: monotonic nanoseconds, the clock of `Frame.captured_ns`.
         wall_clock: tells whether times can be trusted; None claims nothing of it.
-
-    Attributes:
-        identity, wall_clock: as given.
-        model: as given; it names no variant.
     """
 
     def __init__(
@@ -79,7 +75,7 @@ class ResultEncoder:
         """Make an encoder for the results of one bundle.
 
         Raises:
-            BundleError: when its labels changed since it was opened.
+            BundleError: its labels changed since it was opened.
         """
         manifest = bundle.manifest
         model = ModelRef(manifest.name, manifest.version, bundle.digest)
@@ -103,11 +99,9 @@ class ResultEncoder:
         self._answering = msgspec.structs.replace(self.model, variant=variant)
 
     def encode(self, result: Result, seq: int | None = None) -> bytes:
-        """Encode one result as one line of JSON; what is not finite is left out, because JSON cannot say it.
+        """Encode one result as one line of JSON, with its frame's number or another (`seq`).
 
-        Args:
-            result: what was seen.
-            seq: the number that the message bears; the frame's by default.
+        What is not finite is left out, because JSON cannot say it.
         """
         frame = result.frame
         is_set = self.wall_clock is None or self.wall_clock.is_synchronised
@@ -156,7 +150,7 @@ def _rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[N
         class_ids: int64 (N,).
 
     Returns:
-        What is left of both: float64 (M, 5) or (M, 1), and int64 (M,).
+        float64 (M, 5) or (M, 1), and int64 (M,).
     """
     if not len(rows):
         return rows.astype(np.float64), class_ids
@@ -171,11 +165,8 @@ def _rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[N
 class EventEncoder:
     """Encodes the events of one camera as JSON, in whichever thread.
 
-    Args:
-        identity: who publishes.
-        camera: where the events happen, whatever they say themselves.
-        model: the model that answers there; None where no model does.
-        clock: tells whether times can be trusted; None claims nothing of it.
+    They are of this camera, whatever they say themselves, and name the model that answers there, if one does. The clock
+    tells whether times can be trusted; None claims nothing of it.
     """
 
     def __init__(
@@ -191,12 +182,7 @@ class EventEncoder:
         return cls(results.identity, camera, results.model, results.wall_clock)
 
     def encode(self, event: Event, seq: int) -> bytes:
-        """Encode one event as one line of JSON.
-
-        Args:
-            event: what happened.
-            seq: its number among the events of the camera.
-        """
+        """Encode one event, with its number among those of the camera, as one line of JSON."""
         at = event.at.astimezone(timezone.utc)
         box = event.box_xyxy
         return msgspec.json.encode(
@@ -227,12 +213,7 @@ _Summary: TypeAlias = "tuple[int, ...] | int | None"
 
 
 class SeenEncoder:
-    """Encodes what one camera sees at present, where that changed.
-
-    Args:
-        camera: its name.
-        encoder: of its results.
-    """
+    """Encodes what one camera sees at present, where that changed."""
 
     def __init__(self, camera: str, encoder: ResultEncoder) -> None:
         self._camera, self._encoder = camera, encoder
@@ -240,11 +221,7 @@ class SeenEncoder:
         self._is_first = True
 
     def encode_change(self, result: Result) -> bytes | None:
-        """Encode what a result shows, JSON.
-
-        Returns:
-            None where nothing changed, or where the outputs were not finite, because then nothing is known.
-        """
+        """Encode what a result shows; None where nothing changed, or where nothing is known (not finite)."""
         summary = _summarise(result)
         if not result.is_finite or (summary == self._summary and not self._is_first):
             return None

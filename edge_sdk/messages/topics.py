@@ -18,12 +18,7 @@ _RESERVED = frozenset("/+#$")
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """The topics of one device, PREFIX/SITE/DEVICE/...; each method names one of `schema.MESSAGES`.
-
-    Attributes:
-        prefix: one or more levels, `edge/v1` by default.
-        site: one level: where the device stands.
-        device: one level: its name.
+    """The topics of one device, PREFIX/SITE/DEVICE/...; the prefix has one or more levels.
 
     Raises:
         UsageError: a name is empty, too long, or has a character that a topic level may not have.
@@ -65,11 +60,7 @@ class Topics(msgspec.Struct, frozen=True):
         return self.of("response")
 
     def of(self, kind: MessageKind, camera: str = "") -> str:
-        """Return the topic of one kind of message.
-
-        Args:
-            kind: any but `discovery`, whose topic is Home Assistant's.
-            camera: its name, for kinds that each camera has a topic of.
+        """Return the topic of one kind of message, but discovery, and of one camera where each has a topic.
 
         Raises:
             UsageError: the camera's name cannot be part of a topic.
@@ -80,11 +71,7 @@ class Topics(msgspec.Struct, frozen=True):
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse a name that cannot be one level of a topic.
-
-    Args:
-        what: what to call it in the error.
-        name: one level.
+    """Refuse a name that cannot be one level of a topic; `what` is what to call it.
 
     Raises:
         UsageError: it is empty, too long, has spaces around it, or one of `/ + # $`, or control characters.

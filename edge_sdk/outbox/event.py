@@ -20,10 +20,8 @@ _DENIED = "uthori"  # of "Not authorized", as brokers and paho write it
 class QueuedEvent(Message, frozen=True, gc=False):
     """One event that waits in an outbox.
 
-    Attributes:
-        seq: its number among the camera's.
-        id: its place among all events of the outbox, from 1; events are sent in this order.
-        put_s: when it was put, seconds of the outbox's clock.
+    It has a number among the camera's (`seq`) and a place among all events of the outbox, from 1, in whose order they
+    are sent (`id`). `put_s` is when it was put, in seconds of the outbox's clock.
     """
 
     kind: CameraKind = "event"

@@ -28,7 +28,6 @@ from edge_sdk.outbox.store import AgeClock, is_there, since_boot_s
 from edge_sdk.outbox.warnings import OutboxWarnings
 
 if TYPE_CHECKING:
-    from edge_sdk.outbox.recovery import Disk
     from edge_sdk.outbox.writer import Writer
 
 _FAULT_S = 1.0
@@ -46,11 +45,10 @@ class EventOutbox:
         settings: bounds.
         path: the file, which no other process may use; None: events wait in memory only.
         boot_id: id of the running boot.
-        on_trouble: called from any thread with the name of a warning and a line for people, empty once it is over.
         wall_s: seconds since 1970, however wrong.
         now_s: seconds since the machine was started.
         retry: how long to wait before a disk that takes nothing is tried again.
-        after: an outbox that was closed; where it is still busy with this file, its end is waited for.
+        after: an outbox that was closed and may still be busy with this file: its end is waited for.
     """
 
     def __init__(
@@ -59,22 +57,21 @@ class EventOutbox:
         path: Path | None,
         boot_id: str,
         *,
-        on_trouble: Callable[[str, str], None] | None = None,
         wall_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = since_boot_s,
         retry: Backoff | None = None,
         after: EventOutbox | None = None,
     ) -> None:
         self._settings, self._path, self._retry = settings, path, retry
-        self._warnings = OutboxWarnings(on_trouble)
+        self._warnings = OutboxWarnings()
         self._clock = AgeClock(boot_id, now_s)
-        self._before = after if after is not None and after.is_busy_with(path) else None
+        self._before = after if after is not None and after._is_busy_with(path) else None
         has_file = path is not None and (self._before is not None or is_there(path))
         self._queue = OutboxQueue(
             SequenceNumbers(wall_s), self._clock.seconds, settings.max_memory_bytes, is_open=not has_file
         )
         self.limit(None)
-        self._disk: Disk | None = None
+        self._writer: Writer | None = None
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
         self._on_ready: Callable[[], None] = lambda: None
@@ -92,12 +89,7 @@ class EventOutbox:
         )
 
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
-        """Take one event; never waits for a disk or a network.
-
-        Args:
-            topic: where it goes.
-            camera: whose it is.
-            encode: makes its bytes from its number.
+        """Take one event of a camera, whose bytes `encode` makes from its number; never waits for a disk or a network.
 
         Returns:
             Its number among the camera's. Numbers grow over restarts, and no two events that anybody saw bear the same.
@@ -119,10 +111,6 @@ class EventOutbox:
         """
         return self._queue.wait_committed(timeout_s)
 
-    def committed_seq(self, camera: str) -> int | None:
-        """Return the newest number of this camera that a commit of this process has written down; None without one."""
-        return self._queue.newest_committed_seq(camera)
-
     def attach(self, on_ready: Callable[[], None]) -> None:
         """Call a function, from the outbox's thread, when there is something to take."""
         self._on_ready = on_ready
@@ -130,7 +118,10 @@ class EventOutbox:
             on_ready()
 
     def listen(self, on_trouble: Callable[[str, str], None]) -> None:
-        """Tell a function what is wrong, what is so already first; see `on_trouble`."""
+        """Tell a function, from any thread, the name of each warning and a line for people, empty once it is over.
+
+        What is wrong already is told first.
+        """
         self._warnings.listen(on_trouble)
 
     @property
@@ -146,7 +137,7 @@ class EventOutbox:
     @property
     def is_durable(self) -> bool:
         """Whether what is put goes to disk at present; after `close`, whether all that waited is there."""
-        return self._disk is not None and self._disk.takes
+        return self._writer is not None and self._writer.takes
 
     @property
     def waiting(self) -> int:
@@ -158,7 +149,7 @@ class EventOutbox:
         return msgspec.structs.replace(
             self._queue.stats(),
             is_durable=self.is_durable,
-            set_aside=0 if self._disk is None else self._disk.set_aside,
+            set_aside=0 if self._writer is None else self._writer.set_aside,
             limited=self._limiter.limited(),
         )
 
@@ -194,9 +185,8 @@ class EventOutbox:
     def end_connection(self, *, is_orderly: bool) -> None:
         """Make what was taken and not settled the next again: the connection is over.
 
-        Args:
-            is_orderly: the broker took the goodbye. Otherwise what it answered, and said nothing after for two seconds,
-                comes again: a broker that crashed had acknowledged events which it had not written down.
+        Unless the end was orderly (the broker took the goodbye), what it answered and said nothing after for two
+        seconds comes again: a broker that crashed had acknowledged events which it had not written down.
         """
         if is_orderly:
             self._queue.settle(math.inf)
@@ -209,25 +199,19 @@ class EventOutbox:
         self._bell.set()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write down what there is and end; may be called twice.
-
-        Args:
-            timeout_s: seconds; a thread that is stuck in the disk is left behind, and that is said.
-        """
+        """Write down what there is and end; a thread that is stuck in the disk is left behind, and that is said."""
         self._closing.set()
         self._bell.set()
-        self.join(timeout_s)
-        if self.is_busy_with(self._path):
+        self._join(timeout_s)
+        if self._is_busy_with(self._path):
             line = f"{self._path}: this disk did not take the last events within {timeout_s:.1f} s; look after it"
             self._warnings.say("outbox_disk", line)
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the end of its thread, after `close`."""
+    def _join(self, timeout_s: float | None = None) -> None:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def is_busy_with(self, path: Path | None) -> bool:
-        """Return whether its thread may have this file open."""
+    def _is_busy_with(self, path: Path | None) -> bool:
         return path == self._path and self._thread is not None and self._thread.is_alive()
 
     def _start(self) -> None:
@@ -245,7 +229,7 @@ class EventOutbox:
 
     def _run(self) -> None:
         if self._before is not None:
-            self._before.join()
+            self._before._join()
             self._before = None
         while (writer := self._load_writer()) is None:
             if self._closing.wait(_FAULT_S):
@@ -269,16 +253,14 @@ class EventOutbox:
 
     def _load_writer(self) -> Writer | None:
         try:
-            from edge_sdk.outbox.recovery import Disk  # with SQLite: only where there are events
-            from edge_sdk.outbox.writer import Writer
+            from edge_sdk.outbox.writer import Writer  # with SQLite: only where there are events
 
-            self._disk = Disk(self._path, self._settings, self._warnings.say, self._retry)
-            writer = Writer(self._queue, self._disk, self._clock, self._settings, self._warnings)
+            self._writer = Writer(self._queue, self._path, self._clock, self._settings, self._warnings, self._retry)
         except Exception as cause:  # noqa: BLE001 - no descriptor is left to load SQLite with; that may pass
             self._warnings.memory_only(descriptor_shortage() or f"{type(cause).__name__}: {cause}")
             return None
         self._warnings.say("outbox_disk", "")
-        return writer
+        return self._writer
 
     def _turn(self, writer: Writer) -> None:
         self._is_hungry, self._soon_at = False, math.inf
@@ -304,7 +286,7 @@ class EventOutbox:
     def _wait_for_work(self) -> None:
         self._is_idle = True  # before the look: what is put in between rings
         while not (self._queue.has_new or self._is_hungry or self._closing.is_set()):
-            retry_s = math.inf if self._disk is None else self._disk.due_s
+            retry_s = math.inf if self._writer is None else self._writer.retry_s
             wait_s = min(_IDLE_S, self._limiter.wait_s(), retry_s, self._soon_at - time.monotonic())
             if wait_s <= 0:
                 break

@@ -63,40 +63,32 @@ class SequenceNumbers:
     def __init__(self, wall_s: Callable[[], float]) -> None:
         self._wall_s = wall_s
         self._next: dict[str, int] = {}
+        self._given: set[str] = set()  # cameras with numbers of this process
         self._bounds: dict[str, int] = {}  # on disk: no number from here on was given before
-        self._first: dict[str, int] = {}  # of cameras that have put nothing yet
 
     def next(self, camera: str) -> int:
         """Return the number of a camera's next event; it counts as given once `give` is called."""
         number = self._next.get(camera)
-        if number is None:
-            number = self._first.get(camera)
         return self._at_least(0) if number is None else number
 
     def give(self, camera: str, number: int) -> None:
         """Record that an event bears a number; the camera's next one is above it."""
         self._next[camera] = number + 1
+        self._given.add(camera)
 
     def restore(self, bounds: Mapping[str, int], *, is_orderly: bool) -> None:
-        """Take over the bounds that a file knows, in place of all that were known before.
-
-        Args:
-            bounds: by camera.
-            is_orderly: whether the process that wrote them had closed the file, so that they are exact.
-        """
+        """Take over the bounds that a file knows, which are exact where it was closed in an orderly way."""
         self._bounds = dict(bounds)
         for camera, bound in bounds.items():
-            first = bound if is_orderly else self._at_least(bound)
-            self._first[camera] = max(first, self._first.get(camera, 0))
-            if camera in self._next:
-                self._next[camera] = max(self._next[camera], bound)
+            first = bound if is_orderly or camera in self._given else self._at_least(bound)
+            self._next[camera] = max(first, self._next.get(camera, 0))
 
     def due(self) -> dict[str, int]:
         """Return the bounds that the disk must know with the next commit, by camera."""
         return {
-            camera: number + _NUMBERS_AHEAD
-            for camera, number in self._next.items()
-            if number + _NUMBERS_AHEAD // 2 > self._bounds.get(camera, 0)
+            camera: self._next[camera] + _NUMBERS_AHEAD
+            for camera in self._given
+            if self._next[camera] + _NUMBERS_AHEAD // 2 > self._bounds.get(camera, 0)
         }
 
     def save(self, bounds: Mapping[str, int]) -> None:
@@ -105,17 +97,10 @@ class SequenceNumbers:
 
     def final(self) -> dict[str, int]:
         """Return the exact next numbers, for an orderly end."""
-        return {**self._first, **self._next}
+        return dict(self._next)
 
     def _at_least(self, bound: int) -> int:
         return max(bound, int(self._wall_s() * 1_000_000))
-
-
-class Rejected(NamedTuple):
-    """One event that the broker does not take, on its way to the quarantine, and the broker's reason."""
-
-    event: QueuedEvent
-    reason: str
 
 
 class InMemory(NamedTuple):
@@ -135,16 +120,13 @@ class InMemory(NamedTuple):
 
 
 class _Entry:
-    """One event in memory, from the put or the read until it and all events before it have been confirmed.
-
-    Attributes:
-        doubts: how many of its acknowledgements were doubted, because the connection ended soon after them.
-    """
+    """One event in memory, from the put or the read until it and all events before it have been confirmed."""
 
     __slots__ = ("doubts", "event", "state")
 
     def __init__(self, event: QueuedEvent, state: Literal["ready", "in_flight", "answered", "through"]) -> None:
-        self.event, self.state, self.doubts = event, state, 0
+        self.event, self.state = event, state
+        self.doubts = 0  # of its acknowledgements, because the connection ended soon after them
 
 
 _THROUGH = _Entry(QueuedEvent("", b""), "through")  # one for all: nobody asks for their events any more
@@ -157,7 +139,7 @@ class OutboxQueue:
         numbers: of the cameras' events.
         age_s: the time of the outbox.
         max_bytes: payloads that may wait for the writer; of more the oldest events are lost.
-        is_open: whether numbers may be given; otherwise events wait for `number_early`, until the file says which were.
+        is_open: whether numbers may be given; otherwise events wait for `number_early`.
         clock_s: monotonic seconds.
     """
 
@@ -181,11 +163,10 @@ class OutboxQueue:
         self._ready: list[int] = []  # ids, growing
         self._ready_bytes = 0
         self._answered: deque[tuple[float, int]] = deque()  # when, and ids
-        self._rejected: deque[Rejected] = deque(maxlen=_MAX_REJECTED)
+        self._rejected: deque[tuple[QueuedEvent, str]] = deque(maxlen=_MAX_REJECTED)  # and the broker's reasons
         self._offer_at: dict[str, float] = {}  # topics that were denied: from when on their events may be offered again
         self._offered_topics: set[str] = set()
         self._last_id = self._put_id = self._fed = self._safe_to = 0
-        self._newest_seq: dict[str, int] = {}
         self._put = self._restored = self._delivered = 0
         self._lost: Counter[str] = Counter()
         self._unsafe_losses = 0
@@ -214,10 +195,6 @@ class OutboxQueue:
         """Take one event that was held for its rate; `number_early` tells what its encoding raises."""
         with self._lock:
             self._add_early(topic, camera, encode)
-
-    def newest_committed_seq(self, camera: str) -> int | None:
-        """Return the newest number of a camera that a commit has written down; None without one."""
-        return self._newest_seq.get(camera)
 
     def wait_committed(self, timeout_s: float) -> bool:
         """Wait until all that was put before is safe; return False where that takes longer, or some of it was lost.
@@ -305,7 +282,7 @@ class OutboxQueue:
                 return
             self._entries[event.id] = _THROUGH
             self._lost["quarantine"] += 1
-            self._rejected.append(Rejected(event, reason))
+            self._rejected.append((event, reason))
             if is_denial(reason):
                 self._offer_at.setdefault(event.topic, 0.0)
             if event.id > self._safe_to:
@@ -329,9 +306,7 @@ class OutboxQueue:
         """Number the events that waited for this, and let all later ones be numbered at once.
 
         To be called once it is known which numbers were given, or that this never will be; and then again and again.
-
-        Args:
-            on_encoded: called for each event with what its encoding raised, or None.
+        For each event `on_encoded` is called with what its encoding raised, or None.
         """
         while True:
             with self._lock:
@@ -387,13 +362,7 @@ class OutboxQueue:
         return _MAX_READY - len(self._ready), _MAX_READY_BYTES - self._ready_bytes
 
     def feed(self, events: Sequence[QueuedEvent], to: int, *, has_more: bool) -> None:
-        """Give events to the publisher's thread.
-
-        Args:
-            events: by growing ids, all after `fed`.
-            to: the new `fed`.
-            has_more: whether there are others after them.
-        """
+        """Give events, by growing ids and all after `fed`, to the publisher's thread; `to` is the new `fed`."""
         with self._lock:
             for event in events:
                 entry = self._entries[event.id] = _Entry(event, "ready")
@@ -401,14 +370,10 @@ class OutboxQueue:
             self._fed, self._has_more = to, has_more
 
     def done_to(self, *, is_quarantined: bool = False) -> int:
-        """Return an id up to which all events are through.
-
-        Args:
-            is_quarantined: and, as far as they were rejected, in the file's quarantine.
-        """
+        """Return an id up to which all events are through, and where asked those rejected are in the quarantine."""
         with self._lock:
             done_to = self._done_to()
-            return min([done_to, *(one.event.id - 1 for one in self._rejected)]) if is_quarantined else done_to
+            return min([done_to, *(event.id - 1 for event, _ in self._rejected)]) if is_quarantined else done_to
 
     def forget(self, done_to: int) -> None:
         """Forget the entries up to an id: all of them are through, and the writer asks for them no more."""
@@ -416,18 +381,16 @@ class OutboxQueue:
             while self._entries and (first := next(iter(self._entries))) <= done_to:
                 del self._entries[first]
 
-    def rejected(self) -> list[Rejected]:
+    def rejected(self) -> list[tuple[QueuedEvent, str]]:
         """Return the events that wait for the quarantine."""
         with self._lock:
             return list(self._rejected)
 
-    def quarantined(self, rejected: Sequence[Rejected]) -> None:
-        """Record that these are in the file's quarantine."""
-        done = {one.event.id for one in rejected}
+    def quarantined(self, rejected: Sequence[tuple[QueuedEvent, str]]) -> None:
+        """Record that these, which `rejected` has returned, are in the file's quarantine."""
+        done = {event.id for event, _ in rejected}
         with self._lock:
-            kept = [one for one in self._rejected if one.event.id not in done]
-            self._rejected.clear()
-            self._rejected.extend(kept)
+            self._rejected = deque((one for one in self._rejected if one[0].id not in done), _MAX_REJECTED)
 
     def take_offered_topics(self) -> set[str]:
         """Return the topics whose denied events are to be offered again, each of them once."""
@@ -437,15 +400,15 @@ class OutboxQueue:
 
     @contextmanager
     def paused(self) -> Iterator[int]:
-        """Let nothing be taken meanwhile, so that events may be deleted; they must be told by `lose`.
+        """Let nothing be taken meanwhile, so that events may be deleted, which is told by `lose`.
 
-        Returns:
+        Yields:
             An id; no event up to it may be deleted: it may be in flight, or is to be quarantined.
         """
         with self._lock:
             self._is_paused = True
             busy = [number for number, entry in self._entries.items() if entry.state in ("in_flight", "answered")]
-            busy_to = max([*busy, *(one.event.id for one in self._rejected)], default=0)
+            busy_to = max([*busy, *(event.id for event, _ in self._rejected)], default=0)
         try:
             yield busy_to
         finally:
@@ -463,12 +426,9 @@ class OutboxQueue:
             return InMemory(held, through, done_to, self._waiting() - len(self._new) - len(self._early))
 
     def lose(self, why: str, ids: Collection[int], *, is_safe: bool = True) -> None:
-        """Count events as lost, unless they are delivered or lost already, and send none of them.
+        """Count events as lost by a name of `Losses`, unless they are delivered or lost already, and send none of them.
 
-        Args:
-            why: name of the count; see `Losses`.
-            ids: of the events.
-            is_safe: whether a commit has written them down; otherwise who waits for that is told.
+        Who waits for a commit is told of those that none has written down (`is_safe` is false).
         """
         with self._lock:
             for number in ids:
@@ -494,10 +454,7 @@ class OutboxQueue:
             self._restored += count
 
     def make_room(self, last_id: int) -> int:
-        """Make room for the ids of events that come from the disk, behind those that were given so far.
-
-        Args:
-            last_id: the largest one there.
+        """Make room for the ids up to `last_id` of events on disk, behind those that were given so far.
 
         Returns:
             What must be added to their ids; 0, or no less than the largest one.
@@ -513,12 +470,10 @@ class OutboxQueue:
         with self._lock:
             yield self._numbers
 
-    def committed(self, events: Sequence[QueuedEvent], bounds: Mapping[str, int], safe_to: int) -> None:
-        """Record what a commit has written down, and up to which id all events are on disk, through, or lost."""
+    def committed(self, bounds: Mapping[str, int], safe_to: int) -> None:
+        """Record the bounds that a commit has written down, and up to which id all events are on disk or through."""
         with self._lock:
             self._numbers.save(bounds)
-            for event in events:  # an older number comes behind a newer one where it is offered again
-                self._newest_seq[event.camera] = max(event.seq, self._newest_seq.get(event.camera, event.seq))
             if safe_to > self._safe_to:
                 self._safe_to = safe_to
                 self._has_progress.notify_all()

@@ -1,6 +1,5 @@
 """Opens the file of an outbox whatever became of it.
 
-`Disk` is the file while the disk takes it, does not, and does again: it says what is wrong, and when to try again.
 `open_store` tells a disk that takes nothing, which may pass, from a file that is damaged, which does not, and salvages
 the latter:
 
@@ -14,19 +13,19 @@ the latter:
    and its log, or what SQLite has made of both; nothing was deleted or renamed.
 4. The damaged file becomes `.damaged-N`, `.salvaged` the file, and the oldest damaged one goes. Whoever is interrupted
    goes on with this step.
+
+`put_back` does the last two steps with a copy of a file that was removed or replaced while it was open.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sqlite3
 import struct
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import descriptor_shortage
-from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import (
@@ -47,7 +45,6 @@ from edge_sdk.outbox.store import (
     STATE_PAGE,
     TABLES,
     VERSION,
-    AstrayError,
     CommitRecord,
     EventStore,
     State,
@@ -73,42 +70,27 @@ _MORE_BYTES = PAGE_BYTES - 4  # of a page with more of a record
 _INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # of the values 0 to 9 of a serial type; 7 is a float
 _COLUMNS, _STATE_COLUMNS = 7, 2  # of events, and of quarantine; of the state
 _NO_PLACES: Mapping[int, int] = {}
-_AT_ONCE = 200  # events that are carried over in one commit
-_AT_ONCE_BYTES = 100_000
 
 
 class DiskTroubleError(Exception):
-    """The disk takes nothing at present; one line says why, and what to do.
-
-    Args:
-        line: the line.
-        damage: what is known to be wrong with the file besides; empty where nothing is.
-    """
-
-    def __init__(self, line: str, damage: str = "") -> None:
-        super().__init__(line)
-        self.damage = damage
+    """The disk takes nothing at present; one line says why, and what to do."""
 
 
 def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventStore:
     """Open the file, or where it is damaged a new one with all that can be read of it; its state tells so.
 
-    Args:
-        path: the file.
-        settings: its bound, and whether what is above its folder may be made.
-        damage: what is known to be wrong with it; empty where that is to be found out.
+    What is known to be wrong with it (`damage`) need not be found out.
 
     Raises:
         DiskTroubleError: neither is possible now; it may be later.
     """
-    if want := settings.place_error():
-        raise DiskTroubleError(want, damage)
     max_bytes = int(settings.max_mb * 1e6)
-    try:
-        path.parent.mkdir(mode=0o700, parents=settings.folder is None, exist_ok=True)
+    with _said(path):
+        _make_folder(path, settings)
         record = CommitRecord(path)
         try:
-            _put_in_place(path)
+            if _put_in_place(path):
+                damage = ""  # of the file before
             _beside(path, _TMP).unlink(missing_ok=True)  # of a salvage that was interrupted
             damage = damage or _damage_of_log(path, record)
             if not damage:
@@ -119,16 +101,46 @@ def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventS
                         raise trouble from cause
                     damage = str(cause)
             _salvage(path, record, damage)
-            damage = ""
             _put_in_place(path)
             return EventStore(path, max_bytes, record)
         except BaseException:
             record.close()
             raise
+
+
+def put_back(store: EventStore, path: Path, settings: OutboxSettings) -> str:
+    """Put a copy of an open file to its path, where it is no longer; it is to be opened anew.
+
+    Returns:
+        The name under which the file that was there instead is kept; empty where there was none.
+
+    Raises:
+        DiskTroubleError: that is not possible now; it may be later.
+    """
+    with _said(path):
+        _make_folder(path, settings)
+        with _new_file(path) as tmp:
+            store.copy_to(tmp)
+        aside = _next_aside(path).name if path.exists() else ""
+        _put_in_place(path)
+        return aside
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Raise what keeps the disk from being used as one line for people."""
+    try:
+        yield
     except OSError as cause:
-        raise DiskTroubleError(_advised(path, cause.strerror or str(cause)), damage) from cause
+        raise DiskTroubleError(_advised(path, cause.strerror or str(cause))) from cause
     except sqlite3.Error as cause:
-        raise DiskTroubleError(_advised(path, str(cause)), damage) from cause
+        raise DiskTroubleError(_advised(path, str(cause))) from cause
+
+
+def _make_folder(path: Path, settings: OutboxSettings) -> None:
+    if want := settings.place_error():
+        raise DiskTroubleError(want)
+    path.parent.mkdir(mode=0o700, parents=settings.folder is None, exist_ok=True)
 
 
 def disk_trouble(error: sqlite3.Error, path: Path) -> DiskTroubleError | None:
@@ -198,18 +210,23 @@ def _newest(states: Sequence[State | None], record: CommitRecord) -> State | Non
 
 
 def _salvage(path: Path, record: CommitRecord, complaint: str) -> None:
-    """Write what can be read of a damaged file into a new one beside it, all of it or nothing.
+    """Write what can be read of a damaged file into a new one beside it, all of it or nothing."""
+    with (
+        _new_file(path) as tmp,
+        closing(_Pages(path)) as pages,
+        closing(sqlite3.connect(tmp, isolation_level=None)) as sql,
+    ):
+        has_aside = path.exists() or _beside(path, _LOG).exists()
+        _fill(sql, pages, record, complaint, _next_aside(path).name if has_aside else "")
 
-    Raises:
-        sqlite3.Error: the new one cannot be written.
-        OSError: the same, or the damaged one cannot be read now.
-    """
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """Have a file filled that is to take the place of another; `_put_in_place` finishes that."""
     tmp = _beside(path, _TMP)
-    os.close(os.open(tmp, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(tmp, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     try:
-        with closing(_Pages(path)) as pages, closing(sqlite3.connect(tmp, isolation_level=None)) as sql:
-            has_aside = path.exists() or _beside(path, _LOG).exists()
-            _fill(sql, pages, record, complaint, _next_aside(path).name if has_aside else "")
+        yield tmp
         _sync(tmp)
         tmp.replace(_beside(path, SALVAGED))
         _sync(path.parent)
@@ -259,11 +276,11 @@ def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complain
     sql.execute("COMMIT")
 
 
-def _put_in_place(path: Path) -> None:
-    """Finish a salvage: put the damaged file aside and the new one in its place; may be done again at any point."""
+def _put_in_place(path: Path) -> bool:
+    """Put a file aside and the new one in its place, where there is one; may be done again at any point."""
     salvaged = _beside(path, SALVAGED)
     if not salvaged.exists():
-        return
+        return False
     aside = _next_aside(path)
     for ending in (_LOG, "-journal", ""):  # the file at last: until then the number is free
         name = _beside(path, ending)
@@ -274,6 +291,7 @@ def _put_in_place(path: Path) -> None:
     for old in sorted(_asides(path), key=_number_of)[:-_KEPT_ASIDE]:
         for name in (old, _beside(old, _LOG)):
             name.unlink(missing_ok=True)
+    return True
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -303,15 +321,9 @@ def _number_of(aside: Path) -> int:
 
 
 class _Pages:
-    """Every version of every page of a file and its log, whatever became of them.
+    """Every version of every page of a file and its log, of which either may be missing, whatever became of them.
 
     A place is the index of a page in the file, or -1 minus the index of a frame in the log.
-
-    Args:
-        path: the file, which nobody writes to meanwhile; it or its log may be missing.
-
-    Attributes:
-        has_file: whether there is a file that is not empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -337,11 +349,7 @@ class _Pages:
         return place + 1 if place >= 0 else int.from_bytes(self._log[start : start + 4], "big")
 
     def frames_committed(self) -> tuple[int, int]:
-        """Count the frames up to the last one that ends a commit.
-
-        Returns:
-            The count of those before the first damaged one, which is what SQLite finds; the count of all.
-        """
+        """Count the frames up to the last that ends a commit: before the first damaged one, as SQLite does, and all."""
         if not self._frames:
             return 0, 0
         log = np.frombuffer(self._log, np.uint8, _frame_at(self._frames))
@@ -463,169 +471,3 @@ def _values(record: bytes) -> list[Any]:
         else:
             values.append({0: None, 8: 0, 9: 1}.get(kind, int.from_bytes(data, "big", signed=True)))
     return values
-
-
-_FIRST_RETRY_S = 2.0
-_LONGEST_RETRY_S = 30.0
-
-
-class Disk:
-    """The file of an outbox while the disk takes it, does not, and does again. Used by one thread.
-
-    It is opened when it is needed, and begun anew where it is damaged.
-
-    Args:
-        path: the file; None: no disk is wanted.
-        settings: bounds of the outbox.
-        on_trouble: called with the name of a warning and a line, which is empty once the warning is over.
-        retry: how long to wait before the next attempt.
-
-    Attributes:
-        store: the open file, though it may take nothing at present; None while it cannot even be opened. At an orderly
-            end it stays, closed.
-        astray: an open file that is no longer at the path: its events are still to go into the one that is there now.
-        set_aside: how many damaged files were put aside.
-    """
-
-    def __init__(
-        self,
-        path: Path | None,
-        settings: OutboxSettings,
-        on_trouble: Callable[[str, str], None],
-        retry: Backoff | None = None,
-    ) -> None:
-        self.path, self._settings, self._on_trouble = path, settings, on_trouble
-        self.store: EventStore | None = None
-        self.astray: EventStore | None = None
-        self.set_aside = 0
-        self._retry = retry or Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
-        self._retry_at: float | None = None
-        self._damage = ""
-
-    @property
-    def takes(self) -> bool:
-        """Whether the file is open and took what it was given last."""
-        return self.store is not None and self._retry_at is None
-
-    @property
-    def due_s(self) -> float:
-        """Seconds until the disk is to be tried again; infinity while nothing is wrong."""
-        return math.inf if self._retry_at is None else max(0.0, self._retry_at - time.monotonic())
-
-    @property
-    def may_try(self) -> bool:
-        """Whether it is worth giving the disk something now."""
-        return self.path is not None and (self._retry_at is None or time.monotonic() >= self._retry_at)
-
-    def open(self) -> EventStore | None:
-        """Open the file, or a new one in place of a damaged one; None where neither is possible now."""
-        if self.path is None:
-            return None
-        if self.astray is not None and not self.astray.is_astray:  # moved back: it would be locked
-            self.astray.close()
-            self.astray = None
-        try:
-            self.store = open_store(self.path, self._settings, self._damage)
-        except DiskTroubleError as trouble:
-            self._damage = trouble.damage
-            self._be_down(trouble)
-            return None
-        self._damage = ""
-        return self.store
-
-    def hasten(self) -> None:
-        """Let the next attempt be made at once."""
-        if self._retry_at is not None:
-            self._retry_at = time.monotonic()
-
-    def tell_salvage(self, state: State) -> None:
-        """Say what came of a damaged file, in whose place the one that is open now is."""
-        self.set_aside += 1
-        kept = f"{state.salvaged} events were read from it" if state.salvaged else "no event could be read from it"
-        aside = f" and is put aside as {state.aside}" if state.aside else ""
-        self._on_trouble("outbox_damaged", f"{self.path} was damaged ({state.complaint}){aside}; {kept}")
-
-    def worked(self) -> None:
-        """Record that the file took what it was given."""
-        if self._retry_at is not None:
-            self._retry_at = None
-            self._on_trouble("outbox_disk", "")
-        self._retry.reset()
-
-    def failed(self, cause: sqlite3.Error) -> bool:
-        """Record that the file did not take what it was given; the disk is tried again with back-off.
-
-        Returns:
-            Whether the file itself is damaged or astray: opened again, a new one is begun in its place.
-        """
-        assert self.path is not None
-        if isinstance(cause, AstrayError):
-            self.astray, self.store = self.store, None
-            return True
-        trouble = disk_trouble(cause, self.path)
-        if trouble is not None:
-            self._be_down(trouble)
-        else:
-            self._damage = str(cause)
-        # After an error of the device itself SQLite does not know what it has written.
-        if trouble is None or "I/O" in str(cause):
-            self.close()
-        return trouble is None
-
-    def carry_over(self, store: EventStore, after: int) -> list[QueuedEvent]:
-        """Copy what an astray file has into the one that is open now: its events, and how far numbers were given.
-
-        Args:
-            store: the file that is open now; may have some of these events. Of more than it may hold the oldest are
-                left out.
-            after: all events up to this id are through.
-
-        Returns:
-            The events that were denied in the astray file.
-
-        Raises:
-            sqlite3.Error: the file that is written to takes nothing.
-        """
-        astray, denied = self.astray, list[QueuedEvent]()
-        if astray is None:
-            return denied
-        there, copied = store.ids_to(astray.last_id), 0
-        mark = store.state.mark or astray.state.mark
-        assert mark is not None  # both are owned
-        if astray.state.file == store.state.file:  # an earlier copy, which has what is through since
-            store.drop(there - astray.ids_to(astray.last_id))
-        store.earlier_to = max(store.earlier_to, astray.earlier_to)
-        known = store.state.bounds
-        bounds = {name: max(bound, known.get(name, 0)) for name, bound in astray.state.bounds.items()}
-        store.commit((), bounds, 0, mark)
-        while after < astray.last_id:
-            try:
-                events, to, _ = astray.read_after(after, _AT_ONCE, _AT_ONCE_BYTES)
-            except sqlite3.Error:  # on a disk that is gone
-                break
-            if to == after:
-                break
-            new = [event for event in events if event.id not in there]
-            store.commit(new, {}, 0, mark)
-            for _ in store.shed(0):
-                pass
-            copied, after = copied + len(new), to
-        with contextlib.suppress(sqlite3.Error):  # likewise
-            denied = astray.denied(None)
-        astray.close()  # takes away what is the log at its path, which is another file's by now
-        self.astray = None
-        with contextlib.suppress(sqlite3.Error):
-            store.check_place()
-        line = f"{self.path} was removed or replaced while it was used; {copied} events were carried over"
-        self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
-        return denied
-
-    def close(self) -> None:
-        """Close the file, without an orderly end."""
-        if self.store is not None:
-            self.store.close()
-            self.store = None
-
-    def _be_down(self, trouble: DiskTroubleError) -> None:
-        self._retry_at = time.monotonic() + self._retry.next_s()
-        self._on_trouble("outbox_disk", f"events wait in memory only: {trouble}")

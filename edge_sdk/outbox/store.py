@@ -47,7 +47,6 @@ def _id_of(path: Path) -> tuple[int, int]:
 
 
 def _is_at(path: Path, file_id: tuple[int, int]) -> bool:
-    """Return whether a file is still at its path; somebody may remove or replace it while it is open."""
     try:
         return _id_of(path) == file_id
     except OSError as cause:
@@ -55,13 +54,7 @@ def _is_at(path: Path, file_id: tuple[int, int]) -> bool:
 
 
 class AgeMark(msgspec.Struct, frozen=True):
-    """One moment of the outbox's clock, as the file keeps it.
-
-    Attributes:
-        boot_id: the boot in which it was.
-        since_boot_s: seconds since that boot.
-        age_s: the outbox's time, seconds.
-    """
+    """One moment of the outbox's clock, as the file keeps it: the boot, the seconds since it, and the outbox's time."""
 
     boot_id: str
     since_boot_s: float
@@ -74,12 +67,7 @@ def since_boot_s() -> float:
 
 
 class AgeClock:
-    """The time of one outbox, by which the age of its events is told.
-
-    Args:
-        boot_id: id of the running boot.
-        now_s: seconds since it began.
-    """
+    """The time of one outbox, by which the age of its events is told; `now_s` are the seconds since this boot began."""
 
     def __init__(self, boot_id: str, now_s: Callable[[], float] = since_boot_s) -> None:
         self._boot_id, self._now_s = boot_id, now_s
@@ -178,7 +166,7 @@ class State(msgspec.Struct, kw_only=True):
 
 
 def unsealed(sealed: object) -> State | None:
-    """Return the state that `State.sealed` made these bytes of; None where they are damaged. Other bytes may follow."""
+    """Return the state that `State.sealed` made these bytes of; others may follow. None where it is damaged."""
     if not isinstance(sealed, bytes):
         return None
     content = sealed[_HEAD_BYTES : _HEAD_BYTES + int.from_bytes(sealed[:4], "big")]
@@ -195,9 +183,6 @@ class CommitRecord:
 
     It is written after each commit, before anybody is told of it, and never synced: after a power cut it may be older
     than the file, and then says nothing; it never tells of a commit that had not returned.
-
-    Args:
-        path: the file of events.
 
     Raises:
         sqlite3.OperationalError: somebody else has it open.
@@ -224,14 +209,6 @@ class CommitRecord:
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._descriptor, sealed, 0)
-
-    def remove(self) -> None:
-        """Give up the lock, and remove the file where it is still at its path."""
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
-                    self._path.unlink()
-        self.close()
 
     def close(self) -> None:
         """Give up the lock; what is written later is ignored."""
@@ -270,10 +247,6 @@ _CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what
 _QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
 _AT_ONCE = 500  # rows that are changed by one statement
 _MAX_GONE = 500  # entries of a state, which is written with each commit
-
-
-class AstrayError(sqlite3.Error):
-    """A file that is open is no longer at its path: it was removed, moved, or another disk was mounted there."""
 
 
 def row_of(event: QueuedEvent, epoch: int) -> tuple[object, ...]:
@@ -344,30 +317,14 @@ class EventStore:
             self._sql.close()
             raise
 
-    def check_place(self) -> None:
-        """Check that the file is still at its path; begin a new log where that was removed.
-
-        Raises:
-            AstrayError: it is not; what it has can still be read. Its log and its record are out of the way of another
-                file there.
-            sqlite3.Error: the disk takes nothing.
-        """
-        if self.is_astray:
-            if _is_at(self._log, self._log_id):  # SQLite would write it into another file at this path
-                with contextlib.suppress(OSError):
-                    self._log.unlink()
-            self._record.remove()
-            raise AstrayError(f"{self._path} was removed or replaced")
-        if not _is_at(self._log, self._log_id):
-            self._sql.execute("PRAGMA journal_mode = DELETE")  # what it has goes into the file ...
-            self._begin_log()  # ... and what comes into a new one
-        if len(self.state.gone) > _MAX_GONE:
-            self.shift(0, 0, 0, 0.0)
-
     @property
-    def is_astray(self) -> bool:
-        """Whether something else, or nothing, is at its path."""
-        return not _is_at(self._path, self._file_id)
+    def is_in_place(self) -> bool:
+        """Whether the file and its log are still at their paths; somebody may remove or replace them."""
+        return _is_at(self._path, self._file_id) and _is_at(self._log, self._log_id)
+
+    def copy_to(self, path: Path) -> None:
+        """Write all that it has, in the log too and wherever the two are now, into another file, which is empty."""
+        self._sql.execute("VACUUM INTO ?", (str(path),))
 
     @property
     def last_id(self) -> int:
@@ -382,12 +339,13 @@ class EventStore:
 
         Args:
             events: events that are not in the file, by growing ids.
-            bounds: bounds of the cameras' numbers.
+            bounds: of the cameras' numbers.
             done_to: the broker has all events up to this id, or never gets them.
             mark: the time.
         """
         new = [event for event in events if event.id > done_to]
-        if new and new[0].id <= self.last_id and self.state.gone:  # what was gone may be written again
+        # What was gone may be written again; and the state, which is written with each commit, must stay small.
+        if (new and new[0].id <= self.last_id and self.state.gone) or len(self.state.gone) > _MAX_GONE:
             self.shift(0, 0, 0, 0.0)
         with self._committing() as state:
             gone = self._delete(state, "id <= ?", (done_to,))
@@ -401,11 +359,7 @@ class EventStore:
         self._counts.update(event.camera for event in new)
 
     def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[QueuedEvent], int, int]:
-        """Read the next events.
-
-        Returns:
-            The events, by growing ids; the last id that was looked at; how many were damaged, and are left out.
-        """
+        """Read the next events; return them, the last id that was looked at, and how many are damaged and left out."""
         found: list[QueuedEvent] = []
         damaged = 0
         for row in self._sql.execute(f"{_READ} WHERE id > ? ORDER BY id LIMIT ?", (last_id, most)):
@@ -422,16 +376,9 @@ class EventStore:
         return found, last_id, damaged
 
     def shift(self, after: int, to: int, by: int, put_s_by: float) -> None:
-        """Move events behind those that came in the meantime, and begin a new epoch of the ids.
+        """Move events with ids from `after` (exclusive) to `to` behind all others, and begin a new epoch of the ids.
 
-        Args:
-            after: the events behind this id ...
-            to: ... and up to this one are moved.
-            by: added to their ids; no smaller than the largest of all.
-            put_s_by: added to their times.
-
-        Raises:
-            sqlite3.Error: the disk does not take it, or a row is damaged.
+        What is added to their ids (`by`) is no smaller than the largest of all, what is added to their times any.
         """
         seen, last_id = 0, self.state.last_id
         with self._committing() as state:
@@ -458,10 +405,6 @@ class EventStore:
             state.missing = state.salvaged = 0
             state.complaint = state.aside = ""
 
-    def ids_to(self, last_id: int) -> set[int]:
-        """Return the ids of the events up to one."""
-        return {row[0] for row in self._sql.execute("SELECT id FROM event WHERE id <= ?", (last_id,))}
-
     def ids_among(self, numbers: Iterable[int]) -> set[int]:
         """Return those of these ids that the file has."""
         return {n for n in numbers if self._sql.execute("SELECT 1 FROM event WHERE id = ?", (n,)).fetchone()}
@@ -469,14 +412,6 @@ class EventStore:
     def count_to(self, last_id: int) -> int:
         """Return how many events the file has up to an id."""
         return self._number("SELECT count(*) FROM event WHERE id <= ?", last_id)
-
-    def drop(self, numbers: Collection[int]) -> None:
-        """Delete events by their ids."""
-        with self._committing() as state:
-            for number in numbers:
-                gone = self._delete(state, "id = ?", (number,))
-                state.leave_out("", number - 1, number)
-                self._counts.subtract(gone.values())
 
     def drop_older(self, put_s: float, after: int) -> list[int]:
         """Delete the oldest events after an id, as far as they were put before a time; return their ids."""
@@ -493,11 +428,7 @@ class EventStore:
         return self._used_pages() > self._max_pages * _FULL_SHARE
 
     def shed(self, after: int) -> Iterator[list[int]]:
-        """Delete the oldest events after an id, of the camera that has most, until the next commit has room.
-
-        Yields:
-            The ids that one step has deleted.
-        """
+        """Delete the oldest events after an id, of the camera that has most, until there is room; yield their ids."""
         if not self.is_full:
             return
         while self._used_pages() > self._max_pages * _CALM_SHARE and self.state.count:
@@ -531,10 +462,9 @@ class EventStore:
         self._counts.subtract(gone.values())
 
     def denied(self, topics: Collection[str] | None) -> list[QueuedEvent]:
-        """Return the events in quarantine that a broker's ACL denied; their ids are those of their rows there.
+        """Return the events in quarantine that a broker's ACL denied, of some topics or all (None).
 
-        Args:
-            topics: only events of these; None: of all.
+        Their ids are those of their rows there.
         """
         rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason, crc FROM quarantine ORDER BY id")
         return [
@@ -562,7 +492,7 @@ class EventStore:
         run = self._sql.execute
         run("PRAGMA locking_mode = EXCLUSIVE")  # no second process, and no shared memory that a crash leaves behind
         run(f"PRAGMA page_size = {PAGE_BYTES}")
-        self._begin_log()
+        run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = FULL")
         run(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         run(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
@@ -577,6 +507,7 @@ class EventStore:
             for statement in TABLES.split(";"):
                 run(statement)
             run(f"PRAGMA user_version = {VERSION}")
+        self._file_id, self._log_id = _id_of(self._path), _id_of(self._log)
 
     def _look_through(self) -> State:
         """Count the events, compare that with the state of the last commit, and return that state."""
@@ -599,12 +530,6 @@ class EventStore:
     def _bound(self) -> int:
         """Let the file grow no further than to its bound, or than it is; return that many pages."""
         return self._number(f"PRAGMA max_page_count = {self._max_pages}")
-
-    def _begin_log(self) -> None:
-        self._sql.execute("PRAGMA journal_mode = WAL")
-        with self._transaction():
-            pass  # not before it is the log there
-        self._file_id, self._log_id = _id_of(self._path), _id_of(self._log)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -631,7 +556,7 @@ class EventStore:
         self._record.write(sealed)
 
     def _drop(self, camera: str, after: int, condition: str, values: tuple[object, ...]) -> list[int]:
-        """Delete the events that a condition finds, which are all of a camera, or of all, from behind an id on."""
+        """Delete the events that a condition finds: all of a camera, or of all, from behind an id on."""
         with self._committing() as state:
             gone = self._delete(state, condition, values)
             if gone:

@@ -37,17 +37,13 @@ class OutboxWarnings:
     """The warnings of one outbox, by name; may be given from any thread.
 
     Args:
-        listener: called with the name of a warning and a line for people, which is empty once the warning is over.
         clock_s: monotonic seconds.
     """
 
-    def __init__(
-        self, listener: Callable[[str, str], None] | None = None, clock_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._listeners = [] if listener is None else [listener]
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
+        self._listeners: list[Callable[[str, str], None]] = []
         self._lines: dict[str, str] = {}
-        self._failure = ""  # of a listener
         self._rejected_topic: str | None = None
         self._rejected_at = 0.0
         self._not_before: dict[str, float] = {}
@@ -55,21 +51,20 @@ class OutboxWarnings:
         self._lost = Losses()
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
-        """Have another listener told, first of the warnings that there are already."""
+        """Have a function told the name of each warning and a line for people, those that there are already first.
+
+        The line is empty once the warning is over.
+        """
         self._listeners.append(listener)
         for name, line in list(self._lines.items()):
             listener(name, line)
 
     def say(self, name: str, line: str) -> None:
         """Give a warning, or take it back with an empty line; the same line is said once."""
-        if self._lines.get(name, "") == line:
-            return
-        self._lines[name] = line
-        failure = next(filter(None, [_tell(listener, name, line) for listener in self._listeners]), "")
-        if failure != self._failure:  # the other listeners say it, and that it is over
-            self._failure = failure
+        if self._lines.get(name, "") != line:
+            self._lines[name] = line
             for listener in self._listeners:
-                _tell(listener, "callback/on_trouble", failure)
+                listener(name, line)
 
     def memory_only(self, why: str) -> None:
         """Say that nothing goes to disk at present."""
@@ -125,12 +120,3 @@ class OutboxWarnings:
         self._pauses[name] = min(max(_EVERY_S, 2 * pause_s), _SELDOM_S) if goes_on else _EVERY_S
         self._not_before[name] = now + self._pauses[name]
         return True
-
-
-def _tell(listener: Callable[[str, str], None], name: str, line: str) -> str:
-    """Tell a listener, which must not be able to end what keeps events; return what it raised, in words."""
-    try:
-        listener(name, line)
-    except Exception as cause:  # noqa: BLE001 - said, to the others
-        return f"on_trouble raised {type(cause).__name__}: {cause}; events are kept without it, mend it"
-    return ""

@@ -2,21 +2,25 @@
 
 Each turn takes what was newly put, moves rejected events to the quarantine, writes what is not written yet in portions
 of one commit each, deletes what is through, too much or too old, and feeds the queue with the next events. What the
-disk does not take stays here, bounded, and is fed from memory; as soon as the disk takes something again, all of it
-goes there. A file that is damaged, removed or replaced is begun anew (see `recovery`), and what is missing is counted.
+disk does not take stays here, bounded, and is fed from memory; the disk is tried again with back-off, and as soon as it
+takes something all of that goes there. A file that is damaged is begun anew (see `recovery`), and what is missing is
+counted. One that was removed or replaced while it was open is put back: its connection still reads it.
 """
 
 from __future__ import annotations
 
 import math
 import sqlite3
+import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 
+from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.queue import OutboxQueue
-from edge_sdk.outbox.recovery import Disk
+from edge_sdk.outbox.recovery import DiskTroubleError, disk_trouble, open_store, put_back
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, EventStore, State
 from edge_sdk.outbox.warnings import OutboxWarnings
@@ -24,7 +28,9 @@ from edge_sdk.outbox.warnings import OutboxWarnings
 _BATCH_EVENTS = 1000
 _BATCH_SHARE = 1 / 32  # of the bound, for the bytes of a commit: far less than the file keeps free
 _LARGEST_SHARE = 1 / 16  # of the bound, for a single event
-_AGE_EVERY_S = 1.0
+_LOOK_EVERY_S = 1.0  # at the file's place, and for events that are too old
+_FIRST_RETRY_S = 2.0
+_LONGEST_RETRY_S = 30.0
 
 
 def batches(events: Iterable[QueuedEvent], max_bytes: int) -> Iterator[list[QueuedEvent]]:
@@ -46,17 +52,31 @@ class Writer:
 
     Args:
         queue: the events in memory.
-        disk: where they go.
+        path: the file; None: no disk is wanted.
         clock: the time of the outbox.
         settings: bounds.
-        warnings: is told of events that are lost, and of those that are too large.
+        warnings: is told of the disk, of events that are lost, and of those that are too large.
+        retry: how long to wait before a disk that took nothing is tried again.
+
+    Attributes:
+        set_aside: how many damaged files were put aside.
     """
 
     def __init__(
-        self, queue: OutboxQueue, disk: Disk, clock: AgeClock, settings: OutboxSettings, warnings: OutboxWarnings
+        self,
+        queue: OutboxQueue,
+        path: Path | None,
+        clock: AgeClock,
+        settings: OutboxSettings,
+        warnings: OutboxWarnings,
+        retry: Backoff | None = None,
     ) -> None:
-        self._queue, self._disk, self._clock, self._settings = queue, disk, clock, settings
-        self._warnings = warnings
+        self._queue, self._path, self._clock, self._settings = queue, path, clock, settings
+        self._warnings, self._retry = warnings, retry or Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
+        self.set_aside = 0
+        self._store: EventStore | None = None  # though it may take nothing at present; at an orderly end it stays
+        self._retry_at: float | None = None  # None: the disk took what it was given last
+        self._damage = ""  # what is known to be wrong with the file
         self._largest_bytes = min(settings.max_mb * 1e6 * _LARGEST_SHARE, settings.max_memory_bytes / 4)
         self._batch_bytes = int(settings.max_mb * 1e6 * _BATCH_SHARE)
         self._unsaved: dict[int, QueuedEvent] = {}  # by growing ids: no commit has written them down
@@ -66,47 +86,62 @@ class Writer:
         self._unread: list[tuple[int, int]] = []  # ids that a file which had to be closed has, and nobody has read
         self._earlier_to = 0  # events up to this id may have been sent by an earlier process
         self._has_opened = self._has_offered = False
-        self._age_at = -math.inf
+        self._look_at = -math.inf
+
+    @property
+    def takes(self) -> bool:
+        """Whether the file is open and took what it was given last."""
+        return self._store is not None and self._retry_at is None
+
+    @property
+    def retry_s(self) -> float:
+        """Seconds until the disk is to be tried again; infinity while nothing is wrong."""
+        return math.inf if self._retry_at is None else max(0.0, self._retry_at - time.monotonic())
 
     def open(self) -> None:
-        """Open the file where the disk lets us, and find out what it has."""
-        store = self._disk.open()
-        if store is None:
+        """Open the file, or a new one in place of a damaged one, where the disk lets us, and find out what it has."""
+        if self._path is None:
             return
         try:
-            self._take_over(store)
+            self._store = open_store(self._path, self._settings, self._damage)
+        except DiskTroubleError as trouble:
+            self._be_down(trouble)
+            return
+        self._damage = ""
+        try:
+            self._take_over(self._store)
         except sqlite3.Error as cause:
-            self._disk.failed(cause)
-            self._disk.close()
+            self._note(cause)
+            self._close_store()
 
     def turn(self) -> None:
         """Write down what is new, forget what is through, and feed the queue."""
         self._add(self._queue.take_new())
         self._forget(self._queue.done_to())
-        if self._disk.may_try:
+        if self._path is not None and (self._retry_at is None or self.retry_s == 0):
             self._try_disk()
-        if not self._disk.takes:
+        if not self.takes:
             self._bound_memory()
-        self._queue.committed((), {}, self._safe_to)
+        self._queue.committed({}, self._safe_to)
         self._feed()
         self._warnings.lost(self._queue.stats().lost)
 
     def close(self) -> None:
         """Write down what there is, and the exact numbers."""
-        self._age_at = -math.inf  # that a file is gone is noticed at the latest now
-        self._disk.hasten()
+        self._look_at = -math.inf  # that a file is gone is noticed at the latest now
+        self._retry_at = None if self._retry_at is None else time.monotonic()
         self.turn()
-        store, queue = self._disk.store, self._queue
-        if store is not None and self._disk.takes:
+        store, queue = self._store, self._queue
+        is_in_place = store is None or store.is_in_place
+        if store is not None and self.takes:
             with queue.numbers() as numbers:
                 bounds = numbers.final()
             store.close(bounds, self._clock.mark())
         else:
-            self._disk.close()
+            self._close_store()
         self._forget(queue.done_to())
         queue.lose("memory", self._unsaved, is_safe=False)
-        if self._disk.astray is not None:
-            self._disk.astray.close()
+        if not is_in_place:
             queue.count_lost("disk", queue.waiting)
         self._warnings.lost(queue.stats().lost, is_last=True)
 
@@ -120,13 +155,14 @@ class Writer:
                 self._unsaved[event.id] = event
                 self._unsaved_bytes += event.cost
 
+    # The disk, while it takes what it is given, does not, and does again.
+
     def _take_over(self, store: EventStore) -> None:
-        """Make a file that was just opened ours: its numbers, its events, and what an earlier file has besides."""
+        """Make a file that was just opened ours: its numbers and its events."""
         queue, state = self._queue, store.state
         if state.complaint:  # kept here: the file forgets it with `own`, also where that only seems to fail
             self._salvage = state
-        is_salvaged = self._salvage is not None and self._disk.astray is None
-        is_ours = self._has_opened and (state.owner == self._token or is_salvaged)
+        is_ours = self._has_opened and (state.owner == self._token or self._salvage is not None)
         with queue.numbers() as numbers:
             numbers.restore(state.bounds, is_orderly=state.is_orderly)
         if not is_ours:
@@ -146,9 +182,8 @@ class Writer:
         queue.restore(0 if is_ours else len(store) + missing)
         self._has_opened = True
         if self._salvage is not None:
-            self._disk.tell_salvage(self._salvage)
+            self._say_salvage(self._salvage)
             self._salvage = None
-        self._add(queue.take_new(self._disk.carry_over(store, queue.done_to())))
         for after, to in list(self._unread):
             if after < queue.fed and store.count_to(to) > store.count_to(after):
                 # What was in memory has overtaken what could not be read. Where this fails it may be done all the same.
@@ -160,6 +195,12 @@ class Writer:
         self._unread.clear()
         self._count_missing(store)
         self._done_to = store.state.done_to
+
+    def _say_salvage(self, state: State) -> None:
+        self.set_aside += 1
+        kept = f"{state.salvaged} events were read from it" if state.salvaged else "no event could be read from it"
+        aside = f" and is put aside as {state.aside}" if state.aside else ""
+        self._warnings.say("outbox_damaged", f"{self._path} was damaged ({state.complaint}){aside}; {kept}")
 
     def _count_missing(self, store: EventStore) -> None:
         """Compare what should wait with what is in the file or in memory; what is in memory alone is written again."""
@@ -173,32 +214,72 @@ class Writer:
         self._queue.count_lost("disk", max(0, memory.waiting - waiting))
 
     def _try_disk(self) -> None:
-        if self._disk.store is None:
+        if self._store is None:
             self.open()
         for _ in range(2):  # what is here goes into a new file at once, where the old one is damaged or gone
-            store = self._disk.store
+            store = self._store
             if store is None:
                 return
             try:
-                if self._clock.seconds() >= self._age_at:
-                    store.check_place()
+                is_time = self._retry_at is not None or self._clock.seconds() >= self._look_at
+                if is_time and not store.is_in_place:
+                    self._put_back(store)
+                    continue
                 self._write(store)
+            except DiskTroubleError as trouble:
+                self._be_down(trouble)
+                return
             except sqlite3.Error as cause:
                 if not self._fail(cause):
                     return
             else:
-                self._disk.worked()
+                if self._retry_at is not None:
+                    self._retry_at = None
+                    self._warnings.say("outbox_disk", "")
+                self._retry.reset()
                 return
+
+    def _put_back(self, store: EventStore) -> None:
+        assert self._path is not None
+        aside = put_back(store, self._path, self._settings)
+        line = f"{self._path} was removed or replaced while it was used; {len(store)} events were carried over"
+        instead = f", what was there instead is put aside as {aside}" if aside else ""
+        self._warnings.say("outbox_damaged", f"{line}{instead}; nothing else may touch it")
+        self._close_store()
+        self.open()
 
     def _fail(self, cause: sqlite3.Error) -> bool:
         """Record that the file took nothing; return whether there is another one in its place now."""
-        store = self._disk.store
-        is_over = self._disk.failed(cause)
-        if self._disk.store is None and store is not None:
+        store = self._store
+        is_damaged = self._note(cause)
+        if self._store is None and store is not None:
             self._unread = [(self._queue.fed, store.last_id)]
-        if is_over:
+        if is_damaged:
             self.open()
-        return is_over and self._disk.store is not None
+        return is_damaged and self._store is not None
+
+    def _note(self, cause: sqlite3.Error) -> bool:
+        """Take note of an error, and close the file where it is of no use now; return whether it is damaged."""
+        assert self._path is not None
+        trouble = disk_trouble(cause, self._path)
+        if trouble is not None:
+            self._be_down(trouble)
+        else:
+            self._damage = str(cause)
+        # After an error of the device itself SQLite does not know what it has written.
+        if trouble is None or "I/O" in str(cause):
+            self._close_store()
+        return trouble is None
+
+    def _be_down(self, trouble: DiskTroubleError) -> None:
+        self._retry_at = time.monotonic() + self._retry.next_s()
+        self._warnings.memory_only(str(trouble))
+
+    def _close_store(self) -> None:
+        """Close the file, without an orderly end."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     def _write(self, store: EventStore) -> None:
         queue, mark = self._queue, self._clock.mark()
@@ -213,14 +294,14 @@ class Writer:
             bounds = numbers.due()
         self._keep_bounds(store)
         portions = list(batches(self._unsaved.values(), self._batch_bytes))
-        if not portions and (done_to > self._done_to or bounds or not self._disk.takes):
+        if not portions and (done_to > self._done_to or bounds or not self.takes):
             portions = [[]]
         for batch in portions:
             store.commit(batch, bounds, done_to, mark)
             self._done_to = done_to
             for event in batch:
                 self._remove(event.id)
-            queue.committed(batch, bounds, self._safe_to)
+            queue.committed(bounds, self._safe_to)
             self._keep_bounds(store)
         if offered:  # not before: a kill in between offers them twice, under the same numbers
             store.forget_denied(offered)
@@ -239,7 +320,7 @@ class Writer:
         queue, now_s = self._queue, self._clock.seconds()
         if store.is_full:  # what the broker has answered, and is doubted, goes before what it has not
             queue.settle(math.inf)
-        if store.is_full or now_s >= self._age_at:
+        if store.is_full or now_s >= self._look_at:
             done_to = queue.done_to(is_quarantined=True)
             if done_to > self._done_to:  # first: what is through is not lost
                 store.commit((), {}, done_to, self._clock.mark())
@@ -248,16 +329,18 @@ class Writer:
             with queue.paused() as busy_to:
                 for gone in store.shed(busy_to):
                     queue.lose("overflow", gone)
-        if now_s >= self._age_at:
-            self._age_at = now_s + _AGE_EVERY_S
+        if now_s >= self._look_at:
+            self._look_at = now_s + _LOOK_EVERY_S
             with queue.paused() as busy_to:
                 queue.lose("age", store.drop_older(now_s - self._settings.max_age_s, busy_to))
             store.shrink()
 
+    # The queue, and what is in memory only.
+
     def _feed(self) -> None:
         """Give the queue the next events as far as there is room: from the file, or from memory while it takes none."""
         queue = self._queue
-        while (store := self._disk.store) is not None and store.last_id > queue.fed:
+        while (store := self._store) is not None and store.last_id > queue.fed:
             room, room_bytes = queue.room()
             if room <= 0 or room_bytes <= 0:
                 return
@@ -275,7 +358,7 @@ class Writer:
             events += [event for number, event in self._unsaved.items() if queue.fed < number <= to]
             events.sort(key=lambda event: event.id)
             queue.feed(events, to, has_more=to < store.last_id or bool(self._unsaved))
-        if self._disk.takes:
+        if self.takes:
             return
         room, room_bytes = queue.room()
         given: list[QueuedEvent] = []

@@ -1,16 +1,12 @@
 """MqttConnection: one connection to an MQTT broker, over TCP or websockets, plain or encrypted.
 
-The publisher and `edge-sdk watch` both use it: it connects, subscribes, hands over what comes, sends, and says what the
-broker answered. A connection is made, opened, turned until its phase is `refused` or `lost`, and closed. Each one has a
-paho client of its own, because paho keeps what it could not send: a message above a new broker's limit would be sent
-again and again, and cost the connection each time.
+The publisher and `edge-sdk watch` both use it. A connection is made, opened, turned until its phase is `refused` or
+`lost`, and closed. Each one has a paho client of its own, because paho keeps what it could not send: a message above a
+new broker's limit would be sent again and again, and cost the connection each time.
 
 The thread that owns a connection does the network's work in `turn`, without paho's thread, whose back-off has no jitter
 and which an exception would end unnoticed. The kernel is asked to take few bytes in advance: what it has taken counts
 as sent at QoS 0, and goes before every event and every probe that comes later.
-
-`ProtocolFallback` remembers over connections what a broker understands. What goes next, and what becomes of a message
-that was not acknowledged, is `session`'s matter.
 """
 
 from __future__ import annotations
@@ -90,9 +86,6 @@ _QOS_0_ONLY = (
 class ProtocolFallback:
     """What one broker was found to understand, for as long as its publisher or subscriber lives.
 
-    Args:
-        protocol: the version of MQTT that is tried first.
-
     Attributes:
         protocol: the version that is spoken from now on.
         max_qos: the highest quality of service that the broker takes, of the last will too.
@@ -114,11 +107,7 @@ class ProtocolFallback:
         return _OLD if self._has_fallen_back else ""
 
     def accept(self, reason: ReasonCode) -> str:
-        """Speak more simply from now on, where that is what a broker's refusal asks for.
-
-        Returns:
-            What the broker does not understand, for people; empty where there is nothing simpler to try.
-        """
+        """Speak more simply from now on, where that is what a broker's refusal asks for, and say for people why."""
         if reason.value == _UNSUPPORTED_PROTOCOL and self.is_v5:
             self.protocol, self._has_fallen_back = "3.1.1", True
             return "the broker knows no MQTT 5"
@@ -142,13 +131,18 @@ class _Client(mqtt.Client):
 
 
 class MqttConnection:
-    """One connection to one broker; see `Connection`.
+    """One connection to one broker, from CONNECT to its end, and never used again after that.
 
     Args:
         settings: which broker, and who we are there.
         will: JSON of the status that the broker publishes when the device's connection breaks; None for a subscriber,
             which has no name and no session at the broker.
         fallback: what the broker was found to understand; by default what the settings say.
+
+    Attributes:
+        phase: `opening` until the broker answers, then `up`; `refused` or `lost` is the end.
+        detail: why it was refused or lost, for people.
+        window: how many messages may be in flight at once.
     """
 
     def __init__(self, settings: MqttSettings, will: bytes | None, fallback: ProtocolFallback | None = None) -> None:
@@ -171,11 +165,15 @@ class MqttConnection:
         self._client = self._make_client(will)
 
     def listen(self, topics: Sequence[str], receiver: Receiver) -> None:
-        """Subscribe once the broker answers, and hand over what comes; see `Connection.listen`."""
+        """Subscribe to topics as soon as the broker answers, and hand over what comes in `turn`; before `open`."""
         self._topics, self._receiver = tuple(topics), receiver
 
     def open(self) -> None:
-        """Connect and send CONNECT; see `Connection.open`."""
+        """Connect; blocks for a few seconds at most. Where one of the two does not trust the other, it is refused.
+
+        Raises:
+            OSError: nobody answers.
+        """
         try:
             self._connect()
         except _UntrustedError as cause:
@@ -188,7 +186,11 @@ class MqttConnection:
             _send_at_once(opened)
 
     def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
-        """Wait, then read, write and probe; see `Connection.turn`."""
+        """Wait for the network or for `wakeup`, then read, write and probe.
+
+        Raises:
+            TimeoutError: nothing came from the broker for longer than the keep-alive allows; the connection is lost.
+        """
         if self._client.socket() is not None:
             ready = self._poll(timeout_s, wakeup)
             if ready & ~select.POLLOUT:  # readable, or an error that reading will name
@@ -202,7 +204,7 @@ class MqttConnection:
             raise TimeoutError(self.detail)
 
     def acknowledges(self, kind: MessageKind) -> bool:
-        """Tell whether messages of a kind go at QoS 1; see `Connection.acknowledges`."""
+        """Tell whether messages of a kind are answered (QoS 1), or only sent (QoS 0)."""
         return self._qos(kind) > 0
 
     def fits(self, kind: MessageKind, message: Message) -> bool:
@@ -222,7 +224,7 @@ class MqttConnection:
         return 1 + length_bytes + remaining <= self._max_packet
 
     def publish(self, kind: MessageKind, message: Message) -> int:
-        """Hand one message to paho; see `Connection.publish`."""
+        """Send a message; its number comes back from `finished`."""
         qos, options = self._qos(kind), self._options[kind]
         if kind == "event" and not qos:
             return self._hold_back()
@@ -234,12 +236,12 @@ class MqttConnection:
         return self._client.publish(message.topic, message.payload, qos, options.retain, properties).mid
 
     def finished(self) -> list[Answer]:
-        """Take what left or was answered since the last call; see `Connection.finished`."""
+        """Take what left (QoS 0) or was answered (QoS 1) since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
     def heard(self) -> bool:
-        """Tell whether anything came since the last call; see `Connection.heard`."""
+        """Tell whether anything came since the last call: an answer, or a sign of life."""
         has_heard, self._has_heard = self._has_heard, False
         return has_heard
 
@@ -250,7 +252,7 @@ class MqttConnection:
         self._unacknowledged.clear()
 
     def warnings(self) -> dict[str, str]:
-        """Return warnings of this connection; see `Connection.warnings`."""
+        """Return warnings by name, each a line for people, an empty one where nothing is wrong."""
         now = datetime.now(timezone.utc)
         ends = self._tls.broker_expiry() if self._tls is not None else None
         return {
@@ -518,11 +520,7 @@ def publish_options(settings: MqttSettings, *, is_v5: bool) -> dict[MessageKind,
 
 
 def will_properties(delay_s: int) -> Properties:
-    """Return the properties of the last will, which is a status.
-
-    Args:
-        delay_s: seconds that the broker waits for us to come back before it publishes it.
-    """
+    """Return the properties of the last will, a status that the broker publishes after so many seconds."""
     delay = {"WillDelayInterval": delay_s} if delay_s else {}
     return _message_properties("status", PacketTypes.WILLMESSAGE, **delay)
 
@@ -557,11 +555,7 @@ def _properties(packet_type: int, **fields: object) -> Properties:
 
 
 def _send_at_once(connection: Any) -> None:
-    """Have the kernel send at once, and take little in advance.
-
-    Args:
-        connection: TCP, TLS, or what paho makes of either for websockets.
-    """
+    """Have the kernel send at once, and take little in advance, of TCP, TLS, or paho's websocket over either."""
     with socket.socket(fileno=os.dup(connection.fileno())) as same:  # paho's websockets hide theirs
         # Otherwise a small message waits for the acknowledgement of the one before, 40 ms on many systems.
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

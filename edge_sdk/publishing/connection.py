@@ -1,20 +1,13 @@
-"""What the publisher and the subscriber need of one connection to a broker: the protocol, its values, and `Wakeup`.
-
-`client.MqttConnection` is the real connection, and the only module that loads paho; tests bring connections of their
-own. `session.PublishSession` decides what goes over a connection next.
-"""
+"""The values of a connection to a broker, and `Wakeup`, for modules that must not load paho, as `client` does."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
-
-from edge_sdk.messages.schema import Message, MessageKind
 
 Phase: TypeAlias = Literal["opening", "up", "refused", "lost"]
 
@@ -26,12 +19,9 @@ NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
 
 
 class Answer(NamedTuple):
-    """The outcome of one published message.
+    """The outcome of one published message: its number, what the broker said against it, and MQTT's reason code.
 
-    Attributes:
-        number: the number that `publish` gave it.
-        complaint: what the broker said against it, for people; empty when it took the message, or only left (QoS 0).
-        code: MQTT's reason code.
+    The complaint is empty when the broker took the message, or it only left (QoS 0).
     """
 
     number: int
@@ -43,13 +33,11 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     """One message that came from the broker.
 
     Attributes:
-        topic: where it was published.
-        payload: its bytes, of anybody's making.
+        payload: of anybody's making.
         retain: whether it is, or was published as, a retained message; with MQTT 3.1.1, and for `watch`, only those
             that were there before the subscription are known.
         response_topic: where its sender wants an answer; empty where that is not said (always with MQTT 3.1.1).
         correlation: what its sender wants in the answer; empty likewise.
-        qos: the quality of service with which it came.
     """
 
     topic: str
@@ -69,80 +57,6 @@ class Receiver(Protocol):
 
     def refused(self, line: str) -> None:
         """Take the broker's answer to the subscription: what it refused, for people; empty where it took all."""
-        ...
-
-
-class Connection(Protocol):
-    """One connection, from CONNECT to its end, and never used again after that.
-
-    A new connection begins with nothing left over from the old one: the session offers again what did not arrive.
-    """
-
-    @property
-    def phase(self) -> Phase:
-        """`opening` until the broker answers, then `up`; `refused` or `lost` is the end."""
-        ...
-
-    @property
-    def detail(self) -> str:
-        """Why it was refused or lost, for people."""
-        ...
-
-    @property
-    def window(self) -> int:
-        """How many messages may be in flight at once."""
-        ...
-
-    def listen(self, topics: Sequence[str], receiver: Receiver) -> None:
-        """Subscribe to topics as soon as the broker answers, and hand over what comes in `turn`; before `open`."""
-        ...
-
-    def acknowledges(self, kind: MessageKind) -> bool:
-        """Tell whether messages of a kind are answered (QoS 1), or only sent (QoS 0)."""
-        ...
-
-    def open(self) -> None:
-        """Connect; blocks for a few seconds at most. Where one of the two does not trust the other, it is refused.
-
-        Raises:
-            OSError: nobody answers.
-        """
-        ...
-
-    def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
-        """Wait for the network or for `wakeup`, then read, write and probe.
-
-        Raises:
-            TimeoutError: nothing came from the broker for longer than the keep-alive allows; the connection is lost.
-        """
-        ...
-
-    def fits(self, kind: MessageKind, message: Message) -> bool:
-        """Tell whether the broker takes a message of this size."""
-        ...
-
-    def publish(self, kind: MessageKind, message: Message) -> int:
-        """Send a message; its number comes back from `finished`."""
-        ...
-
-    def finished(self) -> list[Answer]:
-        """Take the messages that left (QoS 0) or were answered (QoS 1) since the last call."""
-        ...
-
-    def heard(self) -> bool:
-        """Tell whether anything came from the broker since the last call: an answer, or a sign of life."""
-        ...
-
-    def warnings(self) -> dict[str, str]:
-        """Return warnings by name, each a line for people, an empty one where nothing is wrong."""
-        ...
-
-    def close(self, *, politely: bool) -> None:
-        """End the connection.
-
-        Args:
-            politely: send DISCONNECT; otherwise the broker publishes the last will.
-        """
         ...
 
 

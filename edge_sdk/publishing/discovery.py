@@ -43,6 +43,8 @@ _MOST_ANNOUNCED = 2000  # entities that are remembered
 Entity: TypeAlias = dict[str, Any]
 """One component's configuration, in Home Assistant's words."""
 
+_MEASURED: Entity = {"platform": "sensor", "state_class": "measurement", "entity_category": "diagnostic"}
+
 
 class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Table `[home_assistant]` of a configuration file: whether Home Assistant finds this device by itself.
@@ -83,15 +85,10 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiscoveredMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of the machine for Home Assistant.
-
-    Attributes:
-        hardware: the board's or the processor's name.
-        has_temperature: whether the processor's temperature can be read; None: not known yet.
-    """
+    """The description of the machine for Home Assistant."""
 
     hardware: str = ""
-    has_temperature: bool | None = True
+    has_temperature: bool | None = True  # None: not known yet
 
 
 class _Announced(msgspec.Struct, frozen=True):
@@ -99,19 +96,11 @@ class _Announced(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """The part of an earlier message that is of interest."""
-
     components: dict[str, _Announced] = {}
 
 
 class Discovery:
     """The discovery message of one device.
-
-    Args:
-        settings: what Home Assistant is told.
-        topics: of the device.
-        allowed: classes of commands that are carried out.
-        version: of edge-sdk.
 
     Attributes:
         topic: where the message is retained.
@@ -140,11 +129,8 @@ class Discovery:
     def learn(self, payload: bytes) -> bool:
         """Have the next message remove what an earlier run announced, and this one does not.
 
-        Args:
-            payload: what is retained on `topic`; of anybody's making.
-
         Returns:
-            Whether there was something new in it.
+            Whether there was something new in the payload, which is of anybody's making.
         """
         try:
             components = msgspec.json.decode(payload, type=_Message).components
@@ -167,7 +153,7 @@ class Discovery:
         Args:
             cameras: those that there are.
             awaited: names of others, of which nothing is known yet: their entities are left as they are.
-            machine: on which this runs; by default one of which all can be read.
+            machine: by default one of which all can be read.
         """
         machine = machine or DiscoveredMachine()
         entities = self._of_machine(machine)
@@ -207,32 +193,23 @@ class Discovery:
         return {"topic": self._topics.status, "value_template": field("status")}
 
     def _of_machine(self, machine: DiscoveredMachine) -> dict[str, Entity]:
-        if not machine.has_temperature:
-            return {}
-        temperature = {
-            "platform": "sensor",
+        temperature = _MEASURED | {
             "name": "Processor temperature",
             "state_topic": self._topics.of("telemetry"),
             "value_template": field("temperature_c"),
             "device_class": "temperature",
-            "state_class": "measurement",
             "unit_of_measurement": "°C",
-            "entity_category": "diagnostic",
         }
-        return {"temperature": temperature}
+        return {"temperature": temperature} if machine.has_temperature else {}
 
     def _health(self, name: str) -> dict[str, Entity]:
-        def measured(key: str, what: str, unit: str) -> Entity:
-            return {
-                "platform": "sensor",
-                "name": f"{name} {what}",
-                "state_topic": self._topics.of("telemetry"),
-                "value_template": field("cameras", name, key),
-                "unit_of_measurement": unit,
-                "state_class": "measurement",
-                "entity_category": "diagnostic",
-            }
-
+        measured = _MEASURED | {"state_topic": self._topics.of("telemetry")}
+        rate = {"name": f"{name} rate", "value_template": field("cameras", name, "fps"), "unit_of_measurement": "fps"}
+        age = {
+            "name": f"{name} age",
+            "value_template": field("cameras", name, "age_p50_ms"),
+            "device_class": "duration",
+        }
         connected = {
             "platform": "binary_sensor",
             "name": f"{name} connected",
@@ -241,34 +218,23 @@ class Discovery:
             "device_class": "connectivity",
             "entity_category": "diagnostic",
         }
-        return {
-            "fps": measured("fps", "rate", "fps"),
-            "age": measured("age_p50_ms", "age", "ms") | {"device_class": "duration"},
-            "connected": connected,
-        }
+        return {"fps": measured | rate, "age": measured | age | {"unit_of_measurement": "ms"}, "connected": connected}
 
     def _sight(self, camera: Camera) -> dict[str, Entity]:
-        name, entities = camera.name, dict[str, Entity]()
         # A camera that is lost, or paused, sees nothing: what it saw last is not what is there.
-        delivering = _is_delivering(name, "online", "offline", and_not_paused=True)
+        delivering = _is_delivering(camera.name, "online", "offline", and_not_paused=True)
         seen = {
-            "state_topic": self._topics.of("seen", name),
+            "state_topic": self._topics.of("seen", camera.name),
             "availability": [self._online(), {"topic": self._topics.state, "value_template": delivering}],
             "availability_mode": "all",
         }
-        if camera.task == "detection":
-            entities |= self._counts(camera, seen)
-        else:
-            entities["label"] = seen | {
-                "platform": "sensor",
-                "name": f"{name} sees",
-                "value_template": field("label"),
-            }
+        label = {"platform": "sensor", "name": f"{camera.name} sees", "value_template": field("label")}
+        entities = self._counts(camera, seen) if camera.task == "detection" else {"label": seen | label}
         if camera.has_pictures or "snapshot" in self._allowed:
             entities["snapshot"] = {
                 "platform": "image",
-                "name": f"{name} snapshot",
-                "image_topic": self._topics.of("snapshot", name),
+                "name": f"{camera.name} snapshot",
+                "image_topic": self._topics.of("snapshot", camera.name),
                 "content_type": "image/jpeg",
             }
         return entities
@@ -294,8 +260,6 @@ class Discovery:
         return entities
 
     def _events(self, camera: Camera) -> dict[str, Entity]:
-        if not camera.tells_events:
-            return {}
         kinds = ", ".join(map(_quoted, get_args(Turn)))
         fields = ", ".join(f"{_quoted(key)}: value_json.get({_quoted(key)})" for key in _EVENT_FIELDS)
         event = {
@@ -310,17 +274,17 @@ class Discovery:
             ),
             "qos": 1,
         }
-        return {"events": event}
+        return {"events": event} if camera.tells_events else {}
 
     def _controls(self, camera: Camera) -> dict[str, Entity]:
-        name, state, entities = camera.name, self._topics.state, dict[str, Entity]()
+        name, entities = camera.name, dict[str, Entity]()
         acting = {"command_topic": self._topics.command, "qos": 1}
-        number = acting | {"platform": "number", "state_topic": state, "entity_category": "config"}
+        stateful = acting | {"state_topic": self._topics.state}
+        number = stateful | {"platform": "number", "entity_category": "config"}
         if "pause" in self._allowed:
-            entities["switch"] = acting | {
+            entities["switch"] = stateful | {
                 "platform": "switch",
                 "name": name,
-                "state_topic": state,
                 "value_template": field("cameras", name, "controls", "paused"),
                 "state_on": "False",
                 "state_off": "True",
@@ -328,51 +292,46 @@ class Discovery:
                 "payload_off": _text(Pause(camera=name)),
             }
         if "set_threshold" in self._allowed and camera.has_threshold:
-            entities["confidence"] = number | {
-                "name": f"{name} confidence",
-                "value_template": field("cameras", name, "controls", "confidence"),
-                "command_template": command_template(SetThreshold(camera=name, confidence=1), "confidence"),
-                "min": 0.01,
-                "max": 1,
-                "step": 0.01,
-                "mode": "slider",
-            }
+            entities["confidence"] = (
+                number
+                | {"min": 0.01, "max": 1, "step": 0.01, "mode": "slider"}
+                | {
+                    "name": f"{name} confidence",
+                    "value_template": field("cameras", name, "controls", "confidence"),
+                    "command_template": command_template(SetThreshold(camera=name, confidence=1), "confidence"),
+                }
+            )
         if "set_rate" in self._allowed and camera.is_paced:
-            entities["rate"] = number | {
-                "name": f"{name} rate limit",
-                "value_template": field("cameras", name, "controls", "max_fps"),
-                "command_template": command_template(SetRate(camera=name, max_fps=0), "max_fps"),
-                "min": 0,
-                "max": FASTEST_FPS,  # what is outside these bounds Home Assistant does not show
-                "step": 0.5,
-                "mode": "box",
-            }
+            # What is outside these bounds Home Assistant does not show.
+            entities["rate"] = (
+                number
+                | {"min": 0, "max": FASTEST_FPS, "step": 0.5, "mode": "box"}
+                | {
+                    "name": f"{name} rate limit",
+                    "value_template": field("cameras", name, "controls", "max_fps"),
+                    "command_template": command_template(SetRate(camera=name, max_fps=0), "max_fps"),
+                }
+            )
         if "snapshot" in self._allowed:
+            payload = _text(Snapshot(camera=name))
             entities["take_snapshot"] = acting | {
                 "platform": "button",
                 "name": f"{name} take snapshot",
-                "payload_press": _text(Snapshot(camera=name)),
+                "payload_press": payload,
             }
         return entities
 
 
 def field(*path: str, missing: str = "none") -> str:
-    """Return a template that gives one value of a JSON message.
+    """Return a template that gives one value of a JSON message, by its keys from the outside.
 
-    Args:
-        path: keys, from the outside.
-        missing: an expression for a message that does not have it; Home Assistant takes `none` for unknown.
+    In a message without it the expression `missing` stands for it; Home Assistant takes `none` for unknown.
     """
     return f"{{{{ {_lookup(*path, missing=missing)} }}}}"
 
 
 def command_template(command: Command, changing: str) -> str:
-    """Return a template that writes a command with one field from the entity.
-
-    Args:
-        command: with any value in that field.
-        changing: the field's name.
-    """
+    """Return a template that writes a command with one changing field, which may have any value here, of the entity."""
     fields = msgspec.to_builtins(command)
     pairs = (f"{_quoted(key)}: {'value' if key == changing else _quoted(str(fields[key]))}" for key in fields)
     return f"{{{{ {{{', '.join(pairs)}}} | to_json }}}}"

@@ -35,14 +35,13 @@ _RETRY_S = 0.01  # until a file that does not block is tried again
 
 
 class JsonLinesPublisher(ResultPublisher):
-    """Writes one line a result, from a thread of its own, which starts at once; see `Publisher`.
+    """Writes one line a result, from a thread of its own, which starts at once.
 
     Args:
         file: open for writing bytes and best without a buffer, whose lock a write that hangs would keep for ever; stays
             its owner's.
         outbox: where lines wait for a slow reader; the newest are kept.
-        keeps_all: no line of any camera is dropped: `put` waits for room, and `close` for the reader, for as long as it
-            takes.
+        keeps_all: no line is dropped: `put` waits for room, and `close` for the reader, for as long as it takes.
         is_stopped: asked while waiting; once True, nothing waits for the reader any more.
     """
 
@@ -68,11 +67,7 @@ class JsonLinesPublisher(ResultPublisher):
         self._thread.start()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> JsonLinesStream:
-        """Add a camera, or take one over; see `Publisher.stream`.
-
-        Raises:
-            UsageError: the name could not be part of a topic.
-        """
+        """Add a camera, or take one over; see `ResultPublisher.stream`."""
         check_name("camera", camera)
         return JsonLinesStream(self, camera, encoder, self._sequences.setdefault(camera, CameraSequence()))
 
@@ -96,7 +91,7 @@ class JsonLinesPublisher(ResultPublisher):
 
     def of_camera(self, camera: str) -> StreamStats:
         """Return what happened to one camera's lines so far."""
-        put, queued, dropped = self._outbox.of_camera(camera)
+        put, queued, dropped = self._outbox.counts(camera)
         written = self._written.get(camera, 0)
         return StreamStats(
             put=put, queued=queued, sent=written, acknowledged=0, rejected=0, dropped=dropped, too_large=0
@@ -104,13 +99,13 @@ class JsonLinesPublisher(ResultPublisher):
 
     def stats(self) -> LinesStats:
         """Return what happened to all lines so far."""
-        return LinesStats(self._outbox.put_count, self._count, self._outbox.dropped_count)
+        put, _, dropped = self._outbox.counts()
+        return LinesStats(put, self._count, dropped)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what waits; may be called twice, and only the first call waits.
 
-        Args:
-            timeout_s: seconds without a line being taken, or in all once stopped, after which the rest is given up.
+        After `timeout_s` seconds without a line being taken, or in all once stopped, the rest is given up.
 
         Raises:
             BrokenPipeError: nobody reads any more; both only where `put` has not said so.
@@ -177,14 +172,7 @@ class JsonLinesPublisher(ResultPublisher):
 
 
 class JsonLinesStream(Stream):
-    """The lines of one camera; see `Stream`.
-
-    Args:
-        publisher: writes them.
-        camera: whose results.
-        encoder: makes their JSON.
-        sequence: the camera's; taken here.
-    """
+    """The lines of one camera; see `Stream`."""
 
     def __init__(
         self, publisher: JsonLinesPublisher, camera: str, encoder: ResultEncoder, sequence: CameraSequence

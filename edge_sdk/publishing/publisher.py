@@ -1,15 +1,12 @@
 """MqttPublisher: brings the results of all cameras of a device to a broker, through its absence, refusals and restarts.
 
-The daemon makes one `Publisher` for the process, and of it one `Stream` for each camera: `MqttPublisher` sends to a
+The daemon makes one publisher for the process, and of it one `Stream` for each camera: `MqttPublisher` sends to a
 broker, `json_lines.JsonLinesPublisher` writes lines. A camera's loop puts results and events into its stream, which
 encodes them and leaves them in the queues; the publisher's thread runs a `session.PublishSession`, which sends them.
 Nothing that happens to the network reaches a stream's `put`.
 
     camera's loop -> MqttStream.put -> queues, event outbox -> PublishSession (thread) -> MqttConnection -> broker
                      warn, report_... -> DeviceState         -> RetainedPublisher ^
-
-A `CameraSequence` numbers the results of one camera over all its streams. `NameLock` shows that no other program on
-this machine publishes under a device's name.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timezone
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -46,11 +43,14 @@ from edge_sdk.messages.topics import Topics, check_name
 from edge_sdk.outbox.event import Encode, EventStats
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.publishing.connection import Connection, Receiver
-from edge_sdk.publishing.queues import MemoryOutbox, Queues
+from edge_sdk.publishing.connection import Receiver
+from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState
-from edge_sdk.publishing.session import Callbacks, PublishSession, State
+from edge_sdk.publishing.session import PublishSession, State
 from edge_sdk.publishing.settings import MqttSettings
+
+if TYPE_CHECKING:
+    from edge_sdk.publishing.client import MqttConnection  # loads paho
 
 LAST_COMMIT_S = 3.0
 """Seconds for the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
@@ -64,10 +64,10 @@ class StreamStats(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         put: given to `put`.
         queued: waiting.
-        sent: that left: written to the network (QoS 0), answered by the broker (QoS 1), or written as a line.
+        sent: written to the network (QoS 0), answered by the broker (QoS 1), or written as a line.
         acknowledged: that the broker took (QoS 1 only).
         rejected: that the broker answered with a complaint (QoS 1 only).
-        dropped: the oldest, when more were waiting than the outbox holds.
+        dropped: the oldest, when more were waiting than there is room for.
         too_large: above the broker's maximum packet size, not sent.
         limited: left out because more came than `max_per_s` allows.
     """
@@ -90,8 +90,7 @@ class PublisherStats(StreamStats, frozen=True, kw_only=True):
         state: `connecting`, `online`, `refused` (by the broker, or we do not trust it) or `closed`.
         last_error: the latest, for people, also of what was `rejected`; empty when there was none.
         events: what happened to events, which are in no other of these numbers.
-        snapshots_lost: pictures that were put, those that commands asked for too, and that the broker will never have:
-            there was no room while it was away, or it did not take them.
+        snapshots_lost: pictures that the broker will never have: there was no room, or it did not take them.
     """
 
     connects: int
@@ -102,13 +101,7 @@ class PublisherStats(StreamStats, frozen=True, kw_only=True):
 
 
 class LinesStats(msgspec.Struct, frozen=True):
-    """What happened to the lines of all cameras so far.
-
-    Attributes:
-        put: given to `put`.
-        written: written as a whole.
-        dropped: the oldest, when more were waiting than the outbox holds.
-    """
+    """How many lines of all cameras were put, written as a whole, and dropped for want of room, the oldest first."""
 
     put: int
     written: int
@@ -128,7 +121,7 @@ class Stream(Protocol):
 
         Raises:
             BrokenPipeError: nobody reads the lines any more; never over a network.
-            LinesError: an earlier line could not be written; never over a network.
+            LinesError: an earlier line could not be written; likewise.
         """
         ...
 
@@ -137,24 +130,17 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Take nothing more; the camera is gone once what was put is on its way. Never blocks; may be called twice."""
+        """Take nothing more; what was put goes out all the same. Never blocks; may be called twice."""
         ...
 
     def put_snapshot(self, jpeg: bytes, seq: int) -> None:
-        """Leave one picture to the publisher's thread.
-
-        Args:
-            jpeg: the file's bytes.
-            seq: the frame's number.
-        """
+        """Leave one picture, and its frame's number, to the publisher's thread."""
         return
 
     def warn(self, name: str, line: str) -> None:
-        """Report that something is wrong, until this stream ends.
+        """Report that something is wrong, until this stream ends, in a line that is empty when it is over.
 
-        Args:
-            name: of what is wrong, such as `not_finite`; a later warning of that name takes its place.
-            line: for people; empty when it is over.
+        A later warning of the same name, such as `not_finite`, takes its place.
         """
         return
 
@@ -181,10 +167,6 @@ class ResultPublisher(Protocol):
     def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
         """Add a camera, or take one over: what its stream before has put goes out, and its numbers go on.
 
-        Args:
-            camera: its name; frames bear the same.
-            encoder: of its bundle, and of no other stream.
-
         Raises:
             UsageError: the name cannot be part of a topic, or the encoder is another device's.
         """
@@ -208,10 +190,10 @@ class ResultPublisher(Protocol):
 
 
 class CameraSequence:
-    """Numbers the results of one camera, for as long as the program runs.
+    """Numbers the results of one camera, for as long as the program runs; one stream at a time holds it.
 
-    One stream at a time holds it. The numbers go on when another stream takes it, whose source may count from 0 again,
-    so that no two results of one run of the program ever bear the same number.
+    No two results of one run of the program bear the same number: the numbers go on when another stream takes the
+    sequence, whose source may count from 0 again.
     """
 
     def __init__(self) -> None:
@@ -247,15 +229,9 @@ class CameraSequence:
             return self._last_event
 
     def number(self, holder: object, seq: int) -> int | None:
-        """Return the number that a frame bears in its message.
+        """Return the number that a stream's frame bears in its message; None for one that does not have the sequence.
 
-        Args:
-            holder: the stream whose frame it is.
-            seq: its number in its source.
-
-        Returns:
-            The same, and a higher one where the numbers of a later stream's source begin again; None for a stream that
-            does not have the sequence.
+        It is that of its source (`seq`), and a higher one where the numbers of a later stream's source begin again.
         """
         with self._lock:
             if self._holder is not holder:
@@ -268,17 +244,7 @@ class CameraSequence:
 
 
 class MqttStream(Stream):
-    """One camera's stream to a broker, made by `MqttPublisher.stream`; see `Stream`.
-
-    Args:
-        camera: its name.
-        topics: of the device.
-        encoder: of its results.
-        sequence: the camera's; taken here.
-        queues: where results, events and pictures wait.
-        session: takes them from there.
-        state: what the device says of the camera.
-    """
+    """One camera's stream to a broker, made by `MqttPublisher.stream`; see `Stream`."""
 
     def __init__(
         self,
@@ -310,14 +276,10 @@ class MqttStream(Stream):
             self._session.notify()
 
     def put_event(self, encode: Encode) -> int | None:
-        """Take one event, and keep it until the broker has it; never blocks.
-
-        Args:
-            encode: makes the bytes of its message from its number.
+        """Take one event, and keep it until the broker has it; never blocks; see `EventOutbox.put`.
 
         Returns:
-            Its number among the camera's events, over restarts; None where it is held, as `max_per_s` says, or until
-            the file is read, and where another stream has the camera.
+            Its number among the camera's events; None also where another stream has the camera.
         """
         if not self._sequence.is_of(self):
             return None
@@ -357,18 +319,7 @@ class MqttStream(Stream):
 
     def stats(self) -> StreamStats:
         """Return what happened so far; see `Stream.stats`."""
-        waiting, counts = self._queues.of_camera(self.camera), self._session.of_camera(self.camera)
-        limited = self._queues.limited(self.camera)
-        return StreamStats(
-            put=waiting.put + limited,
-            queued=waiting.queued,
-            sent=counts.sent,
-            acknowledged=counts.acknowledged,
-            rejected=counts.rejected,
-            dropped=waiting.dropped,
-            too_large=counts.too_large,
-            limited=limited,
-        )
+        return StreamStats(**_result_counts(self._queues, self._session, self.camera))
 
     def close(self) -> None:
         """Take nothing more; see `Stream.close`."""
@@ -383,8 +334,21 @@ class MqttStream(Stream):
             self._session.notify()
 
 
+def _result_counts(queues: Queues, session: PublishSession, camera: str | None) -> dict[str, int]:
+    """Return what happened to the results of one camera or of all, as `StreamStats` names it."""
+    waiting, limited = queues.counts("result", camera), queues.limited(camera)
+    sent = msgspec.structs.asdict(session.sent("result", camera))
+    return {
+        **sent,
+        "put": waiting.put + limited,
+        "queued": waiting.queued,
+        "dropped": waiting.dropped,
+        "limited": limited,
+    }
+
+
 class MqttPublisher(ResultPublisher):
-    """Publishes over one MQTT connection from a thread of its own, which starts at once; see `Publisher`.
+    """Publishes over one MQTT connection from a thread of its own, which starts at once.
 
     Args:
         settings: which broker, and who we are there.
@@ -392,15 +356,11 @@ class MqttPublisher(ResultPublisher):
         on_state: called with the new state and a detail for people, from the publisher's thread, never from `put`.
         on_warning: called, from there too, with a line for people where something is not wrong yet: a certificate ends.
         versions: of the software, by name, for the online status.
-        outbox: where results wait.
         events: where events wait, in memory by default; closed with this.
         backoff: how long to wait between connections.
         make_link: makes connections; over the network by default.
         listens_to: topics of what is wanted from the broker.
         receiver: takes what comes there, in this publisher's thread.
-
-    Attributes:
-        topics: of the device.
 
     Raises:
         UsageError: the identity is another device's, or a file of authorities, a certificate or a key cannot be used.
@@ -414,10 +374,9 @@ class MqttPublisher(ResultPublisher):
         on_state: Callable[[State, str], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
         versions: Mapping[str, str] | None = None,
-        outbox: MemoryOutbox | None = None,
         events: EventOutbox | None = None,
         backoff: Backoff | None = None,
-        make_link: Callable[[], Connection] | None = None,
+        make_link: Callable[[], MqttConnection] | None = None,
         listens_to: Sequence[str] = (),
         receiver: Receiver | None = None,
     ) -> None:
@@ -426,18 +385,15 @@ class MqttPublisher(ResultPublisher):
         self._identity, self.topics = identity, settings.topics
         self._sequences: dict[str, CameraSequence] = {}  # a camera that comes back finds its own
         self._lock = threading.Lock()
-        self._outbox = MemoryOutbox() if outbox is None else outbox
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
         self._state = DeviceState(identity, versions or {})
-        self._queues = Queues(self._outbox, self._events, settings.channels)
+        self._queues = Queues(self._events, settings.channels)
         make = make_link or _network(settings, self._state.offline("lost"))
-        callbacks = Callbacks(self._state, on_state, on_warning, receiver)
-        is_listening = receiver is not None and len(listens_to) > 0
 
-        def connect() -> Connection:
+        def connect() -> MqttConnection:
             connection = make()
-            if is_listening:
-                connection.listen(listens_to, callbacks)
+            if receiver is not None and listens_to:
+                connection.listen(listens_to, receiver)
             return connection
 
         self._session = PublishSession(
@@ -447,7 +403,8 @@ class MqttPublisher(ResultPublisher):
             settings.topics,
             connect,
             backoff or Backoff(),
-            callbacks=callbacks,
+            on_state=on_state,
+            on_warning=on_warning,
             stall_s=settings.keepalive_s * _STALL_KEEPALIVES,
         )
         self._events.listen(self.warn)
@@ -463,7 +420,7 @@ class MqttPublisher(ResultPublisher):
             return MqttStream(camera, self.topics, encoder, sequence, self._queues, self._session, self._state)
 
     def put_event(self, camera: str, encode: Encode) -> int | None:
-        """Take one event of any camera, whether or not it has a stream; see `MqttStream.put_event`.
+        """Take one event of any camera, whether or not it has a stream; see `EventOutbox.put`.
 
         Raises:
             UsageError: the name cannot be part of a topic.
@@ -505,32 +462,22 @@ class MqttPublisher(ResultPublisher):
 
     def stats(self) -> PublisherStats:
         """Return what happened so far."""
-        session, total, pictures = self._session, self._session.of_all(), self._session.of_all("snapshot")
-        limited = self._queues.limited()
+        session, pictures = self._session, self._session.sent("snapshot")
         return PublisherStats(
-            put=self._outbox.put_count + limited,
-            queued=len(self._outbox),
-            sent=total.sent,
-            acknowledged=total.acknowledged,
-            rejected=total.rejected,
-            dropped=self._outbox.dropped_count,
-            too_large=total.too_large,
+            **_result_counts(self._queues, session, None),
             connects=session.connects,
             state=session.state,
             last_error=session.last_error,
-            limited=limited,
             events=self._events.stats(),
-            snapshots_lost=self._queues.dropped_snapshots + pictures.rejected + pictures.too_large,
+            snapshots_lost=self._queues.counts("snapshot").dropped + pictures.rejected + pictures.too_large,
         )
 
     def close(self, timeout_s: float = 5.0, disk_s: float = LAST_COMMIT_S) -> None:
         """Send what waits as far as the time allows, say offline, disconnect; may be called twice.
 
-        Args:
-            timeout_s: seconds; with a dead broker it returns sooner. A thread that is stuck in a name server's silence
-                is left behind, and ends by itself.
-            disk_s: seconds that the disk has for the last events at least, counted from the goodbye; it has the rest of
-                `timeout_s`, too. What it has not taken by then is said.
+        With a dead broker it returns sooner. A thread that is stuck in a name server's silence is left behind, and ends
+        by itself. The disk has `disk_s` for the last events at least, from the goodbye on; what it has not taken then
+        is said.
         """
         until = time.monotonic() + timeout_s
         self._session.finish(timeout_s)
@@ -544,7 +491,7 @@ def load_client() -> None:
         import edge_sdk.publishing.client  # noqa: F401 - for its effect
 
 
-def _network(settings: MqttSettings, will: bytes) -> Callable[[], Connection]:
+def _network(settings: MqttSettings, will: bytes) -> Callable[[], MqttConnection]:
     from edge_sdk.publishing.client import MqttConnection, ProtocolFallback  # a sixth of a start: only with a broker
     from edge_sdk.publishing.tls import broker_tls
 
@@ -557,11 +504,8 @@ class NameLock:
     """Shows that no other program on this machine publishes under a device's name at the same broker.
 
     Two such programs would end each other's connection for ever. It is a lock of the kernel's on a file in the state
-    folder, held from its making until `close` or the end of the process. Programs of other machines, or with another
-    state folder, are not seen: the broker alone knows of those. Where no file can be locked, nothing is refused.
-
-    Args:
-        settings: the broker, and the name there.
+    folder, held until `close` or the end of the process. Programs of other machines, or with another state folder, are
+    not seen. Where no file can be locked, nothing is refused.
 
     Raises:
         PublishError: another program holds it.

@@ -41,10 +41,6 @@ class MemoryOutbox:
     One camera alone may fill it. When it is full, the oldest message of the camera that has most in it makes room, so
     that one with no more than its share (a bound over the number of cameras) never loses any to another. Cameras are
     served in turn, each in its own order.
-
-    Args:
-        max_messages: how many wait at most.
-        max_bytes: how many bytes of payload wait at most.
     """
 
     def __init__(self, max_messages: int = 1000, max_bytes: int = 4_000_000) -> None:
@@ -57,28 +53,12 @@ class MemoryOutbox:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Payload bytes that wait."""
-        return self._bytes
-
-    @property
-    def put_count(self) -> int:
-        """How many messages of all cameras were put."""
+    def counts(self, camera: str | None = None) -> Waiting:
+        """Return the counts of one camera, or of all."""
         with self._lock:
-            return sum(queue.put_count for queue in self._cameras.values())
-
-    @property
-    def dropped_count(self) -> int:
-        """How many messages of all cameras were dropped."""
-        with self._lock:
-            return sum(queue.dropped_count for queue in self._cameras.values())
-
-    def of_camera(self, camera: str) -> Waiting:
-        """Return the counts of one camera."""
-        with self._lock:
-            queue = self._cameras.get(camera) or _CameraQueue()
-            return Waiting(queue.put_count, len(queue.messages), queue.dropped_count)
+            found = list(self._cameras.values()) if camera is None else filter(None, [self._cameras.get(camera)])
+            counts = [(queue.put_count, len(queue.messages), queue.dropped_count) for queue in found]
+        return Waiting(*map(sum, zip((0, 0, 0), *counts, strict=True)))
 
     def put(self, message: Message) -> None:
         """Append one message; the oldest of the camera that has most make room for it, and are counted."""
@@ -111,11 +91,7 @@ class MemoryOutbox:
             return message
 
     def give_back(self, messages: Sequence[Message]) -> None:
-        """Put messages that were taken, and did not arrive, before their cameras' others; as far as there is room.
-
-        Args:
-            messages: oldest first.
-        """
+        """Put back messages that were taken, and did not arrive, oldest first, as far as there is room."""
         with self._lock:
             for message in reversed(messages):
                 self._add(message).messages.appendleft(message)
@@ -161,21 +137,12 @@ _SNAPSHOT_BYTES = 4_000_000
 
 
 class Queues:
-    """The queues of all cameras; filled by their threads, emptied by the one that publishes.
+    """The queues of all cameras; filled by their threads, emptied by the one that publishes."""
 
-    Args:
-        results: where results wait.
-        events: where events wait.
-        channels: how each kind travels.
-
-    Attributes:
-        events: where events wait.
-    """
-
-    def __init__(self, results: MemoryOutbox, events: EventOutbox, channels: dict[CameraKind, Channel]) -> None:
+    def __init__(self, events: EventOutbox, channels: dict[CameraKind, Channel]) -> None:
         self.events = events
         self._outboxes: dict[CameraKind, MemoryOutbox] = {  # in the order in which they are served
-            "result": results,
+            "result": MemoryOutbox(),
             "snapshot": MemoryOutbox(_MAX_SNAPSHOTS, _SNAPSHOT_BYTES),
         }
         self._limiters: dict[CameraKind, RateLimiter[Message, None]] = {
@@ -197,11 +164,7 @@ class Queues:
         self._outboxes[message.kind].put(message)
 
     def take(self, *, in_turn: bool = False) -> Message | None:
-        """Take the result or picture that goes out next; None where nothing waits.
-
-        Args:
-            in_turn: no kind waits for all of another.
-        """
+        """Take the result or picture that goes out next, or None; `in_turn` no kind waits for all of another."""
         for limiter in self._limiters.values():
             limiter.release()
         kinds = list(self._outboxes)
@@ -230,18 +193,9 @@ class Queues:
         """Return the seconds until something that is held is due; infinity where nothing is."""
         return min(limiter.wait_s() for limiter in self._limiters.values())
 
-    def of_camera(self, camera: str) -> Waiting:
-        """Return the counts of one camera's results."""
-        return self._outboxes["result"].of_camera(camera)
-
-    @property
-    def dropped_snapshots(self) -> int:
-        """How many pictures of all cameras made room for newer ones."""
-        return self._outboxes["snapshot"].dropped_count
-
-    def has_of(self, camera: str) -> bool:
-        """Return whether anything of a camera waits."""
-        return any(outbox.of_camera(camera).queued for outbox in self._outboxes.values())
+    def counts(self, kind: CameraKind, camera: str | None = None) -> Waiting:
+        """Return the counts of results or pictures, of one camera or of all."""
+        return self._outboxes[kind].counts(camera)
 
     def limited(self, camera: str | None = None) -> int:
         """Return how many results were left out for their rate, of one camera or of all."""

@@ -30,23 +30,16 @@ _MOST_ANSWERS = 32  # that wait for a broker; a requester does not wait for a hu
 class CameraEntry:
     """What one stream says of its camera; another stream of that camera gets another entry."""
 
-    __slots__ = ("camera", "is_leaving", "model", "state")
+    __slots__ = ("camera", "model", "state")
 
     def __init__(self, camera: str, model: ModelRef, state: CameraState) -> None:
         self.camera, self.model, self.state = camera, model, state
-        self.is_leaving = False
 
 
 class DeviceState:
     """The cameras and warnings of one device; each camera's thread writes its entry, the publisher's reads them all.
 
-    Args:
-        identity: who publishes.
-        versions: of the software, by name.
-
-    Attributes:
-        status_version: grows with every change of the status.
-        state_version: grows with every change of the state.
+    Its two versions grow with every change of the status, and of the state.
     """
 
     def __init__(self, identity: Identity, versions: Mapping[str, str]) -> None:
@@ -55,14 +48,13 @@ class DeviceState:
         self._entries: dict[str, CameraEntry] = {}
         self._warnings: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._has_leavers = False
         self.status_version = self.state_version = 0
 
     def join(self, camera: str, model: ModelRef) -> CameraEntry:
         """Add a camera, or have another model answer for it: of its state only that of its source is kept."""
         with self._lock:
             before = self._entries.get(camera)
-            kept = before.state if before is not None and not before.is_leaving else CameraState()
+            kept = CameraState() if before is None else before.state
             state = CameraState(source=kept.source, trouble=kept.trouble, since=kept.since)
             entry = self._entries[camera] = CameraEntry(camera, model, state)
             self.status_version += 1
@@ -70,34 +62,15 @@ class DeviceState:
             return entry
 
     def leave(self, entry: CameraEntry) -> None:
-        """Have a camera leave, as soon as `release` lets it."""
+        """Remove a camera, unless another stream has it."""
         with self._lock:
-            entry.is_leaving = self._has_leavers = True
-
-    def release(self, is_done: Callable[[str], bool]) -> None:
-        """Remove the cameras that are leaving and of which nothing waits any more.
-
-        Args:
-            is_done: tells of a camera whether all its results are on their way.
-        """
-        if not self._has_leavers:
-            return
-        with self._lock:
-            gone = [e.camera for e in self._entries.values() if e.is_leaving and is_done(e.camera)]
-            for camera in gone:
-                del self._entries[camera]
-            self._has_leavers = any(e.is_leaving for e in self._entries.values())
-            if gone:
+            if self._entries.get(entry.camera) is entry:
+                del self._entries[entry.camera]
                 self.status_version += 1
                 self.state_version += 1
 
     def update(self, entry: CameraEntry, **changes: object) -> bool:
-        """Change a camera's state; return whether that is news.
-
-        Args:
-            entry: of the camera.
-            changes: attributes of `CameraState`.
-        """
+        """Change attributes of a camera's state; return whether that is news."""
         with self._lock:
             state = msgspec.structs.replace(entry.state, **changes)
             if state == entry.state:
@@ -148,11 +121,7 @@ class DeviceState:
 class _Retained:
     """One retained topic, and whether the broker has the latest version of what stands there.
 
-    Args:
-        kind: of its message.
-        topic: where it stands.
-        encode: returns the message's bytes.
-        version: returns something that differs after every change of it; by default that is the bytes.
+    `version` returns something that differs after every change of it; by default that is the message's bytes.
     """
 
     def __init__(
@@ -183,13 +152,7 @@ class _Retained:
 
 
 class RetainedPublisher:
-    """When one device publishes what it says of itself; written by any thread, taken from by the publisher's.
-
-    Args:
-        state: the content of the status and the state.
-        topics: of the device.
-        clock_s: monotonic seconds.
-    """
+    """When one device publishes what it says of itself; written by any thread, taken from by the publisher's."""
 
     def __init__(self, state: DeviceState, topics: Topics, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -248,11 +211,7 @@ class RetainedPublisher:
             return min((retained.wait_s(self._now()) for retained in self._due()), default=math.inf)
 
     def take(self) -> tuple[MessageKind, Message] | None:
-        """Return what is to be published now: status and state first, then telemetry, answers and what else is kept.
-
-        Returns:
-            None where there is nothing.
-        """
+        """Return what is to be published now: status and state first, then telemetry, answers, what else is kept."""
         with self._lock:
             due = next((retained for retained in self._due() if retained.wait_s(self._now()) <= 0), None)
             is_of_device = due in (self._status, self._state)

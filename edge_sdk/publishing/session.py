@@ -6,16 +6,16 @@ first, then results and pictures, which keep a place in the window so that a dev
 once. Then it settles what the broker answered, and waits for the network or for something to send.
 
 `Sender` knows what goes next, what is in flight and what was acknowledged; what did not arrive goes back to its queue
-when the connection ends. `PoisonMessageDetector` finds a message at which the broker ends every connection.
-`Rejections` and `PublishWarnings` have the device's state say what is wrong, and `Callbacks` calls what the publisher's
-owner gave.
+when the connection ends. `PoisonMessageDetector` finds a message at which the broker ends every connection, and
+`PublishWarnings` has the device's state say what is wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, ParamSpec, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, cast
 
 import msgspec
 
@@ -25,18 +25,12 @@ from edge_sdk.messages.schema import CameraKind, Message, MessageKind
 from edge_sdk.messages.topics import Topics
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import (
-    NOT_AUTHORIZED,
-    QUOTA_EXCEEDED,
-    UNSENT_BYTES,
-    Answer,
-    Connection,
-    Incoming,
-    Receiver,
-    Wakeup,
-)
+from edge_sdk.publishing.connection import NOT_AUTHORIZED, QUOTA_EXCEEDED, UNSENT_BYTES, Answer, Wakeup
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
+
+if TYPE_CHECKING:
+    from edge_sdk.publishing.client import MqttConnection  # loads paho
 
 State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
 End: TypeAlias = Literal["", "ended", "timed out"]
@@ -66,12 +60,6 @@ class PoisonMessageDetector:
         """Whether messages go one by one, each when the one before was answered."""
         return self._ends >= _SUSPICIOUS
 
-    @property
-    def hint(self) -> str:
-        """The hint that a message may be poisonous, for people; empty while none is suspected."""
-        line = "; or is there a message that it does not take? They go one by one now, to find it"
-        return line if self.is_suspected else ""
-
     def relax(self) -> None:
         """Drop the suspicion: a connection held."""
         self._ends = 0
@@ -82,11 +70,7 @@ class PoisonMessageDetector:
         self._needed = _SURE
 
     def ended(self, in_flight: Sequence[tuple[MessageKind, Message]]) -> tuple[MessageKind, Message] | None:
-        """Record that the broker ended a connection; return the message to blame, or None where that is not sure.
-
-        Args:
-            in_flight: the messages that were, oldest first.
-        """
+        """Record that the broker ended a connection; return the message to blame, or None where that is not sure."""
         if not any(message.camera for _, message in in_flight):
             return None
         was_alone = self.is_suspected and len(in_flight) == 1
@@ -98,10 +82,7 @@ class PoisonMessageDetector:
         return in_flight[0]
 
     def timed_out(self, in_flight: Sequence[tuple[MessageKind, Message]]) -> tuple[MessageKind, Message] | None:
-        """Record that nothing came from the broker for too long; return the message to blame, or None likewise.
-
-        That a connection held before says nothing of this.
-        """
+        """Record that nothing came from the broker for too long, and likewise; that one held before says nothing."""
         large = [  # nobody waits for less: the kernel takes it at once
             (kind, message) for kind, message in in_flight if message.camera and len(message.payload) > UNSENT_BYTES
         ]
@@ -123,14 +104,7 @@ class PoisonMessageDetector:
 
 
 class SentCounters(msgspec.Struct):
-    """Messages of one camera, or of all.
-
-    Attributes:
-        sent: that left.
-        acknowledged: of them, that the broker took.
-        rejected: of them, that it complained about.
-        too_large: that were not sent.
-    """
+    """How many messages left, and of them the broker took or rejected; and how many were too large to be sent."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -138,104 +112,47 @@ class SentCounters(msgspec.Struct):
     too_large: int = 0
 
 
-_REJECTED = "messages_refused"
-
-
-class Rejections:
-    """Messages other than events that the broker rejects: which topic, and what its ACL must allow.
-
-    Each is said once, stands in the device's state for as long as it lasts, and what is retained is offered again. Of
-    events the outbox tells itself.
-
-    Args:
-        topics: the device's own.
-        device_state: what the device says of itself.
-        retained: sends again later what was rejected.
-    """
-
-    def __init__(self, topics: Topics, device_state: DeviceState, retained: RetainedPublisher) -> None:
-        self._own, self._response = topics.own, topics.response
-        self._device_state, self._retained = device_state, retained
-        self._lines: dict[str, str] = {}  # by topic
-        self._said: set[str] = set()
-
-    def begin(self) -> None:
-        """Forget them all: there is a new connection, perhaps with other rights."""
-        self._lines.clear()
-        self._said.clear()
-        self._device_state.warn_of_device(_REJECTED, "")
-
-    def settle(self, topic: str, answer: Answer) -> str:
-        """Take note of an answer; return what is to be said now, which is mostly nothing.
-
-        Of all topics that miss the same right it is said once.
-        """
-        if topic.startswith(self._response + "/"):  # the requester chooses how it goes on
-            topic = self._response
-        if not answer.complaint:
-            if self._lines.pop(topic, ""):
-                self._device_state.warn_of_device(_REJECTED, next(iter(self._lines.values()), ""))
-            return ""
-        self._retained.repeat_later(topic)
-        if topic in self._lines:
-            return ""
-        why = answer.complaint
-        if answer.code == NOT_AUTHORIZED:
-            if topic.startswith(self._own):
-                why += f"; its ACL must let this device write below {self._own}"
-            else:
-                why += "; its ACL must let this device write there"
-        self._lines[topic] = line = f"the broker did not take a message on {topic}: {why}"
-        self._device_state.warn_of_device(_REJECTED, next(iter(self._lines.values())))
-        reason = why if topic.startswith(self._own) else line
-        if reason in self._said:
-            return ""
-        self._said.add(reason)
-        return line
-
-
 _DAY_S = 86400.0
-TOO_LARGE = "is above the broker's maximum packet size and is not sent; raise that there (max_packet_size)"
+_REJECTED = "messages_refused"
+_TOO_LARGE = "is above the broker's maximum packet size and is not sent; raise that there (max_packet_size)"
 
 
 class PublishWarnings:
-    """What is not wrong yet with a connection, or was left out on it: said in the device's state, and once as a line.
+    """What is wrong with a connection, or not yet: in the device's state for as long as it lasts, and once as a line.
 
     Each connection is looked at when it is up, and once a day while it holds: a certificate that ends soon, a broker
-    that knows no MQTT 5.
-
-    Args:
-        device_state: what the device says of itself.
-        on_warning: called with one line for people; must not raise.
-        clock_s: monotonic seconds.
-
-    Attributes:
-        last_error: what went wrong last, for people.
+    that knows no MQTT 5. Of what the broker rejects it is said which topic, and what its ACL must allow; what is
+    retained is offered again. Of events that are rejected the outbox tells itself.
     """
 
     def __init__(
         self,
+        topics: Topics,
         device_state: DeviceState,
+        retained: RetainedPublisher,
         on_warning: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._device_state, self._on_doubt, self._clock_s = device_state, on_warning, clock_s
+        self._own, self._response = topics.own, topics.response
+        self._device_state, self._retained = device_state, retained
+        self._on_warning, self._clock_s = on_warning, clock_s
         self._look_at = 0.0
-        self._said: set[str] = set()
+        self._said: set[str] = set()  # names of warnings
+        self._rejected: dict[str, str] = {}  # lines by topic
+        self._reasons: set[str] = set()  # that were said on this connection
         self.last_error = ""
 
-    def look(self, connection: Connection) -> None:
-        """Look at a connection now."""
-        self._look_at = self._clock_s() + _DAY_S
-        found = {**dict.fromkeys(self._said, ""), **connection.warnings()}
-        self._said.clear()
-        for name, line in found.items():
-            self._tell(name, line)
+    def begin(self, connection: MqttConnection) -> None:
+        """Begin anew with a connection, which may have other rights."""
+        self._rejected.clear()
+        self._reasons.clear()
+        self._device_state.warn_of_device(_REJECTED, "")
+        self._look(connection)
 
-    def look_daily(self, connection: Connection) -> None:
+    def look_daily(self, connection: MqttConnection) -> None:
         """Look at a connection where the last look is a day ago."""
         if self._clock_s() >= self._look_at:
-            self.look(connection)
+            self._look(connection)
 
     def say(self, name: str, line: str) -> None:
         """Say a warning, of one name the first until the next look; an empty line takes it back."""
@@ -252,80 +169,38 @@ class PublishWarnings:
         self.last_error = line
         self.say("too_large", line)
 
+    def settle(self, topic: str, answer: Answer) -> str:
+        """Take note of an answer; return a line for people, for all topics that miss the same right one."""
+        if topic.startswith(self._response + "/"):  # the requester chooses how it goes on
+            topic = self._response
+        if not answer.complaint:
+            if self._rejected.pop(topic, ""):
+                self._device_state.warn_of_device(_REJECTED, next(iter(self._rejected.values()), ""))
+            return ""
+        self._retained.repeat_later(topic)
+        if topic in self._rejected:
+            return ""
+        reason, is_own = answer.complaint, topic.startswith(self._own)
+        if answer.code == NOT_AUTHORIZED:
+            reason += f"; its ACL must let this device write {f'below {self._own}' if is_own else 'there'}"
+        self._rejected[topic] = line = f"the broker did not take a message on {topic}: {reason}"
+        self._device_state.warn_of_device(_REJECTED, next(iter(self._rejected.values())))
+        reason = reason if is_own else line
+        if reason in self._reasons:
+            return ""
+        self._reasons.add(reason)
+        return line
+
+    def _look(self, connection: MqttConnection) -> None:
+        self._look_at = self._clock_s() + _DAY_S
+        found = {**dict.fromkeys(self._said, ""), **connection.warnings()}
+        self._said.clear()
+        for name, line in found.items():
+            self._tell(name, line)
+
     def _tell(self, name: str, line: str) -> None:
         if self._device_state.warn_of_device(name, line) and line:
-            self._on_doubt(line)
-
-
-_P = ParamSpec("_P")
-
-
-class Callbacks:
-    """Calls what a publisher's owner gave to be called; a `Receiver` itself.
-
-    One that raises costs nothing but itself: publishing goes on, and it is said once and shown in the device's state
-    until the callback works again.
-
-    Args:
-        device_state: what the device says of itself.
-        on_state: called with a new state, and a detail for people.
-        on_warning: called with a line for people.
-        receiver: takes what comes from the broker.
-    """
-
-    def __init__(
-        self,
-        device_state: DeviceState,
-        on_state: Callable[[State, str], None] | None = None,
-        on_warning: Callable[[str], None] | None = None,
-        receiver: Receiver | None = None,
-    ) -> None:
-        self._device_state = device_state
-        self._on_state, self._on_doubt, self._receiver = on_state, on_warning, receiver
-        self._failing: set[str] = set()
-        self._said: set[str] = set()
-        self._error = ""
-
-    def take_error(self) -> str:
-        """Return which one raised since the last call, for people; empty when none did."""
-        error, self._error = self._error, ""
-        return error
-
-    def state(self, state: State, detail: str) -> None:
-        """Tell that the connection is in another state."""
-        if self._on_state is not None:
-            self._call("on_state", self._on_state, state, detail)
-
-    def doubt(self, line: str) -> None:
-        """Tell what is not wrong yet."""
-        if self._on_doubt is not None:
-            self._call("on_warning", self._on_doubt, line)
-
-    def receive(self, incoming: Incoming) -> None:
-        """Hand over a message that came; see `Receiver.receive`."""
-        if self._receiver is not None:
-            self._call("the receiver of messages", self._receiver.receive, incoming)
-
-    def refused(self, line: str) -> None:
-        """Tell that no message may come; see `Receiver.refused`."""
-        if self._receiver is not None:
-            self._call("the receiver of refusals", self._receiver.refused, line)
-
-    def _call(self, name: str, callback: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> None:
-        try:
-            callback(*args, **kwargs)
-        except Exception as cause:  # noqa: BLE001 - whoever listens must not be able to end publishing
-            line = f"{name} raised {type(cause).__name__}: {cause}; publishing goes on without it, mend it"
-            self._error = line
-            self._failing.add(name)
-            self._device_state.warn_of_device(f"callback/{name}", line)
-            if name not in self._said:
-                self._said.add(name)
-                self.doubt(line)
-        else:
-            if name in self._failing:
-                self._failing.remove(name)
-                self._device_state.warn_of_device(f"callback/{name}", "")
+            self._on_warning(line)
 
 
 _POISON = (
@@ -349,28 +224,20 @@ _MAX_TRIED = 1000  # events whose tries are counted; a window of them comes agai
 class Sender:
     """What goes next over a connection, what is in flight, and what became of it. Used by the publisher's thread.
 
-    Args:
-        queues: where results and pictures wait.
-        events: where events wait.
-        rejections: take what is answered of anything but events.
-        warnings: are told what is left out.
-        stall_s: seconds without an answer, with messages in flight, after which a connection is given up.
-        hold: how long no event is sent after the broker rejected one.
-
-    Attributes:
-        detector: finds the message at which the broker hangs up; while there may be one, messages go one by one.
+    While there may be a message at which the broker hangs up (`detector`), they go one by one. A connection that
+    answers nothing for `stall_s` seconds, with messages in flight, is given up; no event is sent for `hold` after one
+    was rejected.
     """
 
     def __init__(
         self,
         queues: Queues,
         events: EventOutbox,
-        rejections: Rejections,
         warnings: PublishWarnings,
         stall_s: float,
         hold: Backoff | None = None,
     ) -> None:
-        self._queues, self._events, self._rejections, self._warnings = queues, events, rejections, warnings
+        self._queues, self._events, self._warnings = queues, events, warnings
         self._stall_s, self._hold = stall_s, hold or Backoff()
         self.detector = PoisonMessageDetector()
         self._counts: dict[tuple[str, CameraKind], SentCounters] = {}
@@ -380,12 +247,10 @@ class Sender:
         self._tries: dict[int, int] = {}  # of events by id, the latest last
         self._has_taken = self._holds_denied = False  # an event on this connection; because it was denied
 
-    def of_camera(self, camera: str, kind: CameraKind = "result") -> SentCounters:
-        """Return the counts of one camera's results or pictures, which go on."""
-        return self._counts.get((camera, kind)) or self._counts.setdefault((camera, kind), SentCounters())
-
-    def of_all(self, kind: CameraKind = "result") -> SentCounters:
-        """Return the counts of all cameras' results, or pictures, together."""
+    def counts(self, kind: CameraKind, camera: str | None = None) -> SentCounters:
+        """Return the counts of one camera's results or pictures, which go on, or of all of them together."""
+        if camera is not None:
+            return self._counts.get((camera, kind)) or self._counts.setdefault((camera, kind), SentCounters())
         found = [msgspec.structs.astuple(counts) for (_, of), counts in list(self._counts.items()) if of == kind]
         return SentCounters(*map(sum, zip(*found, strict=True)))
 
@@ -399,12 +264,12 @@ class Sender:
         """Whether nothing is in flight, and nothing waits that could be sent."""
         return not self._in_flight and not len(self._queues) and (not self._events.waiting or self._events.is_held)
 
-    def has_room(self, connection: Connection) -> bool:
+    def has_room(self, connection: MqttConnection) -> bool:
         """Return whether one more message may be in flight."""
         window = 1 if self.detector.is_suspected else connection.window
         return connection.phase == "up" and len(self._in_flight) < window
 
-    def has_next(self, connection: Connection) -> bool:
+    def has_next(self, connection: MqttConnection) -> bool:
         """Return whether something of a camera can be sent now, where the window has room."""
         return bool(len(self._queues)) or (self._events.is_ready and self._may_send_event(connection))
 
@@ -412,15 +277,15 @@ class Sender:
         """Return whether the message that `send` gave this number is not answered yet."""
         return number in self._in_flight
 
-    def send(self, connection: Connection, kind: MessageKind, message: Message) -> int | None:
+    def send(self, connection: MqttConnection, kind: MessageKind, message: Message) -> int | None:
         """Send one message; return its number on this connection, or None where it is too large for the broker."""
         if not connection.fits(kind, message):
             if kind == "event":
                 why = f"its {len(message.payload)} bytes are above the broker's maximum packet size"
                 self._events.reject(cast("QueuedEvent", message), why)
             elif message.camera:
-                self.of_camera(message.camera, message.kind).too_large += 1
-            self._warnings.left_out(f"a message ({kind}) of {len(message.payload)} bytes {TOO_LARGE}")
+                self.counts(message.kind, message.camera).too_large += 1
+            self._warnings.left_out(f"a message ({kind}) of {len(message.payload)} bytes {_TOO_LARGE}")
             return None
         if not self._in_flight:
             self._progress_at = time.monotonic()
@@ -429,7 +294,7 @@ class Sender:
         self._events_in_flight += kind == "event"
         return number
 
-    def send_next(self, connection: Connection) -> bool:
+    def send_next(self, connection: MqttConnection) -> bool:
         """Send the next message of a camera; return False where there is none."""
         message: Message | None = self._events.take() if self._may_send_event(connection) else None
         message = message or self._queues.take(in_turn=self.detector.is_suspected)
@@ -438,7 +303,7 @@ class Sender:
         self.send(connection, message.kind, message)
         return True
 
-    def settle(self, connection: Connection) -> list[str]:
+    def settle(self, connection: MqttConnection) -> list[str]:
         """Take note of what left or was answered; return what is to be said of rejections.
 
         Raises:
@@ -455,9 +320,9 @@ class Sender:
             if kind == "event":
                 self._settle_event(cast("QueuedEvent", message), answer)
                 continue
-            lines.append(self._rejections.settle(message.topic, answer))
+            lines.append(self._warnings.settle(message.topic, answer))
             if message.camera:
-                counts, is_answer = self.of_camera(message.camera, message.kind), connection.acknowledges(kind)
+                counts, is_answer = self.counts(message.kind, message.camera), connection.acknowledges(kind)
                 counts.sent += 1
                 counts.rejected += bool(answer.complaint)
                 counts.acknowledged += is_answer and not answer.complaint
@@ -468,12 +333,7 @@ class Sender:
         return [line for line in lines if line]
 
     def end_connection(self, *, is_orderly: bool, end: End) -> None:
-        """Give back what did not arrive, so that it goes first on the next connection.
-
-        Args:
-            is_orderly: the broker took the goodbye; see `EventOutbox.end_connection`.
-            end: how the connection ended.
-        """
+        """Give back what did not arrive, so that it goes first on the next one; see `EventOutbox.end_connection`."""
         in_flight = list(self._in_flight.values())
         culprit: tuple[MessageKind, Message] | None = None
         if end == "ended" and (culprit := self.detector.ended(in_flight)):
@@ -495,12 +355,12 @@ class Sender:
         if kind == "event":
             self._events.reject(cast("QueuedEvent", message), why)
             return
-        counts = self.of_camera(message.camera, message.kind)
+        counts = self.counts(message.kind, message.camera)
         counts.sent += 1
         counts.rejected += 1
         self._warnings.left_out(what.format(kind) + why)
 
-    def _may_send_event(self, connection: Connection) -> bool:
+    def _may_send_event(self, connection: MqttConnection) -> bool:
         return self._events_in_flight < max(1, connection.window - _FOR_RESULTS)
 
     def _settle_event(self, event: QueuedEvent, answer: Answer) -> None:
@@ -549,22 +409,13 @@ _RIVAL = (
     "; soon after the broker took it, and again and again: does another program have the same site and device? "
     "give each its own name (--device, or [device] in a file)"
 )
+_POISONOUS = "; or is there a message that it does not take? They go one by one now, to find it"
 _FLUSH_SHARE = 0.75  # of the time that closing has: results until here ...
 _FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for the thread to end
 
 
 class PublishSession:
-    """Takes messages from their queues to a broker until it is told to finish.
-
-    Args:
-        queues: where results and pictures wait.
-        events: where events wait.
-        device_state: what the device says of itself.
-        topics: where its messages go.
-        make_connection: makes the next connection.
-        backoff: how long to wait before it.
-        callbacks: are told when the state changes, and where something is not wrong yet.
-        stall_s: seconds without an answer, with messages in flight, after which a connection is given up.
+    """Takes messages from their queues to a broker until it is told to finish; see `MqttPublisher` for its arguments.
 
     Attributes:
         retained: what the device says of itself, with answers and what is retained beside status and state.
@@ -578,19 +429,20 @@ class PublishSession:
         events: EventOutbox,
         device_state: DeviceState,
         topics: Topics,
-        make_connection: Callable[[], Connection],
+        make_connection: Callable[[], MqttConnection],
         backoff: Backoff,
         *,
-        callbacks: Callbacks,
+        on_state: Callable[[State, str], None] | None,
+        on_warning: Callable[[str], None] | None,
         stall_s: float,
     ) -> None:
-        self._queues, self._device_state, self._callbacks = queues, device_state, callbacks
+        self._queues, self._device_state = queues, device_state
+        self._on_state = _harmless(on_state)
         self._make_connection, self._backoff = make_connection, backoff
         self._status_topic = topics.status
         self.retained = RetainedPublisher(device_state, topics)
-        self._warnings = PublishWarnings(device_state, callbacks.doubt)
-        self._rejections = Rejections(topics, device_state, self.retained)
-        self._sender = Sender(queues, events, self._rejections, self._warnings, stall_s)
+        self._warnings = PublishWarnings(topics, device_state, self.retained, _harmless(on_warning))
+        self._sender = Sender(queues, events, self._warnings, stall_s)
         self._wakeup = Wakeup()
         self._deadline: float | None = None
         self._farewell_at = 0.0
@@ -616,13 +468,9 @@ class PublishSession:
         self.retained.put_telemetry(payload)
         self._wakeup.wake()
 
-    def of_camera(self, camera: str) -> SentCounters:
-        """Return the counts of one camera's results, which go on."""
-        return self._sender.of_camera(camera)
-
-    def of_all(self, kind: CameraKind = "result") -> SentCounters:
-        """Return the counts of all cameras' results, or pictures, together."""
-        return self._sender.of_all(kind)
+    def sent(self, kind: CameraKind, camera: str | None = None) -> SentCounters:
+        """Return what was sent of results or pictures, of one camera or of all together."""
+        return self._sender.counts(kind, camera)
 
     def finish(self, timeout_s: float) -> None:
         """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
@@ -650,7 +498,7 @@ class PublishSession:
         return is_hopeless or self._sender.is_over
 
     def _connect_once(self) -> None:
-        connection: Connection | None = None
+        connection: MqttConnection | None = None
         is_done = False
         end: End = ""
         try:
@@ -667,7 +515,7 @@ class PublishSession:
             if not is_done:
                 detail = connection.detail
                 if end and self._brief >= _RIVALRY:
-                    detail += _RIVAL + self._sender.detector.hint
+                    detail += _RIVAL + (_POISONOUS if self._sender.detector.is_suspected else "")
                 self._report("refused" if connection.phase == "refused" else "connecting", detail)
         finally:
             if connection is not None:
@@ -683,7 +531,7 @@ class PublishSession:
         while self._deadline is None and (remaining := until - time.monotonic()) > 0:
             self._wakeup.wait(remaining)
 
-    def _serve(self, connection: Connection) -> bool:
+    def _serve(self, connection: MqttConnection) -> bool:
         """Use one connection to its end; return True when all is done and it is time to say goodbye."""
         up_at: float | None = None
         opened_at = time.monotonic()
@@ -702,7 +550,6 @@ class PublishSession:
             while self._has_room(connection) and self._sender.send_next(connection):
                 pass
             self._settle(connection)
-            self._release_cameras()
             self._warnings.look_daily(connection)
             if self._deadline is not None and self._may_leave(connection, self._deadline):
                 return True
@@ -711,29 +558,23 @@ class PublishSession:
             self._settle(connection)
         return False
 
-    def _greet(self, connection: Connection) -> float:
+    def _greet(self, connection: MqttConnection) -> float:
         self.connects += 1
         self._brief += 1
-        self._release_cameras()
-        self._rejections.begin()
         self.retained.begin()
         self._send_own(connection)  # and no more: a broker that sends us away at once is heard out first
         self._report("online", "")
-        self._warnings.look(connection)
+        self._warnings.begin(connection)
         return time.monotonic()
 
-    def _send_own(self, connection: Connection) -> bool:
+    def _send_own(self, connection: MqttConnection) -> bool:
         """Send the next message of the device itself; return False where there is none."""
         found = self.retained.take()
         if found is not None:
             self._sender.send(connection, *found)
         return found is not None
 
-    def _release_cameras(self) -> None:
-        """Take cameras out of the status that have left and of which nothing waits."""
-        self._device_state.release(lambda camera: not self._queues.has_of(camera))
-
-    def _may_leave(self, connection: Connection, deadline: float) -> bool:
+    def _may_leave(self, connection: MqttConnection, deadline: float) -> bool:
         now = time.monotonic()
         if connection.phase != "up":
             return now >= deadline or self._sender.is_over
@@ -745,14 +586,14 @@ class PublishSession:
             self._farewell = self._sender.send(connection, "status", farewell)
         return now >= deadline or not self._sender.is_in_flight(self._farewell)
 
-    def _has_room(self, connection: Connection) -> bool:
+    def _has_room(self, connection: MqttConnection) -> bool:
         return self._farewell is None and self._sender.has_room(connection)
 
-    def _settle(self, connection: Connection) -> None:
+    def _settle(self, connection: MqttConnection) -> None:
         for line in self._sender.settle(connection):
             self._report(self.state, line)
 
-    def _turn_s(self, connection: Connection) -> float:
+    def _turn_s(self, connection: MqttConnection) -> float:
         wait_s = _TURN_S
         if self._has_room(connection):
             wait_s = min(wait_s, self.retained.wait_s(), self._queues.wait_s())
@@ -767,5 +608,18 @@ class PublishSession:
         if (state, detail) == (self.state, self._detail):
             return
         self.state, self._detail = state, detail
-        self._callbacks.state(state, detail)
-        self._warnings.last_error = self._callbacks.take_error() or self._warnings.last_error
+        self._on_state(state, detail)
+
+
+_P = ParamSpec("_P")
+
+
+def _harmless(callback: Callable[_P, None] | None) -> Callable[_P, None]:
+    """Call it, where there is one, so that it cannot end publishing."""
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        if callback is not None:
+            with contextlib.suppress(Exception):
+                callback(*args, **kwargs)
+
+    return call

@@ -1,8 +1,7 @@
 """MqttSettings: which broker, who we are there, and how each kind of message is sent.
 
 `MqttSettings` checks the ranges, and what goes with what; `MqttSettings.parse` reads the broker's URL. The files that
-it names are read by `tls`. A `Secret` is a password on its way from where it is kept to the one place that sends it: it
-is in no repr, no message and no log.
+it names are read by `tls`.
 """
 
 from __future__ import annotations
@@ -45,15 +44,7 @@ _SCHEMES = {
 
 
 class Secret:
-    """A text that does not show itself by accident.
-
-    Args:
-        text: the secret itself.
-        place: where it was found, for people.
-
-    Attributes:
-        place: as given; empty where nobody knows.
-    """
+    """A text that does not show itself by accident; `place` is where it was found, for people."""
 
     __slots__ = ("_text", "place")
 
@@ -75,11 +66,7 @@ class Secret:
 
 
 def read_password(path: Path, what: str = "the MQTT password") -> Secret:
-    """Read the first line of a file.
-
-    Args:
-        path: the file.
-        what: what to call its content in an error.
+    """Read the first line of a file; `what` is what to call it in an error.
 
     Raises:
         UsageError: the file cannot be read, or its first line is no password.
@@ -127,19 +114,13 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
     """One broker, and how this device publishes there.
 
     Attributes:
-        host: name or address.
-        port: TCP port.
         tls: encrypt, verify the broker's certificate and its host name.
         websocket_path: where on an HTTP server MQTT is spoken over a websocket; None for MQTT on a port of its own.
-        username: None for an anonymous connection.
-        password: only with a user name.
         key_password: of an encrypted private key.
         site: one level of the topic: where the device stands.
         device: one level of the topic: its name; with the site it is unique at the broker.
         expiry_s: seconds after which a broker drops a result that it could not deliver.
         max_per_s: results a second of one camera; of what is more the newest is kept. None: no limit.
-        events: how events travel: acknowledged (QoS 1), because none may be lost.
-        snapshots: how pictures travel.
         keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
         will_delay_s: seconds that the broker waits for us to come back before it says that we are lost; MQTT 5 only.
 
@@ -164,31 +145,9 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
     will_delay_s: int = 5
 
     def __post_init__(self) -> None:
-        _ = self.topics  # checks the names
-        _check_range("--mqtt-qos", self.qos, 0, 1)
-        _ = self.channels  # checks the other numbers
-        _check_range("the QoS of events", self.events.qos, 1, 1)
-        _check_range("the keep-alive in seconds", self.keepalive_s, 1, 65535)
-        _check_range("the delay of the last will in seconds", self.will_delay_s, 0, 3600)
+        _ = self.topics, self.channels  # checks the names and the numbers
         if self.password is not None and not self.username:
             raise UsageError(f"there is an MQTT password but no user in the URL; {_EXPECTED}")
-        self._check_files()
-
-    @classmethod
-    def parse(cls, url: str, **others: Any) -> MqttSettings:
-        """Make settings from `mqtt[s]://` or `ws[s]://[user@]host[:port][/path]`.
-
-        Args:
-            url: of the broker, without a password.
-            others: as the other attributes; None stands for the default.
-
-        Raises:
-            UsageError: it is no such URL, or one of the names or numbers is impossible.
-        """
-        return cls(**_read_url(url), **{key: value for key, value in others.items() if value is not None})
-
-    def _check_files(self) -> None:
-        """Refuse files of TLS that would not be used."""
         given = (("CA", self.ca_file), ("certificate", self.cert_file), ("key", self.key_file))
         for what, file in given:
             if file is not None and not self.tls:
@@ -197,6 +156,15 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
             raise UsageError("there is a private key but no certificate; give its file too (--mqtt-cert-file)")
         if self.cert_file is None and self.key_password is not None:
             raise UsageError("there is a private key's password but no certificate (--mqtt-cert-file)")
+
+    @classmethod
+    def parse(cls, url: str, **others: Any) -> MqttSettings:
+        """Make settings from `mqtt[s]://` or `ws[s]://[user@]host[:port][/path]` and what is not None.
+
+        Raises:
+            UsageError: it is no such URL, it has a password, or one of the names or numbers is impossible.
+        """
+        return cls(**_read_url(url), **{key: value for key, value in others.items() if value is not None})
 
     @property
     def channels(self) -> dict[CameraKind, Channel]:
@@ -243,18 +211,10 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
         return f"{host}:{self.port}{self.websocket_path or ''}"
 
 
-def _check_range(what: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise UsageError(f"{what} is {value}, expected {low} to {high}")
-
-
 def _read_url(url: str) -> dict[str, Any]:
     """Read host, port, tls, websocket_path and username from a URL.
 
     No error repeats the URL: whoever puts a password there writes it into nobody's log.
-
-    Raises:
-        UsageError: it is no URL of a broker, or has a password inside.
     """
     try:
         parts = urlsplit(url)

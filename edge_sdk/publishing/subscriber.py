@@ -32,12 +32,7 @@ _END_S = 1.0
 class ReceiveQueue:
     """Messages that wait for their reader, bounded by their number and their bytes; one thread puts, one takes.
 
-    Args:
-        most: how many messages wait at most.
-        most_bytes: how many bytes of payload wait at most; a single message may be larger.
-
-    Attributes:
-        lost: how many messages found no room, and will not come again.
+    A single message may be larger. `lost` counts those that found no room, and will not come again.
     """
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
@@ -78,15 +73,7 @@ class ReceiveQueue:
 class Subscriber:
     """Subscribes from a thread of its own, which starts at once; a `Receiver` of its connections.
 
-    Args:
-        settings: which broker, and with which credentials; it verifies both.
-        topics: what to subscribe to.
-        on_state: called from the thread with the new state and a detail for people.
-
-    Attributes:
-        state: `connecting`, `online`, `refused` or `closed`.
-        detail: why, for people.
-        has_been_online: whether the broker ever granted the subscription.
+    `on_state` is called from the thread with each new state and a detail for people.
 
     Raises:
         UsageError: a file that the settings name cannot be used.

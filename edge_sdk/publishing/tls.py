@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edge_sdk.core.errors import UsageError
-from edge_sdk.core.files import LIST_BYTES, read_regular
+from edge_sdk.core.files import LIST_BYTES, SMALL_BYTES, read_regular
 from edge_sdk.publishing.settings import MqttSettings
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ _UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
 _OTHER_NAME = frozenset({62, 64})
 _OLD_TLS_REASONS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"})
 _NO_TLS_REASONS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
+_MISMATCHES = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"})
 _WANTS_OURS_REASONS = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
 
 
@@ -114,30 +115,51 @@ def _load_authorities(context: ssl.SSLContext, file: Path | None) -> None:
     if file is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
+    _read(file, "the authorities' certificates", LIST_BYTES)
     try:
-        read_regular(file, LIST_BYTES)  # OpenSSL, which reads it again, waits at a pipe and reads a device for ever
         context.load_verify_locations(cafile=str(file))
     except (OSError, ValueError) as cause:
         _raise_shortage(cause)
-        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
-            raise UsageError(f"{file}: the authorities' certificates cannot be read: {cause.strerror}") from cause
         raise UsageError(f"{file}: not a PEM file of CA certificates: {cause}") from cause
 
 
-def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) -> None:
-    key_file = settings.key_file or cert_file
+def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) -> Certificate:
+    """Load this device's certificate and its private key, and return the former."""
+    certificate, key_file = _certificate(cert_file), settings.key_file or cert_file
+    is_encrypted = b"ENCRYPTED" in _read(key_file, "the private key")
+    if is_encrypted and settings.key_password is None:
+        raise UsageError(
+            f"{key_file}: the private key is encrypted; name a file with its password: key_password_file "
+            "(--mqtt-key-password-file)"
+        )
     password = settings.key_password.reveal() if settings.key_password is not None else ""
     try:
-        for file in {cert_file, key_file}:
-            read_regular(file)  # as of the authorities
         context.load_cert_chain(cert_file, key_file, password=lambda: password)  # else OpenSSL asks on the terminal
-    except ssl.SSLError as cause:
-        detail = cause.reason or "its password is wrong, or it is damaged"
-        raise UsageError(f"{cert_file} and {key_file}: not a certificate and its private key: {detail}") from None
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError) as cause:  # not chained: nobody knows what it repeats
         _raise_shortage(cause)
-        reason = getattr(cause, "strerror", None) or "its password cannot be used"
-        raise UsageError(f"{cert_file} or {key_file}: cannot be read: {reason}") from None
+        if isinstance(cause, ssl.SSLError) and cause.reason in _MISMATCHES:
+            raise UsageError(f"{key_file}: not the private key of the certificate in {cert_file}") from None
+        why = "its password is wrong, or it is damaged" if is_encrypted else "not a PEM file of a private key"
+        raise UsageError(f"{key_file}: {why}") from None
+    return certificate
+
+
+def _certificate(path: Path) -> Certificate:
+    from cryptography import x509  # only who has such a certificate pays for it
+
+    try:
+        return x509.load_pem_x509_certificates(_read(path, "this device's certificate"))[0]
+    except ValueError:
+        raise UsageError(f"{path}: not a PEM file of this device's certificate") from None
+
+
+def _read(path: Path, what: str, max_bytes: int = SMALL_BYTES) -> bytes:
+    """Read a regular file before OpenSSL does, which waits at a pipe and reads a device for ever."""
+    try:
+        return read_regular(path, max_bytes)
+    except OSError as cause:
+        _raise_shortage(cause)
+        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from None
 
 
 def _raise_shortage(cause: OSError | ValueError) -> None:
@@ -146,36 +168,25 @@ def _raise_shortage(cause: OSError | ValueError) -> None:
         raise OSError(cause.errno, cause.strerror) from cause
 
 
-def check_credentials(settings: MqttSettings, now: datetime | None = None) -> list[str]:
-    """Look at this device's certificate and its private key.
-
-    Args:
-        settings: which files.
-        now: with a time zone; the clock's by default.
-
-    Returns:
-        One line for each thing that is doubtful.
+def check_credentials(settings: MqttSettings) -> list[str]:
+    """Look at this device's certificate and its private key; return a line for each thing that is doubtful.
 
     Raises:
         UsageError: a file cannot be read, is not PEM, or the key is not the certificate's.
         ExpiredError: all is well but that the certificate has expired.
     """
-    file = settings.cert_file
+    file, now = settings.cert_file, datetime.now(timezone.utc)
     if file is None:
         return []
-    now = now or datetime.now(timezone.utc)
-    certificate = _certificate(file)
-    key_file = settings.key_file or file
-    _check_key(certificate, key_file, settings)
-    if certificate.not_valid_after_utc <= now:
-        ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
-        raise ExpiredError(f"{file}: this device's certificate expired on {ends}; renew it")
-    doubts: list[str] = []
-    begins = certificate.not_valid_before_utc
+    certificate = _load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings, file)
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if ends <= now:
+        raise ExpiredError(f"{file}: this device's certificate expired on {ends:%Y-%m-%d}; renew it")
+    doubts = [own_expiry(settings, now)]
     if begins > now:
         moment = f"{begins:%Y-%m-%d %H:%M} UTC"
         doubts.append(f"{file}: this device's certificate is valid from {moment} on; is the clock right?")
-    doubts.append(own_expiry(settings, now))
+    key_file = settings.key_file or file
     mode = key_file.stat().st_mode & 0o777
     if mode & _OTHERS:
         doubts.append(f"{key_file}: every user can read the private key (mode {mode:04o}); chmod 600 {key_file}")
@@ -183,12 +194,7 @@ def check_credentials(settings: MqttSettings, now: datetime | None = None) -> li
 
 
 def own_expiry(settings: MqttSettings, now: datetime) -> str:
-    """Return a warning where this device's certificate ends soon; empty where it does not, or there is none.
-
-    Args:
-        settings: which file; it is read again.
-        now: with a time zone.
-    """
+    """Return a warning where this device's certificate, which is read again, ends soon or cannot be read; or ""."""
     if settings.cert_file is None:
         return ""
     try:
@@ -207,14 +213,7 @@ def valid_until(settings: MqttSettings) -> datetime | None:
 
 
 def expiry_line(what: str, ends: datetime, now: datetime, advice: str) -> str:
-    """Return a warning where a certificate ends within 30 days; otherwise an empty line.
-
-    Args:
-        what: the certificate, for people.
-        ends: when it does, with a time zone.
-        now: with a time zone.
-        advice: what to do.
-    """
+    """Return a warning, with an advice, where a certificate ends within 30 days; otherwise an empty line."""
     left = ends - now
     if left > _AHEAD:
         return ""
@@ -224,14 +223,7 @@ def expiry_line(what: str, ends: datetime, now: datetime, advice: str) -> str:
 
 
 def check_authorities(settings: MqttSettings, now: datetime) -> str:
-    """Look at the file of authorities.
-
-    Args:
-        settings: which file; it is read again. The system's authorities are the system's matter.
-        now: with a time zone.
-
-    Returns:
-        A warning where one of them ends soon; otherwise empty.
+    """Return a warning where one of the authorities in the file, which is read again, ends soon; otherwise "".
 
     Raises:
         UsageError: it is no file of authorities.
@@ -274,50 +266,8 @@ def _moment(text: str) -> datetime:
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), timezone.utc)
 
 
-def _certificate(path: Path) -> Certificate:
-    from cryptography import x509  # only who has such a certificate pays for it
-
-    try:
-        return x509.load_pem_x509_certificates(_read(path, "this device's certificate"))[0]
-    except ValueError:
-        raise UsageError(f"{path}: not a PEM file of this device's certificate") from None
-
-
-def _check_key(certificate: Certificate, path: Path, settings: MqttSettings) -> None:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-
-    data = _read(path, "the private key")
-    is_encrypted = b"ENCRYPTED" in data
-    if is_encrypted and settings.key_password is None:
-        raise UsageError(
-            f"{path}: the private key is encrypted; name a file with its password: key_password_file "
-            "(--mqtt-key-password-file)"
-        )
-    password = settings.key_password.reveal().encode() if is_encrypted and settings.key_password else None
-    try:
-        key = load_pem_private_key(data, password)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # not chained: nobody knows what it repeats
-        why = "its password is wrong, or it is damaged" if is_encrypted else "not a PEM file of a private key"
-        raise UsageError(f"{path}: {why}") from None
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
-        raise UsageError(f"{path}: not the private key of the certificate in {settings.cert_file}")
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        return read_regular(path)
-    except OSError as cause:
-        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from None
-
-
 def trust_refusal(detail: str) -> str:
-    """Say for people who refuses whom, before somebody mends something.
-
-    Args:
-        detail: of a connection that was refused.
-    """
+    """Say for people who refuses whom, by the detail of a connection that was refused."""
     return f"not connected: {detail}" if detail.startswith(_OURS) else f"refused us ({detail})"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -50,11 +50,9 @@ if TYPE_CHECKING:
 
 
 class ConfigProblem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that is wrong with a run.
+    """Something that is wrong with a run: the exit code of its family of errors, and one line.
 
     Attributes:
-        exit_code: that of its family of errors.
-        text: one line.
         keeps_from_running: false where a run warns of it, and goes on without what it is about.
     """
 
@@ -69,13 +67,7 @@ class ConfigProblem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckedBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A verified bundle; the attributes are the manifest's, but for those below.
-
-    Attributes:
-        signature: verified by a trusted key, or not looked at.
-        variants: its models, the one that runs by choice first.
-        labels: how many.
-    """
+    """A verified bundle: what its manifest says, its variants with the one that runs by choice first."""
 
     name: str
     version: int
@@ -91,19 +83,12 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
     """One stream of a checked run.
 
     Attributes:
-        name: of the camera.
-        source: without secrets.
         kind: of the source; None where it is none.
-        options: what the source is asked for.
-        path: of the bundle.
-        bundle: what it is; None where it cannot be used.
+        bundle: what is at `path`; None where it cannot be used.
         budget_ms: capture to outbox; None where nobody says one.
-        cpu_share: cores that tuning may use; None without a limit.
-        runs: the model and settings that run first; None without a bundle.
-        reason: why those; None without a bundle.
-        events: labels whose appearing and disappearing is told.
+        runs, reason: the model and settings that run first, and why those; None without a bundle.
         result_topic, event_topic, snapshot_topic: None without a broker, or where nothing goes there.
-        problems: what keeps it from running.
+        events: labels whose appearing and disappearing is told.
     """
 
     name: str
@@ -124,13 +109,7 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker of a checked run; the attributes are those of `MqttSettings`, but for those below.
-
-    Attributes:
-        websockets: whether MQTT is spoken over a websocket.
-        has_password: whether there is one.
-        cert_until: when this device's certificate ends; None where there is none that can be read.
-    """
+    """The broker of a checked run, as in `MqttSettings`; `cert_until`: when this device's certificate ends."""
 
     address: str
     tls: bool
@@ -152,10 +131,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         device: its name; None where the configuration cannot be read.
         broker: None where results go to standard output.
         outbox: the file in which events wait; None where none do, or there is no place for it.
-        commands: classes of commands that are carried out.
         home_assistant: where Home Assistant is told of the device; None where it is not.
-        trusted_keys: files.
-        pipelines: the streams.
         problems: those of no stream.
         warnings: what keeps nothing from running.
     """
@@ -184,18 +160,11 @@ _T = TypeVar("_T")
 
 
 def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warnings: Iterable[str] = ()) -> Checked:
-    """Look at everything that a run needs and that is on this machine.
-
-    Args:
-        settings: of the run; the keys that its first stream trusts are those of all.
-        problems: what is known to be wrong already.
-        warnings: what is known to be doubtful already.
-    """
-    found, warned, files = [*problems], [*warnings], settings.pipelines[0].trusted_keys
-    if not files:
+    """Look at everything that a run needs and that is on this machine."""
+    found, warned, first, broker = [*problems], [*warnings], settings.pipelines[0], settings.mqtt
+    if not first.trusted_keys:
         warned.append("no trusted key is given, so that no signature is checked")
-    keys = [_noted(found, partial(load_public_key, file)) for file in files]
-    broker = settings.mqtt
+    keys = [_noted(found, partial(load_public_key, file)) for file in first.trusted_keys]
     if broker is not None:
         with contextlib.suppress(OSError):  # a shortage, and no fault of the file
             warned += filter(None, [_noted(found, partial(check_authorities, broker, datetime.now(timezone.utc)))])
@@ -203,12 +172,12 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
             warned.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     warned += _shared_cameras(settings.pipelines)
     outbox = _noted(found, partial(_outbox, settings))
-    allow_older = settings.pipelines[0].allow_older
-    bundles = _Bundles([key for key in keys if key is not None], is_blind=None in keys, allow_older=allow_older)
-    checked_pipelines = tuple(_pipeline(pipeline, broker, bundles) for pipeline in settings.pipelines)
-    warned += bundles.warned
-    labels = bundles.labels()
-    if labels is not None:
+    # Each is verified once, however many streams run it.
+    paths = dict.fromkeys(pipeline.bundle for pipeline in settings.pipelines)
+    bundles = {path: _opened(path, keys, warned, allow_older=first.allow_older) for path in paths}
+    opened = [bundle for bundle in bundles.values() if isinstance(bundle, Bundle)]
+    if len(opened) == len(bundles):  # one that could not be opened may have any label
+        labels = {label for bundle in opened for label in bundle.labels()}
         found += map(LabelError, unknown_home_labels(settings.home_assistant, labels))
     return Checked(
         device=settings.device,
@@ -216,8 +185,8 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
         outbox=outbox,
         commands=settings.commands,
         home_assistant=_home_assistant(settings),
-        trusted_keys=files,
-        pipelines=checked_pipelines,
+        trusted_keys=first.trusted_keys,
+        pipelines=tuple(_pipeline(pipeline, broker, bundles[pipeline.bundle]) for pipeline in settings.pipelines),
         problems=tuple(map(ConfigProblem.of, found)),
         warnings=tuple(warned),
     )
@@ -242,65 +211,36 @@ def _home_assistant(settings: RunSettings) -> str | None:
     return discovery.topic if settings.home_assistant.is_enabled else f"{discovery.topic}, taken back"
 
 
-class _Bundles:
-    """The bundles of a run; each is verified once, however many streams run it.
-
-    Args:
-        keys: that are trusted.
-        is_blind: a key cannot be read, so that no bundle can be judged; that is said elsewhere.
-        allow_older: accept a bundle although a newer version of it ran here.
-
-    Attributes:
-        warned: a line for each bundle that is older than one that ran here, and accepted.
-    """
-
-    def __init__(self, keys: list[Ed25519PublicKey], *, is_blind: bool, allow_older: bool) -> None:
-        self._keys, self._is_blind, self._allow_older = keys, is_blind, allow_older
-        self.warned: list[str] = []
-        self._known: dict[Path, Bundle | EdgeError] = {}
-
-    def open(self, path: Path) -> Bundle | None:
-        """Open a bundle; None where no bundle can be judged.
-
-        Raises:
-            EdgeError: as `Bundle.open`, or this device cannot run the bundle.
-        """
-        if self._is_blind:
+def _opened(
+    path: Path, keys: Sequence[Ed25519PublicKey | None], warned: list[str], *, allow_older: bool
+) -> Bundle | EdgeError | None:
+    """Open a bundle; None where it cannot be judged, because a key cannot be read: which is said elsewhere."""
+    known = [key for key in keys if key is not None]
+    try:
+        if len(known) < len(keys):
             check_place(path)
             return None
-        if path not in self._known:
-            self._known[path] = self._opened(path)
-        found = self._known[path]
-        if isinstance(found, EdgeError):
-            raise found
-        return found
-
-    def labels(self) -> set[str] | None:
-        """Return the labels of all bundles together; None where one could not be opened, which may have any."""
-        bundles = [found for found in self._known.values() if isinstance(found, Bundle)]
-        if self._is_blind or len(bundles) < len(self._known):
-            return None
-        return {label for bundle in bundles for label in bundle.labels()}
-
-    def _opened(self, path: Path) -> Bundle | EdgeError:
-        try:
-            bundle = Bundle.open(path, self._keys)
-            self.warned += filter(None, [refuse_older(bundle, allow_older=self._allow_older)])
-            bundle.labels()
-            bundle.check_device(platform.machine(), onnxruntime_version())
-        except EdgeError as cause:
-            return cause
-        except OSError as cause:  # a name that no file system takes, say
-            return UsageError(f"{path}: cannot be read: {cause.strerror}")
-        return bundle
+        bundle = Bundle.open(path, known)
+        warned += filter(None, [refuse_older(bundle, allow_older=allow_older)])
+        bundle.labels()
+        bundle.check_device(platform.machine(), onnxruntime_version())
+    except EdgeError as cause:
+        return cause
+    except OSError as cause:  # a name that no file system takes, say
+        return UsageError(f"{path}: cannot be read: {cause.strerror}")
+    return bundle
 
 
-def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: _Bundles) -> CheckedPipeline:
+def _pipeline(
+    settings: PipelineSettings, broker: MqttSettings | None, opened: Bundle | EdgeError | None
+) -> CheckedPipeline:
     found: list[EdgeError] = []
     _noted(found, partial(check_name, "camera", settings.camera))
     topics = None if broker is None or found else broker.topics  # no topic has a name that cannot be part of one
     kind = _noted(found, partial(_check_source, settings))
-    bundle = _noted(found, partial(bundles.open, settings.bundle))
+    bundle = opened if isinstance(opened, Bundle) else None
+    if isinstance(opened, EdgeError):
+        found.append(opened)
     if bundle is not None and settings.variant is not None:
         bundle = _noted(found, partial(bundle.with_primary, settings.variant))
     if bundle is not None:
@@ -326,11 +266,7 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
 
 
 def _check_source(settings: PipelineSettings) -> SourceKind:
-    """Find out the kind of a source, and whether what of it is on this machine is there and can be read.
-
-    Raises:
-        CameraError: it is not.
-    """
+    """Find out the kind of a source, and whether what of it is on this machine is there and can be read."""
     location = settings.source
     kind = kind_of(location)
     if kind is STREAM:
@@ -372,33 +308,25 @@ def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
 
 def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | None) -> tuple[str, str]:
     """Say which model runs first, with which settings, and why."""
-    promised = str(Candidate.promised(bundle.manifest))
+    manifest, promised = bundle.manifest, str(Candidate.promised(bundle.manifest))
     if not settings.tune:
         return promised, "as the bundle promises, without tuning"
     if kind is IMAGES or settings.every_frame:
         return promised, "as the bundle promises: what has no pace is not tuned"
-    record = _remembered(settings, bundle)
-    if record is not None:
-        chosen = record.tuned.chosen
-        return str(chosen.candidate), f"as tuned here on {record.at[:10]}: {figures(chosen)}"
-    if settings.variant is not None:
-        return promised, "the only one that may run"
-    return promised, "as the bundle promises; the first start tunes"
-
-
-def _remembered(settings: PipelineSettings, bundle: Bundle) -> Record | None:
-    manifest = bundle.manifest
     request = Request(
         digest=bundle.digest,
         camera=settings.camera,
         variant=None if settings.variant is None else manifest.variants[0].name,
         limits=Limits(settings.latency_ms or manifest.latency_budget_ms, settings.cpu_share),
     )
-    try:
+    with contextlib.suppress(EdgeError):  # there is no place where it could be
         record = Records(state_folder() / "tuning").recall(bundle, request, TunedMachine.here())
-    except EdgeError:  # there is no place where it could be
-        return None
-    return record if isinstance(record, Record) else None
+        if isinstance(record, Record):
+            chosen = record.tuned.chosen
+            return str(chosen.candidate), f"as tuned here on {record.at[:10]}: {figures(chosen)}"
+    if settings.variant is not None:
+        return promised, "the only one that may run"
+    return promised, "as the bundle promises; the first start tunes"
 
 
 def _bundle(bundle: Bundle) -> CheckedBundle:

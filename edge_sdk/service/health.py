@@ -1,57 +1,58 @@
-"""How the machine and this process do: readings from /proc and /sys, alarms, progress, and the times of the start.
+"""How the machine and this process do, told to the service manager, the broker and people.
 
-    Gauges.read() -> Readings -> Alarms.update() -> what began or is over -> HealthWatch tells it
+    Gauges.read() -> Readings -> Alarms.update() -> warnings
+                              -> TelemetryMessage
 
-An alarm is one entry of `_RULES`: its name, its level, its line. `Progress` knows whether every pipeline moves, so that
-a watchdog is told of work and not of a thread that sleeps well. `Start` measures the way to the first result. What is
-missing, cannot be read or makes no sense is None, and never an error.
+`HealthReporter` decides when: the manager hears "ready" once all streams have begun, and the watchdog only while all of
+them move; the broker gets telemetry as often as the machine is read; people hear what the start took and of alarms. An
+alarm is one entry of `_RULES`: its name, its level, its line. What is missing, cannot be read or makes no sense is
+None, and never an error.
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
+import logging
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
-from typing import TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
+from edge_sdk.core.errors import OutputError
+from edge_sdk.core.files import state_folder
+from edge_sdk.core.logs import Alarm, counted
 from edge_sdk.core.machine import CpuTime, free_bytes
 from edge_sdk.core.threads import Periodic
 from edge_sdk.core.throttling import read_board
+from edge_sdk.messages.schema import EventLosses, EventsHealth, TelemetryMessage
+from edge_sdk.outbox.event import EventStats
+from edge_sdk.outbox.warnings import EVENTS_LOST, lost_in_words
+from edge_sdk.publishing.publisher import PublisherStats
+from edge_sdk.service.output import Output
+from edge_sdk.service.pipeline import Pipeline
+from edge_sdk.service.progress import Progress, Start
+from edge_sdk.service.systemd import Notifier
 
+_log = logging.getLogger(__name__)
 _MB = 1_000_000
 _SOFT_LIMIT = 3  # word of "Max open files  SOFT  HARD  files"
+_INTERVAL_S = 10.0
+_TURN_S = 330.0  # for one stream's start: a trial of its bundle (90 s) and the load of its model (240 s) at most
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """Readings of the machine and of this process; None is unknown.
-
-    Attributes:
-        temperature_c: of the hottest zone, degrees Celsius.
-        throttled: why the board slows itself down now, for people; empty when it does not, or does not say.
-        under_voltage: whether the power supply is too weak now.
-        free_memory_mb: what this process may still take, in 10^6 bytes.
-        memory_mb: what this process has in memory (resident set), in 10^6 bytes.
-        disk_free_mb: what this user may still write where the state is, in 10^6 bytes.
-        disk_mb: size of that file system, in 10^6 bytes.
-        cpu_share: processor time of this process since the reading before, 1 is one core.
-        load1: processes that ran or waited in the last minute, on average.
-        open_files: descriptors of this process.
-        open_files_limit: how many it may have.
-        uptime_s: since the machine's boot, seconds.
-    """
+    """Readings of the machine and of this process, as telemetry has them, and what alarms need; None is unknown."""
 
     temperature_c: float | None = None
-    throttled: str = ""
+    throttled: str = ""  # why the board slows itself down now
     under_voltage: bool | None = None
-    free_memory_mb: float | None = None
-    memory_mb: float | None = None
+    memory_free_mb: float | None = None
+    memory_rss_mb: float | None = None
     disk_free_mb: float | None = None
     disk_mb: float | None = None
     cpu_share: float | None = None
@@ -61,14 +62,11 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float | None = None
 
 
-class Gauges:
-    """Reads how the machine and this process are; one thread at a time.
+_MEASURED = {"temperature_c", "memory_free_mb", "memory_rss_mb", "disk_free_mb", "cpu_share", "load1", "uptime_s"}
 
-    Args:
-        folder: where the device keeps its state; the disk below it is looked at, itself need not exist.
-        root: the folder that holds `proc` and `sys`; another one in tests.
-        clock_s: monotonic seconds; injected by tests.
-    """
+
+class Gauges:
+    """Reads how the machine and this process are; one thread at a time."""
 
     def __init__(
         self, folder: Path | None, root: Path = Path("/"), clock_s: Callable[[], float] = time.monotonic
@@ -78,15 +76,15 @@ class Gauges:
 
     def read(self) -> Readings:
         """Return how they are now."""
-        board, proc = read_board(self._root / "sys"), self._root / "proc"
+        board, proc, free = read_board(self._root / "sys"), self._root / "proc", free_bytes(self._root)
         disk_free_mb, disk_mb = _disk(self._folder)
         open_files, open_files_limit = _open_files(proc / "self")
         return Readings(
             temperature_c=board.temperature_c,
             throttled=board.throttled,
             under_voltage=board.under_voltage,
-            free_memory_mb=_in_mb(free_bytes(self._root)),
-            memory_mb=_in_mb(_number_at(proc / "self/statm", 1, os.sysconf("SC_PAGE_SIZE"))),
+            memory_free_mb=None if free is None else free / _MB,
+            memory_rss_mb=_number_at(proc / "self/statm", 1, os.sysconf("SC_PAGE_SIZE"), _MB),
             disk_free_mb=disk_free_mb,
             disk_mb=disk_mb,
             cpu_share=self._cpu_share(),
@@ -104,10 +102,6 @@ class Gauges:
         return max(0.0, own_s - before[1]) / (now_s - before[0])
 
 
-def _in_mb(size: float | None) -> float | None:
-    return None if size is None else size / _MB
-
-
 def _disk(folder: Path | None) -> tuple[float | None, float | None]:
     """Return what is free for this user, and the whole, in 10^6 bytes, of the nearest folder above that there is."""
     for near in () if folder is None else (folder, *folder.parents):
@@ -121,10 +115,10 @@ def _disk(folder: Path | None) -> tuple[float | None, float | None]:
     return None, None
 
 
-def _number_at(path: Path, position: int, times: int = 1) -> float | None:
-    """Return a word of a file as a number, `times` as much."""
+def _number_at(path: Path, position: int, times: int = 1, parts: int = 1) -> float | None:
+    """Return a word of a file as a number, `times` as much, in so many parts."""
     try:
-        return float(path.read_text(encoding="ascii").split()[position]) * times
+        return float(path.read_text(encoding="ascii").split()[position]) * times / parts
     except (OSError, ValueError, IndexError):
         return None
 
@@ -132,21 +126,17 @@ def _number_at(path: Path, position: int, times: int = 1) -> float | None:
 def _open_files(own: Path) -> tuple[int | None, int | None]:
     """Count descriptors of this process, and those it may have; one that has them all cannot open the folder."""
     try:
-        count = sum(1 for _ in (own / "fd").iterdir())
+        count: int | None = sum(1 for _ in (own / "fd").iterdir())
     except OSError as cause:
-        if cause.errno != errno.EMFILE:
-            return None, _open_files_limit(own / "limits")
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return most, most
-    return count, _open_files_limit(own / "limits")
-
-
-def _open_files_limit(path: Path) -> int | None:
+        if cause.errno == errno.EMFILE:
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            return most, most
+        count = None
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
-        return next((int(line.split()[_SOFT_LIMIT]) for line in lines if line.startswith("Max open files")), None)
-    except (OSError, ValueError, IndexError):  # `unlimited` is no number, and no limit
-        return None
+        lines = (own / "limits").read_text(encoding="ascii").splitlines()
+        return count, next(int(line.split()[_SOFT_LIMIT]) for line in lines if line.startswith("Max open files"))
+    except (OSError, ValueError, IndexError, StopIteration):  # `unlimited` is no number, and no limit
+        return count, None
 
 
 _LITTLE_DISK_MB = 500.0  # of a large disk; of a small one a twentieth is little
@@ -160,21 +150,13 @@ _CALM_READINGS = 6  # a weak power supply fails for moments, whenever the board 
 
 
 class _Rule(msgspec.Struct, frozen=True):
-    """One alarm. It is left at another level than it is reached, so that a reading beside the limit does not flap.
+    """One alarm. It is left at another level than it is reached, so that a reading beside the limit does not flap."""
 
-    Attributes:
-        name: of what is wrong, as in the status's `warnings`.
-        level: of the readings; 1 and more is an alarm; None: unknown.
-        line: for people.
-        clear: the alarm is over below this level.
-        calm: after so many readings in a row.
-    """
-
-    name: str
-    level: Callable[[Readings], float | None]
+    name: str  # of what is wrong, as in the state's `warnings`
+    level: Callable[[Readings], float | None]  # 1 and more is an alarm; None: unknown
     line: Callable[[Readings], str]
-    clear: float = _CLEAR
-    calm: int = 1
+    clear: float = _CLEAR  # the alarm is over below this level
+    calm: int = 1  # after so many readings in a row
 
 
 def _disk_level(readings: Readings) -> float | None:
@@ -184,7 +166,7 @@ def _disk_level(readings: Readings) -> float | None:
 
 
 def _memory_level(readings: Readings) -> float | None:
-    return None if readings.free_memory_mb is None else _LITTLE_MEMORY_MB / max(readings.free_memory_mb, 1e-6)
+    return None if readings.memory_free_mb is None else _LITTLE_MEMORY_MB / max(readings.memory_free_mb, 1e-6)
 
 
 def _files_level(readings: Readings) -> float | None:
@@ -205,7 +187,7 @@ _RULES = (
     _Rule(
         "memory",
         _memory_level,
-        lambda r: f"memory is low: {r.free_memory_mb:.0f} MB are free; end other programs, or run a smaller model",
+        lambda r: f"memory is low: {r.memory_free_mb:.0f} MB are free; end other programs, or run a smaller model",
     ),
     _Rule(
         "hot",
@@ -236,222 +218,151 @@ _RULES = (
 
 
 class Alarms:
-    """Decides which alarms are on."""
+    """Tells which alarms begin, and which are over."""
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Callable[[str, str], None]) -> None:
+        self._alarms = {rule.name: Alarm(rule.name, warn) for rule in _RULES}
         self._calm: dict[str, int] = {}  # of those that are on: readings in a row that were below
 
-    def update(self, readings: Readings) -> list[tuple[str, str]]:
-        """Look at new readings.
-
-        Returns:
-            What changed, by name: a line for people, or an empty one when it is over. What became unknown did not.
-        """
-        changes = []
+    def update(self, readings: Readings) -> None:
+        """Look at new readings; what became unknown did not change."""
         for rule in _RULES:
-            level = rule.level(readings)
+            level, alarm = rule.level(readings), self._alarms[rule.name]
             if level is None:
                 continue
             if level >= 1:
-                if rule.name not in self._calm:
-                    changes.append((rule.name, rule.line(readings)))
                 self._calm[rule.name] = 0
-            elif rule.name in self._calm and self._is_over(rule, level):
-                changes.append((rule.name, ""))
-        return changes
-
-    def _is_over(self, rule: _Rule, level: float) -> bool:
-        self._calm[rule.name] = self._calm[rule.name] + 1 if level < rule.clear else 0
-        if self._calm[rule.name] < rule.calm:
-            return False
-        del self._calm[rule.name]
-        return True
+                if not alarm.line:
+                    alarm.tell(rule.line(readings))
+            elif alarm.line:
+                self._calm[rule.name] = self._calm[rule.name] + 1 if level < rule.clear else 0
+                if self._calm[rule.name] >= rule.calm:
+                    alarm.tell("")
 
 
-_INTERVAL_S = 10.0
+class HealthReporter:
+    """Reports the health of a process; used from its main thread."""
 
-Tell: TypeAlias = Callable[[str, str], None]
-"""Takes the name of an alarm and its line, an empty one when it is over; called in a thread, it must not raise."""
+    def __init__(
+        self,
+        notifier: Notifier,
+        start: Start,
+        output: Output,
+        progress: Progress,
+        *,
+        gauges: Gauges | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._notifier, self._progress, self._clock_s = notifier, progress, clock_s
+        self._start: Start | None = start
+        self._output, self._alarms, self._gauges = output, Alarms(output.warn), gauges or Gauges(_state_folder())
+        self._is_ready = self._has_been_ready = False
+        self._ready_words = ""
+        self._turns = self._lost = 0
+        self._reading: Periodic | None = None
+        self._readings: Readings | None = None  # that telemetry does not have yet
 
+    def look(self, pipelines: Iterable[Pipeline], *, have_begun: bool, turns: int = 0) -> None:
+        """Tell what is new; called a few times a second.
 
-class HealthWatch:
-    """Reads every ten seconds, in a thread of its own: a disk or a driver that hangs holds nothing else up.
+        Args:
+            pipelines: of all cameras.
+            have_begun: whether all that were started run frames, or never will.
+            turns: how many of their starts were begun, one after another.
+        """
+        if turns != self._turns and not self._has_been_ready:
+            self._turns = turns
+            self._notifier.starting(_TURN_S)
+        if have_begun and not self._is_ready:
+            self._be_ready(pipelines)
+        is_watched = self._has_been_ready and self._notifier.interval_s is not None
+        if is_watched and self._progress.is_due(self._clock_s()):
+            self._notifier.watchdog()
+        if self._start is not None:
+            self._look_at_start(self._start, pipelines)
+        readings, self._readings = self._readings, None
+        if readings is not None:
+            self._publish(readings, pipelines)
 
-    Args:
-        gauges: what reads.
-        tell: what is told of alarms.
-        interval_s: seconds between two readings.
+    def reloading(self, words: str = "") -> None:
+        """Tell the manager that the configuration is read again, until all streams have begun."""
+        self._notifier.reloading()
+        self._is_ready, self._ready_words = False, words
 
-    Attributes:
-        readings: the latest; None before the first. Looking at them costs nothing.
-    """
-
-    def __init__(self, gauges: Gauges, tell: Tell, interval_s: float = _INTERVAL_S) -> None:
-        self.readings: Readings | None = None
-        self._gauges, self._tell, self._alarms = gauges, tell, Alarms()
-        self._reading = Periodic(self._look, interval_s, "edge-health")
+    def stopping(self) -> None:
+        """Tell the manager that the end has begun."""
+        self._notifier.stopping()
 
     def close(self) -> None:
-        """Stop reading; does not wait for what hangs."""
-        self._reading.close()
+        """Read and tell nothing more; does not wait for a reading that hangs."""
+        if self._reading is not None:
+            self._reading.close()
+        self._notifier.close()
 
-    def _look(self) -> None:
-        self.readings = readings = self._gauges.read()
-        for name, line in self._alarms.update(readings):
-            self._tell(name, line)
+    def _be_ready(self, pipelines: Iterable[Pipeline]) -> None:
+        titles = [pipeline.title for pipeline in pipelines if pipeline.title]
+        if not titles:
+            return
+        self._is_ready = self._has_been_ready = True
+        words = titles[0] if len(titles) == 1 else f"{counted(len(titles), 'stream')}: {', '.join(titles)}"
+        self._notifier.ready(self._ready_words or words)
+        # In a thread of its own: a disk or a driver that hangs holds nothing else up.
+        self._reading = self._reading or Periodic(self._read, _INTERVAL_S, "edge-health")
 
+    def _read(self) -> None:
+        self._readings = readings = self._gauges.read()
+        self._alarms.update(readings)
 
-class Beat:
-    """Counts the steps of one pipeline; a context, after which the pipeline is no longer waited for.
+    def _look_at_start(self, start: Start, pipelines: Iterable[Pipeline]) -> None:
+        """Say what the start took, once the first stream has a result."""
+        first = next((pipeline for pipeline in pipelines if pipeline.first_result_ns), None)
+        if first is not None:
+            start.mark("model", first.model_ns)
+            start.mark("source", first.source_ns)
+            start.mark("first frame and result", first.first_result_ns)
+            _log.info(start.line())
+            self._start = None
 
-    Attributes:
-        steps: how many there were; only the pipeline's own thread writes it, so it needs no lock.
-    """
-
-    __slots__ = ("_forget", "steps")
-
-    def __init__(self, forget: Callable[[], object]) -> None:
-        self._forget = forget
-        self.steps = 0
-
-    def after_step(self) -> None:
-        """Count one more; a step that no frame came to counts, one that never returns does not."""
-        self.steps += 1
-
-    def end(self) -> None:
-        """Forget the pipeline, which is over."""
-        self._forget()
-
-    def __enter__(self) -> Beat:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-
-class Progress:
-    """Knows whether all pipelines of a process move.
-
-    Pipelines begin and end in threads of their own; `is_due` is called from one thread, a few times an interval.
-
-    Args:
-        interval_s: seconds between two messages to the watchdog.
-    """
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._beats: dict[int, Beat] = {}  # one call changes it, and `dict.copy` is one too: neither can be interrupted
-        self._numbers = itertools.count()
-        self._seen: dict[int, int] = {}
-        self._told_s: float | None = None
-
-    def begin(self) -> Beat:
-        """Count a pipeline that steps from now on."""
-        number = next(self._numbers)
-        beat = self._beats[number] = Beat(lambda: self._beats.pop(number, None))
-        return beat
-
-    @property
-    def is_any(self) -> bool:
-        """Whether a pipeline steps."""
-        return bool(self._beats)
-
-    def is_due(self, now_s: float) -> bool:
-        """Tell whether the watchdog is to be told now: an interval is over, and in it every pipeline moved.
-
-        Asked again soon after it was not, it says so as soon as the slowest has moved: a machine that was paused, where
-        nobody moved, is no hang. Where no pipeline steps there is none that hangs.
-
-        Args:
-            now_s: monotonic, seconds.
-        """
-        if self._told_s is not None and now_s - self._told_s < self._interval_s:
-            return False
-        beats = self._beats.copy()
-        steps = {key: beat.steps for key, beat in beats.items()}
-        # One that began since is not compared: it may load its model for as long as the start may take.
-        if any(steps[key] == self._seen[key] for key in steps.keys() & self._seen.keys()):
-            return False
-        self._told_s, self._seen = now_s, steps
-        return True
+    def _publish(self, readings: Readings, pipelines: Iterable[Pipeline]) -> None:
+        clock, stats = self._output.clock, self._output.stats()
+        put_forward_s = clock.look()
+        if put_forward_s is not None:
+            _log.info(f"the clock is set by a time server now: {put_forward_s:+.1f} s; times before were that much off")
+        health = {pipeline.settings.camera: pipeline.health() for pipeline in pipelines}
+        events, snapshots_lost = (
+            (stats.events, stats.snapshots_lost) if isinstance(stats, PublisherStats) else (None, 0)
+        )
+        known = {key: value for key, value in msgspec.structs.asdict(readings).items() if value is not None}
+        message = TelemetryMessage(
+            **msgspec.structs.asdict(self._output.identity),
+            **{key: round(value, 3) for key, value in known.items() if key in _MEASURED},
+            at=datetime.now(timezone.utc),
+            throttled=readings.throttled.split(", ") if readings.throttled else [],
+            open_files=known.get("open_files", UNSET),
+            clock=UNSET if clock.is_synchronised else "unsynchronised",
+            events=UNSET if events is None or not (events.put or events.restored) else _events(events),
+            snapshots_lost=snapshots_lost or UNSET,
+            cameras={camera: found for camera, found in health.items() if found is not None},
+        )
+        self._output.telemetry(message)
+        if events is not None and events.lost.total != self._lost:
+            self._lost = events.lost.total
+            self._output.warn(EVENTS_LOST, lost_in_words(events.lost) if self._lost else "")
 
 
-_STARTED_COLUMN = 19  # of /proc/self/stat (proc_pid_stat(5)), counted from behind the name, which may hold blanks
+def _events(events: EventStats) -> EventsHealth:
+    return EventsHealth(
+        put=events.put,
+        delivered=events.delivered,
+        waiting=events.waiting,
+        durable=events.is_durable,
+        lost=EventLosses(**msgspec.structs.asdict(events.lost)),
+        limited=events.limited,
+    )
 
 
-def process_age_s(root: Path = Path("/"), now_s: float | None = None) -> float | None:
-    """Return the seconds since this process was started, to a hundredth; None where /proc does not say.
-
-    Args:
-        root: the folder that holds `proc`; another one in tests.
-        now_s: seconds since the machine's boot, with the time it slept; by default now.
-    """
+def _state_folder() -> Path | None:
     try:
-        text = (root / "proc/self/stat").read_text(encoding="utf-8", errors="replace")
-        ticks = int(text.rpartition(")")[2].split()[_STARTED_COLUMN])
-    except (OSError, ValueError, IndexError):
+        return state_folder()
+    except OutputError:
         return None
-    now_s = time.clock_gettime(time.CLOCK_BOOTTIME) if now_s is None else now_s
-    age_s = now_s - ticks / os.sysconf("SC_CLK_TCK")
-    return age_s if age_s >= 0 else None  # in a container whose clock is shifted the two have nothing in common
-
-
-class StartTimes(msgspec.Struct, frozen=True):
-    """The times of the steps of a start.
-
-    Attributes:
-        first_result_ms: from the start of the process to the first result in the outbox.
-        parts_ms: by name, in their order, what of it went by until each mark since the one before.
-    """
-
-    first_result_ms: float
-    parts_ms: dict[str, float]
-
-    def line(self) -> str:
-        """Write it for people."""
-        parts = ", ".join(f"{name} {part_ms / 1000:.2f}" for name, part_ms in self.parts_ms.items())
-        return f"first result {self.first_result_ms / 1000:.2f} s after start ({parts})"
-
-
-class Start:
-    """Measures the way from the process's start to the first result.
-
-    Args:
-        age_s: of the process now, seconds; by default as /proc has it, or counted from now where that says nothing.
-        clock_ns: monotonic nanoseconds; injected by tests.
-
-    Attributes:
-        times: once there was a result.
-    """
-
-    def __init__(self, age_s: float | None = None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        age_s = process_age_s() if age_s is None else age_s
-        self._clock_ns = clock_ns
-        self._last_ns = clock_ns()
-        self._started_ns = self._last_ns - round((age_s or 0) * 1e9)
-        self._parts_ms: dict[str, float] = {}
-        self.times: StartTimes | None = None
-        if age_s is not None:
-            self._parts_ms["interpreter and command"] = age_s * 1000
-
-    def mark(self, name: str, at_ns: int | None = None) -> None:
-        """Note that the part of that name is over; nothing after the first result.
-
-        Args:
-            name: of the part.
-            at_ns: when, monotonic nanoseconds; by default now. What is earlier than the mark before took no time.
-        """
-        if self.times is None:
-            now_ns = max(self._clock_ns() if at_ns is None else at_ns, self._last_ns)
-            self._parts_ms[name] = self._parts_ms.get(name, 0.0) + (now_ns - self._last_ns) / 1e6
-            self._last_ns = now_ns
-
-    def first_result(self, at_ns: int | None = None) -> StartTimes | None:
-        """Note a result in the outbox; return what the start took, and None from the second on; see `mark`."""
-        if self.times is not None:
-            return None
-        self.mark("first frame and result", at_ns)
-        self.times = StartTimes((self._last_ns - self._started_ns) / 1e6, dict(self._parts_ms))
-        return self.times

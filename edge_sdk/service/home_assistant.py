@@ -25,12 +25,7 @@ _LONGEST_PAUSE_S = 2.0  # a house full of devices must not answer a birth all at
 
 
 def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collection[str]) -> list[str]:
-    """Return a line for each label that Home Assistant shall be told of, and that is none of these.
-
-    Args:
-        settings: None: there is no Home Assistant.
-        labels: of all bundles together: a camera may have what another one has not.
-    """
+    """Return a line for each label that Home Assistant shall be told of, and that is none of these."""
     if settings is None or not settings.is_enabled:
         return []
     of = "is no label of a bundle here, so it has no entity"
@@ -39,15 +34,6 @@ def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collecti
 
 class HomeAssistantReporter:
     """Tells Home Assistant of one device; used from the process's main thread.
-
-    Args:
-        settings: what Home Assistant is told.
-        topics: of the device.
-        allowed: classes of commands that are carried out.
-        controls: of its cameras.
-        pictured: cameras of which pictures are published without a command.
-        clock_s: monotonic seconds.
-        uniform: a random number from 0 to 1.
 
     Attributes:
         topics: where Home Assistant says that it is there, and where it was told of this device by an earlier run.
@@ -59,19 +45,17 @@ class HomeAssistantReporter:
         topics: Topics,
         allowed: Collection[CommandClass],
         controls: Controls,
-        pictured: Collection[str],
         clock_s: Callable[[], float],
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self._is_enabled, self._controls = settings.is_enabled, controls
-        self._clock_s, self._uniform, self._pictured = clock_s, uniform, frozenset(pictured)
+        self._clock_s, self._uniform, self._settings = clock_s, uniform, settings
         self._discovery = Discovery(settings, topics, allowed, edge_sdk.__version__)
         self.topics = self._discovery.topics_heard
         self._topics = topics
         self._told: tuple[tuple[Camera, ...], tuple[str, ...], DiscoveredMachine] | None = None
         self._teller: object = None
         self._repeat_at: float | None = None
-        self._settings = settings
         self._unknown: list[str] = []
 
     def go_on_from(self, before: HomeAssistantReporter) -> None:
@@ -120,22 +104,9 @@ class HomeAssistantReporter:
 
     def _cameras(self, names: Iterable[str]) -> tuple[tuple[Camera, ...], tuple[str, ...]]:
         """Return the cameras that are known, and the names of those that are not yet."""
-        known = [(name, self._controls.of(name).known) for name in sorted(names)]
-        awaited = tuple(name for name, found in known if found is None)
-        cameras = tuple(
-            Camera(
-                name=name,
-                task=found.task,
-                tells_events=found.tells_events,
-                labels=found.labels,
-                has_threshold=found.confidence is not None,
-                is_paced=found.is_paced,
-                has_pictures=name in self._pictured,
-            )
-            for name, found in known
-            if found is not None
-        )
-        return cameras, awaited
+        known = {name: self._controls.of(name).known for name in sorted(names)}
+        awaited = tuple(name for name, found in known.items() if found is None)
+        return tuple(filter(None, known.values())), awaited
 
 
 @functools.cache

@@ -5,7 +5,8 @@
 - `LatencyMonitor`: results are late only because frames are old when they come.
 - `WatchedSource`: whether the source is open, lost or open again.
 
-All but `WatchedSource` are supervisors of the loop that change nothing in it.
+All but `WatchedSource` are observers of the loop that change nothing in it. `RareLines` keeps what is said very often
+out of journals that are kept for months.
 """
 
 from __future__ import annotations
@@ -24,15 +25,45 @@ from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
 
 _log = logging.getLogger(__name__)
 
+
+class TokenBucket:
+    """Lets so many things through at once, and so many a second after them."""
+
+    def __init__(self, burst: int, per_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._burst, self._per_s, self._clock_s = burst, per_s, clock_s
+        self._tokens, self._filled_at_s = float(burst), clock_s()
+
+    def take(self) -> bool:
+        """Tell whether one more may go."""
+        now_s = self._clock_s()
+        self._tokens = min(self._burst, self._tokens + (now_s - self._filled_at_s) * self._per_s)
+        self._filled_at_s = now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class RareLines:
+    """Logs as many lines as a `TokenBucket` lets through, and how many were left out between them."""
+
+    def __init__(self, burst: int, per_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._bucket, self._untold = TokenBucket(burst, per_s, clock_s), 0
+
+    def tell(self, line: str) -> None:
+        """Log one line, or count it."""
+        if not self._bucket.take():
+            self._untold += 1
+            return
+        _log.info(line + (f" ({self._untold} lines before were not told)" if self._untold else ""))
+        self._untold = 0
+
+
 _HANGS = 3  # in a row: nothing says that a fourth would do better, and a restart may
 
 
 class FrameFaults:
     """Tells of runs that hang and of outputs that are no numbers; three hangs in a row end the run.
-
-    Args:
-        record: counts the stream's results.
-        warn: takes the name of what is wrong, and the line, for the state that the device publishes.
 
     Attributes:
         hopeless: why the run must end; None as long as there is hope.
@@ -72,13 +103,7 @@ _FEWEST = 10  # frames in a minute of which anything can be said
 
 
 class Undecodable:
-    """Tells, once a minute, when a tenth of the source's frames or more cannot be decoded.
-
-    Args:
-        stats: returns the source's counts.
-        warn: takes the name of what is wrong and the line, empty once it is over, for the state.
-        clock_s: monotonic seconds; injected by tests.
-    """
+    """Tells, once a minute, when a tenth of the source's frames or more cannot be decoded."""
 
     def __init__(
         self,
@@ -124,10 +149,6 @@ class LatencyMonitor:
     """Tells when results are late only because frames are old when they come.
 
     Neither a smaller model nor dropped frames help such a stream, so that nothing else would speak of it.
-
-    Args:
-        limit_ns: the latency budget, nanoseconds.
-        warn: takes the name of what is wrong and the line, empty once it is over, for the state.
     """
 
     def __init__(self, limit_ns: int, warn: Callable[[str, str], None]) -> None:
@@ -157,20 +178,11 @@ class LatencyMonitor:
         )
 
 
-_TOLD_AT_ONCE = 3  # reasons of one loss: how it came, and why it does not open again
-_MOST_CHANGES = 12  # of a minute: some cameras come and go many times a second
-_TOLD_EVERY_S = 60.0  # after them: a camera may be gone for months, for one reason and another in turn
+_MOST_AT_ONCE, _MORE_PER_S = 10, 1 / 60  # some cameras come and go many times a second, others are gone for months
 
 
 class WatchedSource:
-    """Tells people and the stream's state whether the source is there, and why not.
-
-    Args:
-        source: looked at after every step.
-        location: where it is; shown without secrets.
-        stream: whose state has the source.
-        clock_s: monotonic seconds; injected by tests.
-    """
+    """Tells people and the stream's state whether the source is there, and why not."""
 
     def __init__(
         self,
@@ -180,15 +192,11 @@ class WatchedSource:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source, self._shown, self._stream = source, redact(location), stream
-        self._clock_s = clock_s
+        self._lines = RareLines(_MOST_AT_ONCE, _MORE_PER_S, clock_s)
         self._status: SourceStatus | None = None
         self._trouble = ""
         self._since = datetime.now(timezone.utc)
         self._remarks: tuple[str, ...] = ()
-        self._told = 0
-        self._may_tell_s = 0.0
-        self._changes = self._untold = 0  # of this minute; of them those that were not told
-        self._minute_s = 0.0
 
     def go_on(self, stream: Stream) -> None:
         """Tell another stream from now on, which goes on with the source; people are not told again what they know."""
@@ -203,29 +211,16 @@ class WatchedSource:
         if status.is_there and self._source.remarks != self._remarks:
             self._remarks = self._source.remarks
             for remark in self._remarks:
-                self._changes += 1
-                self._tell_people(f"source {self._shown}: {remark}", self._clock_s())
+                self._lines.tell(f"source {self._shown}: {remark}")
 
     def _tell(self, status: SourceStatus, trouble: str) -> None:
-        now_s, is_news = self._clock_s(), status is not self._status
+        is_news = status is not self._status
         if is_news:
-            self._since, self._told = datetime.now(timezone.utc), 0
-        is_word = is_news and (trouble or status is not SourceStatus.OPENING)  # it may come in a moment
-        if is_word or (trouble and (self._told < _TOLD_AT_ONCE or now_s >= self._may_tell_s)):
-            self._told, self._may_tell_s = self._told + 1, now_s + _TOLD_EVERY_S
-            self._changes += is_news
-            self._tell_people(self._line(status, trouble), now_s)
+            self._since = datetime.now(timezone.utc)
+        if trouble or (is_news and status is not SourceStatus.OPENING):  # which may be over in a moment
+            self._lines.tell(self._line(status, trouble))
         self._status, self._trouble = status, trouble
         self._tell_stream()
-
-    def _tell_people(self, line: str, now_s: float) -> None:
-        if now_s >= self._minute_s:
-            line += f" ({self._untold} lines before were not told)" if self._untold else ""
-            self._minute_s, self._changes, self._untold = now_s + _TOLD_EVERY_S, 1, 0
-        if self._changes <= _MOST_CHANGES:
-            _log.info(line)
-        else:
-            self._untold += 1
 
     def _tell_stream(self) -> None:
         if self._status is not None:

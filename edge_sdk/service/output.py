@@ -12,18 +12,19 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 import msgspec
 
 import edge_sdk
 from edge_sdk.core.clock import WallClock
 from edge_sdk.core.errors import OutputError, StoppedError, UsageError
-from edge_sdk.core.logs import counted, log_change, of_all_cameras
+from edge_sdk.core.logs import Alarm, counted, of_all_cameras
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Identity, TelemetryMessage, new_run_id
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Connection, Receiver
+from edge_sdk.publishing.connection import Receiver
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.json_lines import JsonLinesPublisher
 from edge_sdk.publishing.publisher import (
@@ -39,6 +40,9 @@ from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import own_expiry, trust_refusal
 from edge_sdk.service.settings import RunSettings
 
+if TYPE_CHECKING:
+    from edge_sdk.publishing.client import MqttConnection  # loads paho
+
 _log = logging.getLogger(__name__)
 _HEARD = ("connection lost", "the broker ", "there is no MQTT")  # what is said of somebody who answered
 _FILE_S = 0.5  # as long as a connection waits for the file of events, which takes milliseconds
@@ -46,12 +50,6 @@ _FILE_S = 0.5  # as long as a connection waits for the file of events, which tak
 
 class Output:
     """The publisher of a process; its methods may be called from any thread.
-
-    Args:
-        settings: of the run.
-        is_stopped: once True, nothing waits for a reader of standard output any more.
-        make_link: makes connections to the broker; over the network by default.
-        receiver: takes what comes from the broker.
 
     Attributes:
         identity: who speaks; another run's after a restart.
@@ -63,7 +61,7 @@ class Output:
         self,
         settings: RunSettings,
         is_stopped: Callable[[], bool],
-        make_link: Callable[[], Connection] | None = None,
+        make_link: Callable[[], MqttConnection] | None = None,
         receiver: Receiver | None = None,
     ) -> None:
         self.identity, self.clock = Identity(settings.device, run_id=new_run_id()), WallClock()
@@ -76,8 +74,7 @@ class Output:
         self._warnings: dict[str, str] = {}
         self._events: EventOutbox | None = None  # until there is a publisher, those of the one before
         self._said_doubt = ""
-        self._has_connected = False
-        self._troubles: dict[str, str] = {}  # of its events
+        self._troubles: dict[str, Alarm] = {}  # of its events
         self._is_closed = False
 
     def prepare(self) -> None:
@@ -141,26 +138,15 @@ class Output:
         return self._publisher.stats() if self._publisher is not None else None
 
     def restart(self, settings: RunSettings, timeout_s: float, disk_s: float) -> None:
-        """Close the publisher, and go by other settings from now on; warnings of the device stay.
-
-        Args:
-            settings: of the run.
-            timeout_s: for what waits to be sent, seconds.
-            disk_s: that the disk has for the last events, seconds.
-        """
+        """Close the publisher, and go by other settings from now on; warnings of the device stay."""
         self.close(timeout_s, disk_s)
         with self._lock:
             self._settings, self._publisher, self._is_closed = settings, None, False
             self.identity = Identity(settings.device, run_id=new_run_id())
-            self._has_connected = False
             self._streams.clear()
 
     def close(self, timeout_s: float, disk_s: float = LAST_COMMIT_S) -> None:
         """Send what waits as far as the time allows, and say goodbye; see `Publisher.close`.
-
-        Args:
-            timeout_s: seconds.
-            disk_s: seconds that the disk has for the last events; see `MqttPublisher.close`.
 
         Raises:
             BrokenPipeError: nobody reads standard output any more.
@@ -203,15 +189,12 @@ class Output:
         except OutputError as cause:
             path = None
             _log.warning(f"events wait in memory only: {cause}")
-        boot_id = self.identity.boot_id
-        self._events = EventOutbox(outbox, path, boot_id, on_trouble=self._log_trouble, after=self._events)
+        self._events = EventOutbox(outbox, path, self.identity.boot_id, after=self._events)
+        self._events.listen(self._log_trouble)
         return self._events
 
     def _log_trouble(self, name: str, line: str) -> None:
-        before = self._troubles.pop(name, "")
-        if line:
-            self._troubles[name] = line
-        log_change(_log, line, before)
+        self._troubles.setdefault(name, Alarm(name, lambda _name, _line: None)).tell(line)
 
     def _log_doubt(self, address: str, line: str) -> None:
         if line != self._said_doubt:
@@ -224,18 +207,12 @@ class Output:
         elif state == "refused":
             _log.info(f"broker {address}: {trust_refusal(detail)}, trying again")
         elif state == "online":
-            waiting = 0 if detail else self._waiting()
+            waiting = 0
+            if self._events is not None and not detail:
+                self._events.wait_committed(_FILE_S)  # at the start their file may be on its way to be read
+                waiting = self._events.stats().waiting
             waited = f"; {counted(waiting, 'event')} waited for it" if waiting > 0 else ""
             _log.info(f"broker {address}: online" + (f", {detail}" if detail else waited))
-
-    def _waiting(self) -> int:
-        """Count the events that wait; at the first connection their file may still be on its way to be read."""
-        if self._events is None:
-            return 0
-        if not self._has_connected:
-            self._has_connected = True
-            self._events.wait_committed(_FILE_S)
-        return self._events.stats().waiting
 
 
 def topics_of(settings: RunSettings) -> tuple[str, ...]:

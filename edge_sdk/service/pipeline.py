@@ -1,9 +1,10 @@
 """Run one stream of a device, from its source to the outbox, in a thread of its own.
 
-A `Pipeline` starts (`PipelineStartup`: the model loads, the source opens beside it), takes the place of the pipeline
-that had the camera before, if any, and runs frames (`PipelineRunner`) until it is asked to stop. At its end everything
-is given back in the opposite order. Where settings change and the source does not, the opened source goes from the old
-pipeline to the new one (`SourceTransfer`), so that no camera is closed and opened for a changed threshold.
+A `Pipeline` starts (the model loads, the source opens beside it), takes the place of the pipeline that had the camera
+before, if any, and runs frames (`PipelineRunner`) until it is asked to stop. At its end everything is given back in the
+opposite order. Where settings change and the source does not, the opened source goes from the old pipeline to the new
+one (`SourceTransfer`), so that no camera is closed and opened for a changed threshold. One pipeline of a process starts
+at a time, and what is wrong with its model is said before what is wrong with its source.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edge_sdk.bundle.bundle import Bundle, digest_at
 from edge_sdk.core.errors import SessionError, StoppedError
@@ -27,30 +27,27 @@ from edge_sdk.loop import Budget
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream
+from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.monitors import WatchedSource
 from edge_sdk.service.output import Output
 from edge_sdk.service.runner import PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.startup import Begin, PipelineStartup
+from edge_sdk.service.startup import Loading, begin_loading, begin_opening
 from edge_sdk.sources.location import redact
 from edge_sdk.sources.opencv import set_up_opencv
+from edge_sdk.sources.opening import VIDEO, check_location
 from edge_sdk.sources.slot import OpenedSource
-
-if TYPE_CHECKING:
-    from edge_sdk.events.video_file import AnnotatedVideo
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # how soon the end of the process is seen
+_LONGEST_LOAD_S = 240.0  # others wait for their turn; a service manager gives all of them five minutes
 
 
 class SourceTransfer:
     """The source of a pipeline at its end: closed, or left for the pipeline that takes its place.
 
     `give` and `end` are called by the pipeline's own thread, `take` by the next one's.
-
-    Args:
-        is_ending: whether the whole process comes to its end, so that nobody goes on with a source.
     """
 
     def __init__(self, is_ending: Callable[[], bool]) -> None:
@@ -78,12 +75,7 @@ class SourceTransfer:
         self._done.set()
 
     def take(self, ask_to_end: Callable[[], None], is_stopped: Callable[[], bool]) -> OpenedSource | None:
-        """Have the pipeline end, and wait for its source; None where that was closed, or never open.
-
-        Args:
-            ask_to_end: asks the pipeline to end.
-            is_stopped: once True, the source is not waited for any more, and closed when it comes.
-        """
+        """Have the pipeline end, and wait for its source; None where that was closed, or never open."""
         with self._lock:
             self._is_wanted = True
         ask_to_end()
@@ -99,28 +91,23 @@ class Pipeline:
     """One stream in a thread of its own; `start` it once.
 
     Args:
-        settings: of the stream.
-        begin: verifies its bundle, and begins to load the model.
-        output: takes the results.
-        shared: what the streams of this process share.
-        stop: of the whole process.
         waits: a camera that is not there yet is waited for.
         gate: is waited for before the first frame.
         before: whose place it takes once its own model is loaded, and whose source, where that is the same.
-        use_threads: told how many threads the model has.
+        loading: of its model, where that has begun already.
 
     Attributes:
-        settings: as given.
         began: set once frames are run, or never will be.
         failure: what it ended by, where that was an error.
         has_place: whether it is about to run frames, or did: what ran before it ends.
-        source_ns: when its source was open, monotonic nanoseconds; 0: not yet.
+        digest: of the bundle, once it is verified.
+        threads: of its model; 0: not yet known.
+        model_ns, source_ns: when its model was loaded and its source open, monotonic nanoseconds; 0: not yet.
     """
 
     def __init__(
         self,
         settings: PipelineSettings,
-        begin: Begin,
         output: Output,
         shared: Shared,
         stop: Stop,
@@ -128,17 +115,17 @@ class Pipeline:
         waits: bool = False,
         gate: Gate | None = None,
         before: Pipeline | None = None,
-        use_threads: Callable[[int], None] = lambda _threads: None,
+        loading: Loading | None = None,
     ) -> None:
         self.settings = settings
         self.began = threading.Event()
         self.failure: BaseException | None = None
         self.has_place = False
-        self.source_ns = 0
+        self.digest: str | None = None
+        self.threads = self.model_ns = self.source_ns = 0
         self._output, self._shared, self._waits = output, shared, waits
         self._stop, self._gate = Stop(stop), gate or Gate(0)
-        self._startup = PipelineStartup(settings, begin, shared, self._stop, waits=waits)
-        self._before, self._use_threads = before, use_threads
+        self._before, self._loading = before, loading
         self._runner: PipelineRunner | None = None
         self._stream: Stream | None = None
         self._title = ""
@@ -154,9 +141,7 @@ class Pipeline:
             self._thread.start()
         except RuntimeError as cause:
             self.failure = SessionError(f"{self.settings.camera}: no thread for this stream: {cause}")
-            self._gate.arrive()
-            self._transfer.end()
-            self.began.set()
+            self._end()
 
     def ask(self, reason: str) -> None:
         """Ask it to finish the frame at hand and end."""
@@ -175,16 +160,6 @@ class Pipeline:
                 self._stop.ask("reload")
                 self._before = None
             return not self.has_place
-
-    @property
-    def digest(self) -> str | None:
-        """Digest of the bundle, once it is verified."""
-        return self._startup.digest
-
-    @property
-    def model_ns(self) -> int:
-        """When its model was loaded, monotonic nanoseconds; 0: not yet."""
-        return self._startup.model_ns
 
     @property
     def has_other_files(self) -> bool:
@@ -217,15 +192,15 @@ class Pipeline:
         return runner.health() if runner is not None and self._thread.is_alive() else None
 
     def summary(self, of_all: PublisherStats | LinesStats | None) -> RunSummary:
-        """Return what it came to; once its output is closed nothing changes any more.
-
-        Args:
-            of_all: what became of the results of all streams.
-        """
-        ended_by = "failure" if self.failure is not None else self.ended_by or "signal"
-        if self._runner is None:
-            return RunSummary.of_nothing(self.settings.camera, ended_by, self.settings.latency_ms, of_all)
-        return self._runner.summary(ended_by, of_all)
+        """Return what it came to; once its output is closed nothing changes any more."""
+        counts = {"budget_ms": self.settings.latency_ms} if self._runner is None else self._runner.counts()
+        return RunSummary(
+            camera=self.settings.camera,
+            **counts,
+            publisher=of_all if isinstance(of_all, PublisherStats) else None,
+            lines=of_all if isinstance(of_all, LinesStats) else None,
+            ended_by="failure" if self.failure is not None else self.ended_by or "signal",
+        )
 
     def warn(self, name: str, line: str) -> None:
         """Have what the device says of itself hold a warning, until this or another stream has the camera."""
@@ -253,30 +228,26 @@ class Pipeline:
             self.failure = failure
         finally:
             self._before = None
-            self._transfer.end()
-            if not self.began.is_set():
-                self._gate.arrive()
-                self.began.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._transfer.end()
+        if not self.began.is_set():
+            self._gate.arrive()
+            self.began.set()
 
     def _work(self) -> None:
         with contextlib.ExitStack() as stack:
-            ready = self._startup.reach(stack, self._output.prepare, inherits=self._before is not None)
-            if ready is None:
-                self._stop.ask()
-                return
-            loading, selector, opening = ready
-            source = self._take_source(stack, opening) if self._takes_place() else None
-            if source is None:
-                self._stop.ask()
-                return
+            loading, selector, opening = self._start_up(stack)
+            source = self._take_source(stack, opening)
             stack.callback(self._transfer.give, source)
             self.source_ns = time.monotonic_ns()
             bundle, settings = loading.bundle, self.settings
             observers: list[Sink] = []
             if settings.annotate is not None:
-                observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
+                observers.append(_annotated_video(settings.annotate, bundle, source.fps, stack))
             encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock)
-            self._use_threads(bundle.manifest.intra_op_num_threads)
+            self.threads = bundle.manifest.intra_op_num_threads
             budget = Budget(loading.budget_ms, drops=source.paced)
             stream = self._stream = self._output.stream(settings.camera, encoder)
             self._output.warn_of(settings.camera, "")
@@ -294,61 +265,82 @@ class Pipeline:
             runner.run(
                 self._stop,
                 self._shared.progress,
-                lambda: selector.begin(stack, runner.loop, budget, encoder, stream, source),
+                lambda: selector.begin(stack, runner.loop, encoder, stream, source),
                 rare_lines=self._waits,
             )
             # Before the rest is taken down, which takes longer than a frame does.
             self._transfer.give(source)
 
-    def _takes_place(self) -> bool:
-        """Tell whether it was not withdrawn; from here on it cannot be."""
-        with self._lock:
-            self.has_place = not self._stop.is_asked()
-            return self.has_place
+    def _start_up(
+        self, stack: contextlib.ExitStack
+    ) -> tuple[Loading, ModelSelector, BackgroundTask[OpenedSource] | None]:
+        """Load the model while no other stream does, and begin to open the source beside it."""
+        settings, is_stopped = self.settings, self._stop.is_asked
+        with self._shared.turn(is_stopped) as is_ours:
+            loading = self._begin_loading() if is_ours else None
+            if loading is None:
+                raise StoppedError
+            self.digest = loading.bundle.digest
+            stack.enter_context(loading.selector)
+            # What can never be opened is said while another stream still has the camera's place.
+            kind = check_location(settings.source)
+            # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
+            is_late = self._before is not None or (kind is VIDEO and not settings.every_frame)
+            opening = None if is_late else stack.enter_context(begin_opening(settings, waits=self._waits))
+            self._output.prepare()
+            until_s = time.monotonic() + _LONGEST_LOAD_S
+            if not loading.selector.is_ready(lambda: is_stopped() or time.monotonic() >= until_s):
+                if is_stopped():
+                    raise StoppedError
+                raise SessionError(f"the model did not load within {_LONGEST_LOAD_S:.0f} s")
+            selector = loading.selector.take()
+            self.model_ns = time.monotonic_ns()
+            # Beside other streams nobody waits for a source within this turn: it may take as long as it likes.
+            if opening is not None and not self._waits and not opening.is_ready(is_stopped):
+                raise StoppedError
+            selector.settle(paced=settings.paced)
+            return loading, selector, opening
 
-    def _take_source(
-        self, stack: contextlib.ExitStack, opening: BackgroundTask[OpenedSource] | None
-    ) -> OpenedSource | None:
+    def _begin_loading(self) -> Loading | None:
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            return loading
+        with self.settings.begin_verifying() as verified:
+            return begin_loading(self.settings, verified, self._stop, self._shared)
+
+    def _take_source(self, stack: contextlib.ExitStack, opening: BackgroundTask[OpenedSource] | None) -> OpenedSource:
         """Return that of the pipeline whose place this takes, where it is the same; or one that is opened."""
-        before = self._before
-        if before is not None:
+        with self._lock:
+            self.has_place = not self._stop.is_asked()  # from here on it cannot be withdrawn
+        before, self._before = self._before, None
+        if self.has_place and before is not None:
             left, watched = before.take_over(self._stop.is_asked)
-            self._before = None  # with it goes its model
-            if left is not None and not left.ended and before.settings.same_source(self.settings):
+            is_same = before.settings.same_source(self.settings)
+            del before  # with it goes its model
+            if left is not None and not left.ended and is_same:
                 self._watched = watched
                 return left
             if left is not None:
                 left.close()
-        return self._startup.open_source(stack, opening)
+        if not self._stop.is_asked():
+            opening = opening or stack.enter_context(begin_opening(self.settings, waits=self._waits))
+            if opening.is_ready(self._stop.is_asked):
+                return opening.take()
+        raise StoppedError
 
 
-@contextlib.contextmanager
-def _annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[AnnotatedVideo]:
-    """Make a sink that draws each result into a new MP4.
-
-    Args:
-        path: of the file.
-        bundle: whose labels are drawn.
-        fps: of the source.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.ExitStack) -> Sink:
+    """Make a sink that draws each result into a new MP4, which `stack` finishes."""
     from edge_sdk.events.annotate import Annotator
     from edge_sdk.events.video_file import AnnotatedVideo, VideoWriter  # few runs do
 
     set_up_opencv()  # OpenCV, where it writes: it speaks of each frame for which the disk has no room
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
-    with VideoWriter(path, fps) as writer:
-        yield AnnotatedVideo(annotator, writer, fps)
+    return AnnotatedVideo(annotator, stack.enter_context(VideoWriter(path, fps)), fps)
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:
-    """Return a line for each label of the stream's events that no class of its bundle has.
-
-    Raises:
-        BundleError: the bundle's labels changed since it was opened.
-    """
+    """Return a line for each label of the stream's events that no class of its bundle has."""
     return [f"[[events]] labels: {line}" for line in unwatched(settings.events, bundle)]
 
 
@@ -367,17 +359,7 @@ class _EventSink:
 def _observers_of_events(
     settings: PipelineSettings, bundle: Bundle, stream: Stream, stack: contextlib.ExitStack
 ) -> list[Sink]:
-    """Make the observers of a stream's loop, in their order: a picture is made after what it shows was found.
-
-    Args:
-        settings: of the stream.
-        bundle: that runs.
-        stream: takes events and pictures.
-        stack: closes what needs it.
-
-    Raises:
-        BundleError: the bundle's labels changed since it was opened.
-    """
+    """Make the observers of a stream's loop, in their order: a picture is made after what it shows was found."""
     observers: list[Sink] = []
     snapshots = None
     if settings.snapshots is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import msgspec
 
@@ -24,9 +25,10 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
 from edge_sdk.messages.commands import SLOWEST_FPS, CommandClass
 from edge_sdk.messages.schema import CameraHealth, ControlState
+from edge_sdk.publishing.discovery import Camera
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
-from edge_sdk.service.health import Progress
 from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
+from edge_sdk.service.progress import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
 from edge_sdk.tuning.measurement import Timed
@@ -35,24 +37,6 @@ _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 0.2  # how soon a request to stop is seen while no frame comes
 _OFTEN_NS = 10_000_000_000
 _RARELY_NS = 600_000_000_000  # of a service, whose lines are kept for months
-
-
-class CameraFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a running camera that commands and Home Assistant need.
-
-    Attributes:
-        task: of its bundle.
-        confidence: the bundle's threshold; None for what is no detector.
-        labels: of its bundle.
-        is_paced: whether frames come at their own pace.
-        tells_events: whether it is told what appears and disappears.
-    """
-
-    task: str
-    confidence: float | None
-    labels: tuple[str, ...]
-    is_paced: bool
-    tells_events: bool = False
 
 
 class Shot(msgspec.Struct, frozen=True, eq=False):
@@ -66,7 +50,7 @@ class CameraControls:
     """The settings of one camera that commands have changed.
 
     Attributes:
-        known: set by the stream; None until it runs.
+        known: what commands and Home Assistant need of it, set by the stream; None until it runs.
         paused: whether frames are left alone.
         confidence: from which detections count, 0 to 1; None: as the bundle has it.
         max_fps: frames a second that run at most; 0: as many as come.
@@ -76,7 +60,7 @@ class CameraControls:
     """
 
     def __init__(self) -> None:
-        self.known: CameraFacts | None = None
+        self.known: Camera | None = None
         self.paused = False
         self.confidence: float | None = None
         self.max_fps = 0.0
@@ -145,68 +129,28 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     """
 
     camera: str
-    results: int
-    late: int
-    stale: int
-    hung: int
-    not_finite: int
-    skipped: int
+    results: int = 0
+    late: int = 0
+    stale: int = 0
+    hung: int = 0
+    not_finite: int = 0
+    skipped: int = 0
     budget_ms: float | None
-    age: Percentiles | None
-    serial: Percentiles | None
-    inference: Percentiles | None
-    fps: float
-    source: SourceStats
-    delivery: StreamStats | None
-    publisher: PublisherStats | None
-    lines: LinesStats | None
+    age: Percentiles | None = None
+    serial: Percentiles | None = None
+    inference: Percentiles | None = None
+    fps: float = 0.0
+    source: SourceStats = SourceStats()
+    delivery: StreamStats | None = None
+    publisher: PublisherStats | None = None
+    lines: LinesStats | None = None
     ended_by: str
-
-    @classmethod
-    def of_nothing(
-        cls,
-        camera: str,
-        ended_by: str,
-        budget_ms: float | None,
-        of_all: PublisherStats | LinesStats | None = None,
-    ) -> RunSummary:
-        """Make the summary of a run that ended before there was a model.
-
-        Args:
-            camera: of which stream.
-            ended_by: why.
-            budget_ms: that was given.
-            of_all: what became of the results of all streams.
-        """
-        return cls(
-            camera=camera,
-            results=0,
-            late=0,
-            stale=0,
-            hung=0,
-            not_finite=0,
-            skipped=0,
-            budget_ms=budget_ms,
-            age=None,
-            serial=None,
-            inference=None,
-            fps=0.0,
-            source=SourceStats(),
-            delivery=None,
-            publisher=of_all if isinstance(of_all, PublisherStats) else None,
-            lines=of_all if isinstance(of_all, LinesStats) else None,
-            ended_by=ended_by,
-        )
 
 
 class ResultViewer:
     """Sink of a stream's loop that keeps the picture of a result where one is wanted, and publishes what is seen.
 
     It is no part of the runner, which would then hold itself by its loop, and its model for longer than it runs.
-
-    Args:
-        controls: of all cameras of the process.
-        stream: whose results they are.
     """
 
     def __init__(self, controls: Controls, stream: Stream) -> None:
@@ -224,17 +168,6 @@ class ResultViewer:
 
 class PipelineRunner:
     """Runs the loop of one stream.
-
-    Args:
-        settings: of the stream.
-        bundle: that runs.
-        source: opened.
-        stages: of the first step.
-        stream: takes results, and what is to be known of the stream.
-        budget: the deadline's arithmetic.
-        controls: of all cameras of the process.
-        observers: further sinks.
-        watched: the source, as the stream before told of it; None: nobody did.
 
     Attributes:
         loop: that is stepped.
@@ -259,18 +192,20 @@ class PipelineRunner:
         self._controls, self._control, self._version = controls, controls.of(stream.camera), -1
         manifest = bundle.manifest
         self._confidence = manifest.thresholds.confidence if manifest.task == "detection" else None
-        self._control.known = CameraFacts(
+        self._control.known = Camera(
+            name=stream.camera,
             task=manifest.task,
-            confidence=self._confidence,
+            has_threshold=self._confidence is not None,
             labels=bundle.labels(),
             is_paced=source.paced,
             tells_events=bool(settings.events),
+            has_pictures=settings.snapshots is not None,
         )
         self._record = RunRecord()
         self._faults = FrameFaults(self._record, stream.warn)
         viewer = ResultViewer(controls, stream)
         self.loop = Loop(source, stages, stream, budget, observers=[self._record, viewer, *observers])
-        self._supervisors: list[LoopObserver] = [
+        self._watchers: list[LoopObserver] = [
             self._record,
             self._faults,
             Undecodable(lambda: source.stats, stream.warn),
@@ -301,15 +236,15 @@ class PipelineRunner:
         next_line_ns = time.monotonic_ns() + interval_ns
         is_steered = False
         self.watched.look()
-        with progress.begin() as beat:
+        with progress.begin() as after_step:
             while not stop.is_asked():
                 if not is_steered and source.status.is_there:
                     is_steered = True
-                    self._supervisors += steer()
+                    self._watchers += steer()
                 tick = self._step()
-                beat.after_step()
-                for supervisor in self._supervisors:
-                    supervisor.after(loop, tick)
+                after_step()
+                for observer in self._watchers:
+                    observer.after(loop, tick)
                 if self._faults.hopeless is not None:
                     raise SessionError(self._faults.hopeless)
                 if not self.first_result_ns and self._record.results:
@@ -339,33 +274,24 @@ class PipelineRunner:
             unreadable=self._source.stats.unreadable,
         )
 
-    def summary(self, ended_by: str, of_all: PublisherStats | LinesStats | None) -> RunSummary:
-        """Return what it came to.
-
-        Args:
-            ended_by: why it ended.
-            of_all: what became of the results of all streams.
-        """
+    def counts(self) -> dict[str, Any]:
+        """Return what it came to so far, in the fields of a `RunSummary`."""
         record, loop, stats = self._record, self.loop, self._source.stats
-        return RunSummary(
-            camera=self._settings.camera,
-            results=record.results,
-            late=loop.counts[Tick.LATE],
-            stale=loop.counts[Tick.STALE],
-            hung=loop.counts[Tick.HUNG],
-            not_finite=record.not_finite,
-            skipped=loop.counts[Tick.SKIPPED],
-            budget_ms=self._budget.limit_ns / 1e6,
-            age=record.age(),
-            serial=record.serial(),
-            inference=record.inference(),
-            fps=record.fps(),
-            source=msgspec.structs.replace(stats, dropped=stats.dropped - self._overtaken),
-            delivery=self._stream.stats(),
-            publisher=of_all if isinstance(of_all, PublisherStats) else None,
-            lines=of_all if isinstance(of_all, LinesStats) else None,
-            ended_by=ended_by,
-        )
+        return {
+            "results": record.results,
+            "late": loop.counts[Tick.LATE],
+            "stale": loop.counts[Tick.STALE],
+            "hung": loop.counts[Tick.HUNG],
+            "not_finite": record.not_finite,
+            "skipped": loop.counts[Tick.SKIPPED],
+            "budget_ms": self._budget.limit_ns / 1e6,
+            "age": record.age(),
+            "serial": record.serial(),
+            "inference": record.inference(),
+            "fps": record.fps(),
+            "source": msgspec.structs.replace(stats, dropped=stats.dropped - self._overtaken),
+            "delivery": self._stream.stats(),
+        }
 
     def _step(self) -> Tick:
         """Apply what commands have set, and step; a stream that is paused does as if no frame came."""

@@ -2,7 +2,8 @@
 
 `Service` owns the order of starting and stopping, and what a reload changes: settings of single streams are the
 supervisor's to change; another broker or device restarts the publisher and all streams. Its main thread looks a few
-times a second at the streams, the health, the commands and the reload.
+times a second at the streams, the health, the commands and the reload. A configuration, its keys and its bundles may be
+on a disk that hangs: they are read in a thread, and nobody waits for it but who asked.
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
-from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, failure_line
 from edge_sdk.core.logs import name_cameras
 from edge_sdk.core.opencv import cv2
-from edge_sdk.core.threads import Stop
+from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.publishing.publisher import NameLock
-from edge_sdk.service.commands import CommandHandler, CommandInbox
-from edge_sdk.service.health import Start
-from edge_sdk.service.health_reporter import HealthReporter
+from edge_sdk.service.commands import CommandHandler, CommandInbox, Told
+from edge_sdk.service.health import HealthReporter
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
-from edge_sdk.service.reload import Reloading, Told
+from edge_sdk.service.progress import Start
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.startup import Begin
+from edge_sdk.service.startup import Loading
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
 from edge_sdk.service.systemd import Notifier
 
@@ -37,20 +38,12 @@ _END_S = 1.4  # for streams and the results that wait, counted from then like th
 _CLOSE_TIMEOUT_S = 0.9  # ... and for the results at most
 _SHORTEST_S = 0.2  # for each of them however late it is, and for the disk that takes the last events after that
 _VIDEO_S = 125.0  # for the streams where one writes a video: cut off it would be none, and a slow board takes long
+_MOST_WAITING = 32  # for a reload, while a disk hangs; of more the first are not told
 _LONGER_S = 1.5  # for the results where nobody waits for the end
 
 
 class Service:
     """The streams of one process.
-
-    Args:
-        settings: what to run.
-        begin: verifies a stream's bundle, and begins to load its model.
-        shared: what its streams share.
-        stop: ends it, and asks for a reload.
-        notifier: tells the service manager.
-        start: of the process, marked up to the imports.
-        reread: reads the configuration again; None: there is none.
 
     Attributes:
         left_out: the worst of what kept streams from running, once the others came to their end.
@@ -59,14 +52,14 @@ class Service:
     def __init__(
         self,
         settings: RunSettings,
-        begin: Begin,
         shared: Shared,
         stop: Stop,
         notifier: Notifier,
         start: Start,
         reread: Callable[[], RunSettings] | None = None,
+        loading: Loading | None = None,
     ) -> None:
-        self._settings, self._begin, self._shared = settings, begin, shared
+        self._settings, self._shared, self._loading = settings, shared, loading
         self._stop, self._reread = stop, reread
         ask_to_reload = None if reread is None else self._ask_to_reload
         inbox = CommandInbox()
@@ -74,16 +67,15 @@ class Service:
         self._commands = CommandHandler(settings, shared.controls, inbox, self._output, ask_to_reload)
         self._health = HealthReporter(notifier, start, self._output, shared.progress)
         self._streams = Supervisor(self._make, is_service=settings.waits)
-        self._reloading = Reloading(self._read_again, self._take, self._refuse)
+        self._reading: BackgroundTask[RunSettings] | None = None
+        self._told = deque[Told]()  # of this reading
+        self._asking = deque[Told](maxlen=_MOST_WAITING)  # for the next
         self._names: dict[str, NameLock] = {}  # by key; while another name is taken, both
-        self._threads: dict[str, int] = {}  # of models, by camera
+        self._threads = 0  # that OpenCV has
         self.left_out: EdgeError | None = None
 
     def run(self) -> dict[str, RunSummary]:
         """Run until the sources end, a limit is reached or somebody asks for the end.
-
-        Returns:
-            What each stream came to, by camera.
 
         Raises:
             EdgeError: the failure of a stream, where that is the process's: always where its camera is not waited for;
@@ -95,7 +87,7 @@ class Service:
             name_cameras(wanted=len(self._settings.pipelines) > 1)
             streams.start(self._settings.pipelines)
             self._wait()
-            self._reloading.end()
+            self._end_reload("the program ends")
             health.stopping()
         finally:
             for pipeline in streams.all():
@@ -126,11 +118,12 @@ class Service:
             self._streams.look()
             self._health.look(
                 list(self._streams.running.values()),
-                have_begun=self._streams.have_begun and not self._reloading.is_reading,
+                have_begun=self._streams.have_begun and self._reading is None,
                 turns=self._shared.turns,
             )
             self._commands.look()
-            if self._streams.are_over and not self._reloading.is_reading:
+            self._share_threads()
+            if self._streams.are_over and self._reading is None:
                 self.left_out = self._streams.left_out
                 return
             self._look_at_reload()
@@ -140,50 +133,80 @@ class Service:
                 time.sleep(_LOOK_S)
 
     def _make(self, settings: PipelineSettings, gate: Gate | None, before: Pipeline | None) -> Pipeline:
+        loading, self._loading = self._loading, None
+        waits = self._settings.waits
         return Pipeline(
-            settings,
-            self._begin,
-            self._output,
-            self._shared,
-            self._stop,
-            waits=self._settings.waits,
-            gate=gate,
-            before=before,
-            use_threads=lambda threads: self._use_threads(settings.camera, threads),
+            settings, self._output, self._shared, self._stop, waits=waits, gate=gate, before=before, loading=loading
         )
-
-    def _use_threads(self, camera: str, threads: int) -> None:
-        """Note that a model of that camera has so many threads."""
-        self._threads[camera] = threads
-        self._share_threads()
 
     def _share_threads(self) -> None:
         """Give OpenCV the cores of the only stream's model, which does not run while a frame is resized."""
-        first, *others = self._settings.pipelines
-        cv2.setNumThreads(1 if others else self._threads.get(first.camera, 1))
+        running = list(self._streams.running.values())
+        threads = (running[0].threads or 1) if len(running) == 1 else 1
+        if threads != self._threads:
+            self._threads = threads
+            cv2.setNumThreads(threads)
 
     def _ask_to_reload(self, told: Told) -> None:
-        self._reloading.wait(told)
+        self._asking.append(told)
         self._stop.reload = True
 
     def _look_at_reload(self) -> None:
-        self._reloading.look()
-        if not self._stop.reload or self._reloading.is_reading:
+        reading = self._reading
+        if reading is not None and reading.is_done:
+            self._reading = None
+            try:
+                fresh = reading.take()
+            except Exception as cause:  # noqa: BLE001 - whatever it is, what runs goes on
+                self._refuse(failure_line(cause))
+            else:
+                self._take(fresh)
+                self._tell("")
+        if not self._stop.reload or self._reading is not None:
             return
         self._stop.reload = False  # before anything is read: who asks from here on may have changed what was
         if self._reread is None:
             why = "there is no configuration to read again"
             self._health.reloading(why)
             _log.info(f"{why}: what runs was named on the command line")
-        else:
-            self._health.reloading()
-            self._reloading.begin(self._settings)
+            return
+        self._health.reloading()
+        self._told, self._asking = self._asking, deque(maxlen=_MOST_WAITING)
+        reread, before = self._reread, self._settings
+        try:
+            self._reading = BackgroundTask(lambda: self._read_again(reread, before), "edge-reload")
+        except RuntimeError as cause:  # no thread is to be had
+            self._refuse(failure_line(cause))
 
-    def _read_again(self) -> RunSettings:
-        """Read the configuration, in a thread of its own; raises EdgeError where it cannot be used."""
-        fresh = self._settings if self._reread is None else self._reread()
+    def _read_again(self, reread: Callable[[], RunSettings], before: RunSettings) -> RunSettings:
+        """Read it; raises EdgeError where it cannot be used, or restarts all streams and keeps one from running."""
+        fresh = reread()
         self._lock_name(fresh)
+        if output_changes(before, fresh):
+            from edge_sdk.service.check import check_run  # few reloads need it
+
+            # A camera that is not there is waited for.
+            problems = [each for each in check_run(fresh).all_problems() if each.exit_code != CameraError.exit_code]
+            if hindrances := [each.text for each in problems if each.keeps_from_running]:
+                raise ConfigError(*hindrances)
         return fresh
+
+    def _refuse(self, why: str) -> None:
+        self._unlock_names(self._settings)
+        for line in f"the configuration is not taken, what runs goes on: {why}".splitlines():
+            _log.info(line)
+        self._tell(why)
+
+    def _tell(self, why_not: str) -> None:
+        while self._told:
+            self._told.popleft()(why_not)
+
+    def _end_reload(self, why: str) -> None:
+        """Take nothing any more, and tell all who wait."""
+        self._told.extend(self._asking)
+        self._tell(why)
+        if self._reading is not None:
+            self._reading.close(0.0)
 
     def _lock_name(self, settings: RunSettings) -> None:
         mqtt = settings.mqtt
@@ -201,7 +224,6 @@ class Service:
         before, self._settings = self._settings, fresh
         name_cameras(wanted=len(fresh.pipelines) > 1)
         self._commands.change_to(fresh)
-        self._share_threads()
         of_output, others = output_changes(before, fresh), other_changes(before, fresh)
         if of_output:
             _log.info(f"configuration read again: {'; '.join([*of_output, *others])}; all streams begin again")
@@ -217,8 +239,3 @@ class Service:
         if not self._stop.is_asked():
             self._output.restart(self._settings, _CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)
             self._streams.start(self._settings.pipelines)
-
-    def _refuse(self, why: str) -> None:
-        self._unlock_names(self._settings)
-        for line in f"the configuration is not taken, what runs goes on: {why}".splitlines():
-            _log.info(line)

@@ -7,14 +7,16 @@ say. Secrets are read each time it is called, which is at the start and at each 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 
 import msgspec
 
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.config.load import device_name, given, mqtt_settings_of, outbox_settings_of, read_secret
 from edge_sdk.config.schema import Config, MqttConfig, PipelineConfig
-from edge_sdk.core.errors import CameraError, ConfigError, UsageError
+from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, UsageError
+from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import entry_label
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.messages.commands import CommandClass
@@ -25,6 +27,7 @@ from edge_sdk.publishing.tls import ExpiredError, check_credentials
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opening import IMAGES, VIDEO, kind_of
 
+_log = logging.getLogger(__name__)
 _KEY_PASSWORD = "the private key's password"  # noqa: S105 - what it is called
 
 
@@ -65,6 +68,10 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
             return True
         return not (kind is IMAGES or (kind is VIDEO and self.every_frame))
 
+    def begin_verifying(self) -> BackgroundTask[Bundle]:
+        """Verify the bundle in a thread."""
+        return BackgroundTask(lambda: Bundle.open(self.bundle, self.trusted_keys), "edge-verify")
+
     def same_source(self, other: PipelineSettings) -> bool:
         """Whether an opened source of this stream can be read by the other as it is."""
         names = ("source", "source_password", "source_options", "camera", "every_frame")
@@ -96,19 +103,14 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_settings_of(
-    config: Config,
-    warn: Callable[[str], None] = lambda _line: None,
-    *,
-    duration_s: float | None = None,
-    excuse: Callable[[ConfigError], None] | None = None,
+    config: Config, *, duration_s: float | None = None, problems: list[EdgeError] | None = None
 ) -> RunSettings:
     """Make what a service runs of its configuration; it waits for its cameras.
 
     Args:
         config: as `read_config` gives it.
-        warn: takes one line for people: a password that others can read.
         duration_s: stop after so many seconds.
-        excuse: takes what is wrong with a password, which is left out then, or a certificate; else that is raised.
+        problems: gets what is wrong with a password, which is left out then, or a certificate; else that is raised.
 
     Raises:
         ConfigError: a password, or this device's certificate, cannot be used.
@@ -116,19 +118,17 @@ def run_settings_of(
 
     def secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: str = "") -> Secret | None:
         try:
-            return read_secret(table, where, what, warn, of)
+            return read_secret(table, where, what, of)
         except ConfigError as cause:
-            if excuse is None:
+            if problems is None:
                 raise
-            excuse(cause)
+            problems.append(cause)
             return None
 
     def stream(index: int, table: PipelineConfig) -> PipelineSettings:
         entry = entry_label(f"pipelines[{index}]", table.camera)
         if not table.tls_verify:
-            warn(
-                f"warning: {entry}: tls_verify is false: whoever is between gets the password and can show any picture"
-            )
+            _log.warning(f"{entry}: tls_verify is false: whoever is between gets the password and can show any picture")
         rules = (rule for rule in config.events if rule.cameras is None or table.camera in rule.cameras)
         snapshots = None if config.publish is None else config.publish.snapshots
         return PipelineSettings(
@@ -144,7 +144,7 @@ def run_settings_of(
     if config.mqtt is not None:
         words = secret(config.mqtt, "mqtt", "the MQTT password"), secret(config.mqtt, "mqtt", _KEY_PASSWORD, "key_")
         broker = mqtt_settings_of(config.device, config.mqtt, config.publish, *words)
-        _look_at_credentials(broker, warn, excuse)
+        _look_at_credentials(broker, problems)
     return RunSettings(
         device=device_name(config.device),
         mqtt=broker,
@@ -157,17 +157,15 @@ def run_settings_of(
     )
 
 
-def _look_at_credentials(
-    broker: MqttSettings, warn: Callable[[str], None], excuse: Callable[[ConfigError], None] | None
-) -> None:
+def _look_at_credentials(broker: MqttSettings, problems: list[EdgeError] | None) -> None:
     """Warn of a certificate that has expired: a service goes on, and takes a new one in its place without a restart."""
     try:
         for line in check_credentials(broker):
-            warn(f"warning: {line}")
+            _log.warning(line)
     except UsageError as cause:
-        if excuse is not None:
-            excuse(ConfigError(str(cause)))
+        if problems is not None:
+            problems.append(ConfigError(str(cause)))
         elif isinstance(cause, ExpiredError):
-            warn(f"warning: {cause}")
+            _log.warning(str(cause))
         else:
             raise ConfigError(str(cause)) from None

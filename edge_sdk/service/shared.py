@@ -6,17 +6,18 @@ to start or to tune. `Gate` has streams that start together wait for each other.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from edge_sdk.core.logs import of_all_cameras
 from edge_sdk.core.throttling import BoardWatch
 from edge_sdk.inference.session import SessionCache
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.service.health import Progress
+from edge_sdk.service.progress import Progress
 from edge_sdk.service.runner import Controls
 from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LiveTuner
@@ -30,39 +31,25 @@ class Gate:
     """Opens once all who were announced have arrived, or some time has passed.
 
     The streams of a process measure, one after another, what they can do; nobody may run frames meanwhile.
-
-    Args:
-        count: how many arrive.
-        patience_s: seconds after which it opens all the same.
     """
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
-        self._missing = count
-        self._lock = threading.Lock()
-        self._open = threading.Event()
+        self._missing, self._lock = count, threading.Lock()
         self._until = time.monotonic() + patience_s
-        if count <= 0:
-            self._open.set()
 
     def arrive(self) -> None:
         """Count one that is there, or never will be."""
         with self._lock:
             self._missing -= 1
-            if self._missing <= 0:
-                self._open.set()
 
     def wait(self, is_stopped: Callable[[], bool]) -> None:
         """Wait until it opens, or `is_stopped` says so."""
-        while not is_stopped() and time.monotonic() < self._until:
-            if self._open.wait(_LOOK_S):
-                return
+        while self._missing > 0 and not is_stopped() and time.monotonic() < self._until:
+            time.sleep(_LOOK_S)
 
 
 class Shared:
     """Objects that all pipelines of one process share.
-
-    Args:
-        progress: follows the steps of all streams, for the watchdog.
 
     Attributes:
         progress: as given.
@@ -75,7 +62,7 @@ class Shared:
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = progress or Progress(math.inf)
-        self.models = SessionCache(most=0)
+        self.models = SessionCache()
         self.controls = Controls()
         self.degradation = DegradationController()
         self.turns = 0  # changed by who has the lock below
@@ -103,31 +90,24 @@ class Shared:
             with of_all_cameras():
                 _log.log(level, line)
 
-    def start(self, work: Callable[[], None], is_stopped: Callable[[], bool]) -> bool:
-        """Do what only one stream does at a time: try a bundle, load its model, measure what it takes.
-
-        Returns:
-            False when `is_stopped` said so first; then nothing was done.
-        """
+    @contextlib.contextmanager
+    def turn(self, is_stopped: Callable[[], bool]) -> Iterator[bool]:
+        """Within, no other stream loads its model or measures; gives False when `is_stopped` said so first."""
         while not self._starting.acquire(timeout=_LOOK_S):
             if is_stopped():
-                return False
+                yield False
+                return
         try:
             self.turns += 1
-            work()
+            yield True
         finally:
             self._starting.release()
-        return True
 
 
 class TuningLock:
-    """A supervisor that lets a tuner look at its loop only while it is that stream's turn.
+    """An observer that lets a tuner look at its loop only while it is that stream's turn.
 
     Of several streams one tunes at a time, so that none measures another's trials.
-
-    Args:
-        tuner: waits, and then tunes.
-        lock: held by the stream whose turn it is.
     """
 
     def __init__(self, tuner: LiveTuner, lock: threading.Lock) -> None:
@@ -140,7 +120,7 @@ class TuningLock:
         return self._tuner.done
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Let the tuner look at one step, where it is its turn; see `Supervisor`."""
+        """Let the tuner look at one step, where it is its turn; see `LoopObserver`."""
         if self._tuner.done:
             return
         if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another may as well tune

@@ -40,8 +40,6 @@ class _Camera:
     Attributes:
         running: has the camera; one that ended, too, until another takes its place.
         coming: is about to take the place of `running`.
-        is_unsure: whether its bundle was being read when the configuration was read again, so that its files are
-            compared later.
         again_s: when it begins again after a failure, monotonic seconds.
         left_out: why it is left out.
     """
@@ -49,7 +47,6 @@ class _Camera:
     def __init__(self, running: Pipeline, started_s: float, backoff: Backoff) -> None:
         self.running, self.started_s, self.backoff = running, started_s, backoff
         self.coming: Pipeline | None = None
-        self.is_unsure = False
         self.again_s: float | None = None
         self.left_out: EdgeError | None = None
 
@@ -68,12 +65,8 @@ class _Camera:
 class Supervisor:
     """Keeps the pipelines of a process running; used from its main thread.
 
-    Args:
-        make: makes a pipeline.
-        is_service: a stream that fails at run time begins again, and one that cannot run is left out; otherwise
-            the first failure is that of the process.
-        uniform: draws a number between two others, for the jitter.
-        clock_s: monotonic seconds, by which a stream begins again.
+    Where it is a service, a stream that fails at run time begins again, and one that cannot run is left out; otherwise
+    the first failure is that of the process.
     """
 
     def __init__(
@@ -104,13 +97,9 @@ class Supervisor:
             self._begin(each, gate)
 
     def change_to(self, settings: Iterable[PipelineSettings]) -> str:
-        """Bring what runs to other settings, or other files; what stays the same goes on as if nothing was.
+        """Bring what runs to other settings, or other files, and return what happens now, for people.
 
-        Args:
-            settings: of all streams that shall run.
-
-        Returns:
-            What happens now, for people.
+        What stays the same goes on as if nothing was.
         """
         self._look_at_coming()
         wanted = {each.camera: each for each in settings}
@@ -134,7 +123,6 @@ class Supervisor:
                 self._replace(camera, each)
                 continue
             (stay if camera.coming is None else change).append(name)
-            camera.is_unsure = camera.is_unsure or camera.latest.digest is None
         words = (("ending", ends), ("new", begin), ("changing", change), ("as before", stay))
         return "; ".join(f"{word}: {', '.join(names)}" for word, names in words if names)
 
@@ -144,8 +132,6 @@ class Supervisor:
         Raises:
             BaseException: the failure of a stream that is that of the whole process.
         """
-        for camera in self._cameras.values():
-            self._look_at_files(camera)
         self._look_at_coming()
         for name, camera in self._cameras.items():
             failure = camera.running.failure
@@ -181,11 +167,7 @@ class Supervisor:
         return [*filter(None, of_cameras), *self._ending]
 
     def stop(self, is_stopped: Callable[[], bool]) -> None:
-        """End all pipelines, before `start` begins others; one that takes longer than two seconds is left behind.
-
-        Args:
-            is_stopped: asked while it waits for that.
-        """
+        """End all pipelines, before `start` begins others; one that takes longer than two seconds is left behind."""
         for pipeline in self.all():
             pipeline.ask("reload")
         until = time.monotonic() + _LONGEST_END_S
@@ -245,17 +227,6 @@ class Supervisor:
             else:
                 self._succeed(camera, coming)
 
-    def _look_at_files(self, camera: _Camera) -> None:
-        """Tell whether it got hold of the files that were there when the configuration was read, or of older ones."""
-        latest = camera.latest
-        if not camera.is_unsure or (latest.digest is None and not latest.is_over):
-            return
-        camera.is_unsure = False
-        if latest.has_other_files or latest.failure is not None:
-            if camera.coming is not None:
-                self._call_off(camera)
-            self._replace(camera, latest.settings)
-
     def _failed(self, name: str, camera: _Camera, failure: BaseException) -> None:
         if camera.left_out is not None:
             return
@@ -292,8 +263,9 @@ def _may_pass(failure: BaseException) -> bool:
 
 
 def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:
-    """Tell whether it runs, or is about to, what these settings say."""
-    return pipeline.settings == settings and pipeline.failure is None and not pipeline.has_other_files
+    """Tell whether it runs, or is about to, what these settings say; not where it may still read older files."""
+    is_sure = pipeline.digest is not None and not pipeline.has_other_files
+    return is_sure and pipeline.settings == settings and pipeline.failure is None
 
 
 def output_changes(before: RunSettings, after: RunSettings) -> list[str]:

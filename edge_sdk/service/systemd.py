@@ -1,10 +1,11 @@
 """Tell the service manager how the process does: sd_notify(3), over a socket of the standard library.
 
-A manager that is not there, does not read or went away never holds anything up.
+A manager that is not there or went away never holds anything up, one that does not read for a moment at most.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -12,7 +13,7 @@ from collections.abc import MutableMapping
 
 _LONGEST_STATUS = 500  # bytes; systemd takes no datagram that does not fit its buffer
 _LONGEST_NUMBER = 20  # digits, as 64 bits have
-_MOST_OWED = 8  # lines; a manager that reads nothing for so long has lost interest
+_PATIENCE_S = 0.3  # for a manager that is busy; who is told to stop has two seconds for everything
 
 
 class Notifier:
@@ -32,19 +33,14 @@ class Notifier:
         self._address = address if address and address[0] in "/@" else None
         self.has_manager = self._address is not None
         self.interval_s = None if self._address is None or watchdog_s is None else watchdog_s / 2
-        self._owed: list[str] = []
         self._socket: socket.socket | None = None
         if self._address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.setblocking(False)
+            self._socket.settimeout(_PATIENCE_S)
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] | None = None) -> Notifier:
-        """Make one as the service manager asked for it; its variables are taken away: they are not the children's.
-
-        Args:
-            environment: this process's by default.
-        """
+        """Make one as the service manager asked for it; its variables are taken away: they are not the children's."""
         variables = os.environ if environment is None else environment
         address = variables.pop("NOTIFY_SOCKET", None)
         usec, pid = variables.pop("WATCHDOG_USEC", ""), variables.pop("WATCHDOG_PID", "")
@@ -53,7 +49,7 @@ class Notifier:
 
     def starting(self, seconds: float) -> None:
         """Ask that the start, which systemd would end after TimeoutStartSec, may take so many seconds from now on."""
-        self._send([*self._owed, f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}"])
+        self._tell(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
 
     def ready(self, status: str) -> None:
         """Tell that the start, or what `reloading` began, is over; `status` is for people."""
@@ -70,7 +66,7 @@ class Notifier:
 
     def watchdog(self) -> None:
         """Tell that the process works."""
-        self._send([*self._owed, "WATCHDOG=1"])
+        self._tell("WATCHDOG=1")
 
     def close(self) -> None:
         """Tell nothing more."""
@@ -79,24 +75,12 @@ class Notifier:
             self._socket = None
 
     def _tell(self, *lines: str) -> None:
-        """Send what must get through: it goes before the next message where the socket is full now."""
-        self._owed += lines
-        self._send(self._owed)
-
-    def _send(self, lines: list[str]) -> None:
         if self._socket is None or self._address is None:
-            self._owed.clear()
             return
         # In Linux the name of a socket without a file begins with a zero byte.
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
-        try:
+        with contextlib.suppress(OSError, ValueError):  # nobody listens, or the address is none
             self._socket.sendto("\n".join(lines).encode(errors="replace"), address)
-        except BlockingIOError:
-            del self._owed[:-_MOST_OWED]
-        except (OSError, ValueError):  # nobody listens, or the address is none
-            self._owed.clear()
-        else:
-            self._owed.clear()
 
 
 def _is_number(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Sources without a camera: image files in turn, each read when it is asked for, and a moving test pattern.
+"""Sources without a camera: image files in turn, and a moving test pattern.
 
 The pattern is a numbered picture at a steady pace: sixteen bars show the frame's number in bits, the lowest on the
 left, and a square walks below them.
@@ -7,14 +7,14 @@ left, and a square walks below them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from edge_sdk.core.errors import CameraError, missing_permission
-from edge_sdk.core.frame import Frame, Image
+from edge_sdk.core.frame import Image
 from edge_sdk.sources.location import (
     AS_IT_COMES,
     IMAGE_SUFFIXES,
@@ -24,92 +24,45 @@ from edge_sdk.sources.location import (
     pattern_of,
     redact,
 )
-from edge_sdk.sources.opencv import MAX_READ_PX, decode, set_up_opencv, turned
-from edge_sdk.sources.slot import SourceStats, SourceStatus
+from edge_sdk.sources.opencv import MAX_READ_PX, Capture, decode, set_up_opencv, turned
+from edge_sdk.sources.slot import PicturesInTurn, Slot
 
 _EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MAX_READ_PX / 1e6:.1f} million pixels at most"
 
 
-class ImageFiles:
-    """A `Source` of image files, sorted by name; those that cannot be read are left out and counted.
-
-    Args:
-        path: a folder, or one image.
-        camera: the stream's name.
-        options: rotation and repetition.
+class ImageFiles(PicturesInTurn):
+    """Image files, sorted by name; those that cannot be read are left out and counted.
 
     Raises:
         CameraError: no image there, none that can be read, or no file can be read at present.
     """
 
-    fps = 1.0
-    paced = False
-    trouble = ""
-    remarks: tuple[str, ...] = ()
-
     def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
         set_up_opencv()
-        self._path, self._options = path, options
-        self._camera = camera
-        self._paths = _image_paths(path)
-        self._index = 0
-        self._seq = -1
-        self._delivered = 0
-        self._unreadable = 0
-        self._first = self._next_readable()
-        if self._first is None:
-            raise self._none_readable()
-
-    @property
-    def ended(self) -> bool:
-        """True once every image was delivered or found unreadable, or the source was closed."""
-        return self._first is None and self._index >= len(self._paths)
-
-    @property
-    def stats(self) -> SourceStats:
-        """Counts so far."""
-        return SourceStats(delivered=self._delivered, unreadable=self._unreadable)
-
-    @property
-    def status(self) -> SourceStatus:
-        """Opened or ended."""
-        return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
-
-    def latest(self, timeout_s: float) -> Frame | None:
-        """Return the next image that can be read, or None when there is none left.
-
-        Raises:
-            CameraError: no file can be read at present, which says nothing of the images, or none of those that are
-                repeated; asked again, it goes on.
-        """
-        image, self._first = self._first, None
-        if image is None:
-            image = self._next_readable()
-        if image is None:
-            if self.ended:
-                return None
-            raise self._none_readable()
-        self._delivered += 1
-        return Frame(image, time.monotonic_ns(), time.time(), self._seq, self._camera)
-
-    def close(self) -> None:
-        """Deliver nothing more; may be called twice."""
-        self._first = None
-        self._index = len(self._paths)
-
-    def _next_readable(self) -> Image | None:
-        for _ in self._paths:  # of those that are repeated one round
-            if self._index >= len(self._paths):
-                break
-            image = _read(self._paths[self._index])
-            self._index += 1
-            if self._options.repeat:
-                self._index %= len(self._paths)
-            self._seq += 1
+        self._path, self._options, self._paths = path, options, _image_paths(path)
+        # Read here up to the first that is one, so that whoever opens a folder without any hears of it.
+        self._first = list[Image | None]()
+        for image in self._round():
+            self._first.append(image)
             if image is not None:
-                return turned(image, self._options.rotate)
-            self._unreadable += 1
-        return None
+                break
+        super().__init__(camera, fps=1.0)
+
+    def pictures(self, slot: Slot) -> Generator[Image | None, None, None]:
+        """Give every image, round by round where they are repeated."""
+        yield from self._first
+        yield from self._round(len(self._first))
+        while self._options.repeat:
+            yield from self._round()
+
+    def _round(self, start: int = 0) -> Generator[Image | None, None, None]:
+        is_any = start > 0
+        for path in self._paths[start:]:
+            image = _read(path)
+            is_any = is_any or image is not None
+            yield None if image is None else turned(image, self._options.rotate)
+        if not is_any:
+            raise self._none_readable()
 
     def _none_readable(self) -> CameraError:
         _image_paths(self._path)  # which says that none is there
@@ -140,7 +93,7 @@ def _read(path: Path) -> Image | None:
     except OSError as cause:  # of descriptors or of the disk: the next one, too, would be called broken
         raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
     # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
-    return decode(data, MAX_READ_PX)
+    return decode(data)
 
 
 _DEFAULT_SIZE_WH, _DEFAULT_FPS = (1280, 720), 30.0
@@ -149,17 +102,15 @@ _DARK, _LIGHT = 16, 235
 _SQUARE_BGR = (40, 160, 240)
 
 
-class Pattern:
-    """A test pattern as a `Capture`: drawn pictures at a steady pace.
+class Pattern(Capture):
+    """A test pattern: drawn pictures at a steady pace.
 
     Args:
         size_wh: pixels.
         fps: frames a second, 1 or more.
     """
 
-    buffered_since_ns = None
-    comes_with_next = False
-    remarks: tuple[str, ...] = ()
+    stamp_ns: int
 
     def __init__(self, size_wh: tuple[int, int], fps: float) -> None:
         self.fps = fps
@@ -169,22 +120,17 @@ class Pattern:
         self._row = np.zeros(size_wh[0], np.uint8)
         self._period_ns = round(1e9 / fps)
         self._number = -1
-        self._due_ns = time.monotonic_ns() - self._period_ns
+        self.stamp_ns = time.monotonic_ns() - self._period_ns  # when the grabbed frame was due
         self._square_px = max(1, min(size_wh) // 6)
-
-    @property
-    def stamp_ns(self) -> int:
-        """Monotonic nanoseconds at which the grabbed frame was due."""
-        return self._due_ns
 
     def grab(self) -> bool:
         """Wait for the next frame; those whose time went by meanwhile are left out, as a camera does."""
         now_ns = time.monotonic_ns()
-        behind = max(0, now_ns - self._due_ns) // self._period_ns
+        behind = max(0, now_ns - self.stamp_ns) // self._period_ns
         step = max(1, behind)
         self._number += step
-        self._due_ns += step * self._period_ns
-        time.sleep(max(0, self._due_ns - now_ns) / 1e9)
+        self.stamp_ns += step * self._period_ns
+        time.sleep(max(0, self.stamp_ns - now_ns) / 1e9)
         return True
 
     def retrieve_into(self, buffer: Image) -> Image:
@@ -200,16 +146,26 @@ class Pattern:
         image[top : top + side, left : left + side] = _SQUARE_BGR
         return image
 
-    def release(self) -> None:
-        """Do nothing: a pattern holds nothing."""
+
+class StillPicture(Pattern):
+    """The same picture at a steady pace.
+
+    Args:
+        image: uint8 (H, W, 3), BGR.
+        fps: frames a second.
+    """
+
+    def __init__(self, image: Image, fps: float) -> None:
+        super().__init__((image.shape[1], image.shape[0]), fps)
+        self._image = image
+
+    def retrieve_into(self, buffer: Image) -> Image:
+        """Return the picture itself."""
+        return self._image
 
 
 def pattern_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Pattern]:
-    """Return what opens `pattern:1280x720@30`; what the location does not say, the options or a default do.
-
-    Raises:
-        CameraError: it is not written like that, or out of range.
-    """
+    """Return what opens `pattern:1280x720@30`; what the location does not say, the options or a default do."""
     size_wh, fps = pattern_of(location)
     fps = fps or options.fps or _DEFAULT_FPS
     if fps < PATTERN_SLOWEST_FPS:

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from threading import Event
 
 from edge_sdk.core.errors import CameraError, descriptor_shortage
+from edge_sdk.core.threads import Backoff
 from edge_sdk.sources.opencv import Capture, Rotation
-from edge_sdk.sources.slot import Slot, SourceStatus, ThreadedSource
+from edge_sdk.sources.slot import OpenedSource, Slot, SourceStatus
 
 _WAITED = 0.5  # a grab that took this share of a frame period waited for the camera, so nothing was buffered
 
@@ -31,8 +32,6 @@ class FrameBacklog:
 
     Args:
         since_ns: monotonic nanoseconds at which the opening began, and so the buffering; None: nothing was buffered.
-        fps: frames a second.
-        comes_with_next: see `Capture`.
     """
 
     def __init__(self, since_ns: int | None, fps: float, *, comes_with_next: bool = False) -> None:
@@ -76,11 +75,7 @@ _TOLERANCE = 0.1
 
 
 class Rate:
-    """Measures how many frames a second a camera really gives.
-
-    Args:
-        stated_fps: what the camera promises.
-    """
+    """Measures how many frames a second a camera really gives."""
 
     def __init__(self, stated_fps: float) -> None:
         self._fps = self._stated_fps = stated_fps
@@ -114,16 +109,13 @@ _FALLBACK_FPS = 25.0
 _HANGS = "no frame comes, and its driver hangs"  # without seconds: each change is told
 
 
-class LiveSource(ThreadedSource):
+class LiveSource(OpenedSource):
     """A camera or stream as a source.
 
     Args:
-        camera: the stream's name.
         first: the opened capture; None: it is opened, however long that takes, by the reading thread.
         reopen: opens another one, or raises a CameraError that says why not, in a few words.
-        uniform: a random number from 0 to 1, for the jitter.
         read_timeout_s: seconds after which the capture itself gives up; a second later a driver is said to hang.
-        rotate: degrees clockwise by which every picture is turned.
     """
 
     def __init__(
@@ -131,7 +123,7 @@ class LiveSource(ThreadedSource):
         camera: str,
         first: Capture | None,
         reopen: Callable[[], Capture],
-        uniform: Callable[[], float] = random.random,
+        uniform: Callable[[float, float], float] = random.uniform,
         *,
         read_timeout_s: float = 2.0,
         rotate: int = 0,
@@ -143,12 +135,11 @@ class LiveSource(ThreadedSource):
         self._trouble = ""
         self._first = first
         self._reopen = reopen
-        self._uniform = uniform
+        self._backoff = Backoff(_FIRST_DELAY_S, _LONGEST_DELAY_S, uniform)
         self._read_timeout_s = read_timeout_s
         self._stuck_after_ns = int((read_timeout_s + _STUCK_MARGIN_S) * 1e9)
         self._heard_ns = time.monotonic_ns()
         self._is_reading = False
-        self._attempt = 0
         self._seq = 0
         self._shape: tuple[int, ...] = ()  # of the last picture
         super().__init__(camera, _FALLBACK_FPS if first is None else first.fps)
@@ -224,13 +215,13 @@ class LiveSource(ThreadedSource):
         return time.monotonic_ns() - asked_ns > self._read_timeout_s * 0.9e9
 
     def _note_delivery(self) -> None:
-        self._attempt = 0
+        if self._status.is_there:
+            return
         self._trouble = ""
-        if self._status is SourceStatus.OPENING:
-            self._status = SourceStatus.OPENED
-        elif self._status is SourceStatus.LOST:
-            self._status = SourceStatus.REOPENED
-            self.reopenings += 1
+        self._backoff.reset()
+        is_back = self._status is SourceStatus.LOST
+        self._status = SourceStatus.REOPENED if is_back else SourceStatus.OPENED
+        self.reopenings += is_back
 
     def _note_shape(self, shape: tuple[int, ...], remarks: tuple[str, ...]) -> None:
         """Remark that pictures have another size than before: boxes and zones may not fit any more."""
@@ -244,8 +235,7 @@ class LiveSource(ThreadedSource):
 
     def _opened(self, stop: Event, *, waits: bool = True) -> Capture | None:
         """Open another capture, however long that takes; return None once `stop` is set."""
-        while not stop.wait(backoff_s(self._attempt, self._uniform()) if waits else 0):
-            self._attempt += waits
+        while not stop.wait(self._backoff.next_s() if waits else 0):
             waits = True
             try:
                 return self._reopen()
@@ -254,13 +244,3 @@ class LiveSource(ThreadedSource):
             except Exception as cause:  # noqa: BLE001 - as above
                 self._trouble = descriptor_shortage() or f"it does not open ({type(cause).__name__})"
         return None
-
-
-def backoff_s(attempt: int, uniform: float) -> float:
-    """Return the seconds before an attempt: exponential with full jitter, so that devices do not come back at once.
-
-    Args:
-        attempt: 0 and up.
-        uniform: a random number from 0 to 1.
-    """
-    return uniform * min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt, 10))

@@ -166,15 +166,7 @@ def is_pattern(location: str) -> bool:
 
 
 def check_path(location: str, expected: str = "") -> None:
-    """Refuse the path of something that is not there, or is neither a file nor a folder.
-
-    Args:
-        location: the path.
-        expected: what to say at the end of the refusal.
-
-    Raises:
-        CameraError: it is refused.
-    """
+    """Refuse the path of something that is not there, or is neither a file nor a folder."""
     path = Path(location)
     if not location or not _exists(path):
         slashes = without_slashes(location)
@@ -273,8 +265,6 @@ class SourceAddress(msgspec.Struct, frozen=True):
     """The address of a URL's server.
 
     Attributes:
-        scheme: in lower case.
-        host: without brackets.
         port: of the scheme where the URL names none.
         target: path and query; empty where there is none.
     """
@@ -336,11 +326,7 @@ def is_utf8(location: str) -> bool:
 
 
 def check_utf8(location: str) -> None:
-    """Refuse what OpenCV cannot take.
-
-    Raises:
-        CameraError: it is refused.
-    """
+    """Refuse what OpenCV cannot take."""
     if not is_utf8(location):
         raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
 

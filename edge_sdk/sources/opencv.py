@@ -3,8 +3,8 @@
 OpenCV and FFmpeg print to stderr on their own, at some levels with the URL and so with the password: `set_up_opencv`
 silences them unless the user asked for their log. How RTSP travels and which formats a file may have, OpenCV takes from
 one environment variable alone, which it reads at the beginning of every opening: `stream_options` and `file_options`
-set it for that long. Pictures are decoded only up to a number of pixels, which `picture_size` reads from their first
-bytes; OpenCV's own limit, OPENCV_IO_MAX_IMAGE_PIXELS, is a gigapixel where a program imports cv2 before edge_sdk.
+set it for that long. Of a JPEG that a camera sends the size is read before it is decoded; image files have OpenCV's own
+limit, OPENCV_IO_MAX_IMAGE_PIXELS, which `edge_sdk` sets unless a program imports cv2 before it.
 
 Network cameras are reached through `sources.relay`; when to read and what to do after a failure is the feeds' matter.
 """
@@ -18,15 +18,13 @@ import fcntl
 import functools
 import math
 import os
-import platform
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Condition, get_native_id
-from typing import Protocol, cast
+from threading import Lock
+from typing import cast
 
 import numpy as np
 
@@ -60,22 +58,15 @@ _SIZED_JPEG = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15
 _BARE_JPEG = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})  # a byte 255 that is data, TEM and RST0 to RST7: no length
 _ENDS_JPEG = frozenset({0xD8, 0xD9, 0xDA})  # SOI, EOI and SOS, before which the size has to come
 _JPEG_HEAD = 1 << 18  # bytes, with a thumbnail and a colour profile
-_PORTABLE = re.compile(rb"P[1-6](?:\s+(?:#[^\n]*\n\s*)*)(\d{1,9})(?:\s+(?:#[^\n]*\n\s*)*)(\d{1,9})\s")
-_PORTABLE_HEAD = 4096  # bytes, with comments
 
 
-def decode(data: bytes | memoryview, most_px: int) -> Image | None:
-    """Decode a JPEG, PNG, BMP, WebP or PNM.
-
-    Args:
-        data: the file.
-        most_px: the most pixels that it may have.
+def decode(data: bytes | memoryview) -> Image | None:
+    """Decode a JPEG, PNG, BMP, WebP or PNM, of as many pixels as OpenCV's own limit allows.
 
     Returns:
         uint8 (H, W, 3), BGR; None where it cannot be read or is too large.
     """
-    size_wh = picture_size(data)
-    if size_wh is None or not 0 < size_wh[0] * size_wh[1] <= most_px:
+    if not len(data):
         return None
     try:
         return cast("Image | None", cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR))
@@ -83,27 +74,15 @@ def decode(data: bytes | memoryview, most_px: int) -> Image | None:
         return None
 
 
-def picture_size(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Read width and height in pixels from a picture's header; None where it is of no kind that `decode` knows."""
-    data = memoryview(data)
-    head = bytes(data[:32])
-    if head.startswith(b"\xff\xd8"):
-        return _jpeg_size(data)
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _big(head[16:20]), _big(head[20:24])
-    if head.startswith(b"BM"):
-        return _bmp_size(head)
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return _webp_size(head)
-    found = _PORTABLE.match(bytes(data[:_PORTABLE_HEAD]))
-    return (int(found[1]), int(found[2])) if found else None
+def jpeg_size(data: memoryview) -> tuple[int, int] | None:
+    """Read width and height in pixels from a JPEG's header, going from marker to marker as decoders do.
 
-
-def _jpeg_size(data: memoryview) -> tuple[int, int] | None:
-    """Go from marker to marker, as decoders do, which skip what is none."""
+    Returns:
+        None where it is no JPEG.
+    """
     head, at = data[:_JPEG_HEAD], 2
-    while at < len(head):
-        if head[at] != 0xFF:
+    while bytes(head[:2]) == b"\xff\xd8" and at < len(head):
+        if head[at] != 0xFF:  # decoders skip what is no marker
             at += max(0, head[at:].tobytes().find(b"\xff")) or len(head)
         while at < len(head) and head[at] == 0xFF:
             at += 1
@@ -115,30 +94,8 @@ def _jpeg_size(data: memoryview) -> tuple[int, int] | None:
     return None
 
 
-def _bmp_size(head: bytes) -> tuple[int, int]:
-    if _little(head[14:18]) == 12:  # OS/2's header
-        return _little(head[18:20]), _little(head[20:22])
-    return _little(head[18:22]), abs(int.from_bytes(head[22:26], "little", signed=True))
-
-
-def _webp_size(head: bytes) -> tuple[int, int] | None:
-    kind = head[12:16]
-    if kind == b"VP8 ":
-        return _little(head[26:28]) & 0x3FFF, _little(head[28:30]) & 0x3FFF
-    if kind == b"VP8L":
-        bits = _little(head[21:25])
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8X":
-        return _little(head[24:27]) + 1, _little(head[27:30]) + 1
-    return None
-
-
-def _big(data: bytes | memoryview) -> int:
+def _big(data: memoryview) -> int:
     return int.from_bytes(data, "big")
-
-
-def _little(data: bytes) -> int:
-    return int.from_bytes(data, "little")
 
 
 _FALLBACK_FPS = 25.0  # where a header says nothing, or 1000 and 90000, which are time bases and no rates
@@ -147,50 +104,45 @@ _MAX_BYTES = 3 * (MAX_SENT_PX + (1 << 20))  # BGR, and rows that are aligned
 _OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
 
 
-class Capture(Protocol):
-    """An opened camera, stream or file: grab a frame, then decode it."""
+class Capture:
+    """An opened camera, stream or file: grab a frame, then decode it.
 
-    @property
-    def buffered_since_ns(self) -> int | None:
-        """Monotonic nanoseconds since when frames were buffered before the first grab; None where none are."""
+    Attributes:
+        fps: frames a second; 25 where the source says nothing sensible.
+        buffered_since_ns: monotonic nanoseconds since when frames were buffered before the first grab; None where none
+            are.
+        comes_with_next: whether a frame is returned only when the next one begins to arrive.
+        stamp_ns: monotonic nanoseconds at which the sensor took the grabbed frame; None where it does not say.
+        remarks: one line for each option that the source did not grant.
+    """
 
-    @property
-    def comes_with_next(self) -> bool:
-        """Whether a frame is returned only when the next one begins to arrive."""
-
-    @property
-    def fps(self) -> float:
-        """Frames a second; 25 where the source says nothing sensible."""
-
-    @property
-    def stamp_ns(self) -> int | None:
-        """Monotonic nanoseconds at which the sensor took the grabbed frame; None where it does not say."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """One line for each option that the source did not grant."""
+    fps: float
+    buffered_since_ns: int | None = None
+    comes_with_next = False
+    stamp_ns: int | None = None
+    remarks: tuple[str, ...] = ()
 
     def grab(self) -> bool:
-        """Wait for the next frame; False when there is none."""
+        """Wait for the next frame; False when there is none within the read time-out."""
+        raise NotImplementedError
 
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame into `buffer`, or into a new array where the size differs; None: unreadable."""
+        raise NotImplementedError
 
     def release(self) -> None:
         """Give everything back."""
 
 
-class OpenCvCapture:
+class OpenCvCapture(Capture):
     """A `cv2.VideoCapture` as a `Capture`.
 
     Args:
         capture: opened.
-        buffered_since_ns: see `Capture`.
+        buffered_since_ns: of a stream; but of JPEGs its frames come with the next one.
         remarks: see `Capture`.
         on_release: called after it was released.
     """
-
-    stamp_ns = None
 
     def __init__(
         self,
@@ -200,8 +152,9 @@ class OpenCvCapture:
         on_release: Callable[[], None] = lambda: None,
     ) -> None:
         self._capture, self._on_release = capture, on_release
-        self.buffered_since_ns = buffered_since_ns
-        self.remarks = remarks
+        self.fps = plausible_fps(capture.get(cv2.CAP_PROP_FPS))
+        self.buffered_since_ns, self.remarks = buffered_since_ns, remarks
+        self.comes_with_next = buffered_since_ns is not None
 
     def grab(self) -> bool:
         """Wait for the next frame; False when there is none within the read time-out."""
@@ -220,27 +173,10 @@ class OpenCvCapture:
             return None
         return cast("Image", image)
 
-    def rewind(self) -> bool:
-        """Grab the first frame of a file again; False where there is none to be had, True also where it is another."""
-        try:
-            return self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0) and self._capture.grab()
-        except cv2.error:
-            return False
-
     def release(self) -> None:
         """Give everything back."""
         self._capture.release()
         self._on_release()
-
-    @property
-    def comes_with_next(self) -> bool:
-        """Whether a frame is returned only when the next one begins to arrive: of each stream but those of JPEGs."""
-        return self.buffered_since_ns is not None
-
-    @property
-    def fps(self) -> float:
-        """Frames a second; 25 where the source says nothing sensible."""
-        return plausible_fps(self._capture.get(cv2.CAP_PROP_FPS))
 
     @property
     def excess(self) -> str:
@@ -268,10 +204,11 @@ class JpegCapture(OpenCvCapture):
     another one. So FFmpeg only fetches, and the JPEGs are decoded here: .1 ms more for 1280x720 (docs/adr/0021).
     """
 
-    @property
-    def comes_with_next(self) -> bool:
-        """See `Capture`: where a JPEG ends, it says itself."""
-        return False
+    def __init__(
+        self, capture: cv2.VideoCapture, buffered_since_ns: int | None, *, on_release: Callable[[], None]
+    ) -> None:
+        super().__init__(capture, buffered_since_ns, on_release=on_release)
+        self.comes_with_next = False  # where a JPEG ends, it says itself
 
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame, into a new array, which is all that OpenCV can do; None: unreadable."""
@@ -281,7 +218,9 @@ class JpegCapture(OpenCvCapture):
                 return None
         except cv2.error:
             return None
-        return decode(data.reshape(-1).data, MAX_SENT_PX)
+        jpeg = data.reshape(-1).data
+        size_wh = jpeg_size(jpeg)
+        return decode(jpeg) if size_wh and 0 < size_wh[0] * size_wh[1] <= MAX_SENT_PX else None
 
 
 def plausible_fps(fps: float) -> float:
@@ -295,9 +234,6 @@ def _limit_ffmpeg() -> None:
 
     OpenCV hands FFmpeg's own `max_pixels` on to no decoder, so that half a megabyte of H.264 took 5 GB. Where OpenCV
     loads FFmpeg as a plugin, or holds a copy of it that shows no symbols, nothing is limited.
-
-    Raises:
-        OSError: no file can be opened at present.
     """
     here = Path(cv2.__file__)
     for file in [here] if here.suffix == ".so" else sorted(here.parent.glob("*.so")):
@@ -327,8 +263,6 @@ def set_up_opencv() -> None:
 
 _VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
 _AS_WITHOUT = "rtsp_flags;prefer_tcp"  # what OpenCV does where the variable is missing
-_LOOK_S = 0.005
-_POLL = {"x86_64": ("7", "271"), "aarch64": ("73",)}  # poll and ppoll in the kernel's asm/unistd.h
 
 # No frames are counted to find out the rate, which took 0.8 s of each opening (docs/cameras.md).
 _QUICK = "fpsprobesize;0"
@@ -351,73 +285,20 @@ STREAM_OPTIONS = {
 FILE_OPTIONS = f"protocol_whitelist;file|format_whitelist;{CONTAINERS}"
 
 
-class _Gate:
-    """Keeps the variable at one value until every opening with it has read it; then lets others in, in turn."""
-
-    def __init__(self) -> None:
-        self._changed = Condition()
-        self._queue: deque[object] = deque()
-        self._value = ""
-        self._reading: set[int] = set()  # threads, by their native ids, that may not have read it yet
-        self._before = ""
-
-    def enter(self, value: str) -> None:
-        me = object()
-        with self._changed:
-            self._queue.append(me)
-            try:
-                while self._queue[0] is not me or not self._is_free(value):
-                    self._changed.wait(_LOOK_S if self._queue[0] is me else None)
-            finally:
-                self._queue.remove(me)
-                self._changed.notify_all()
-            if not self._reading:
-                # Never removed: a variable that appears or goes moves the environment below other threads that read it.
-                self._before = os.environ.setdefault(_VARIABLE, _AS_WITHOUT)
-                self._value = os.environ[_VARIABLE] = value
-            self._reading.add(get_native_id())
-
-    def leave(self) -> None:
-        with self._changed:
-            self._has_read(get_native_id())
-            self._changed.notify_all()
-
-    def _is_free(self, value: str) -> bool:
-        if value != self._value:
-            for thread in [each for each in self._reading if _waits_for_network(each)]:
-                self._has_read(thread)
-        return not self._reading or value == self._value
-
-    def _has_read(self, thread: int) -> None:
-        if thread in self._reading:
-            self._reading.remove(thread)
-            if not self._reading:
-                os.environ[_VARIABLE] = self._before
-
-
-def _waits_for_network(thread: int) -> bool:
-    """Whether a thread of this process sleeps in poll(2); False where the kernel does not say.
-
-    OpenCV reads the variable before FFmpeg connects. What may hold it up before that are locks and the disk, which are
-    other system calls, or none.
-    """
-    try:
-        call = Path(f"/proc/self/task/{thread}/syscall").read_text("ascii").split(maxsplit=1)[0]
-    except OSError:
-        return False
-    return call in _POLL.get(platform.machine(), ())
-
-
-_gate = _Gate()
+_turn = Lock()  # of the opening whose options the variable holds
 _users = os.environ.get(_VARIABLE)  # before anything here set it
 
 
 @contextmanager
-def stream_options(transport: str) -> Iterator[None]:
-    """Open a stream within, as `STREAM_OPTIONS` say, unless the user's own value of the variable says otherwise."""
+def stream_options(transport: str) -> Iterator[Callable[[], None]]:
+    """Open a stream within, as `STREAM_OPTIONS` say, unless the user's own value of the variable says otherwise.
+
+    Yields:
+        What lets the next opening go ahead, to be called once FFmpeg connects: OpenCV reads the variable before.
+    """
     ours = STREAM_OPTIONS[transport]
-    with _set(f"{ours}|{_users}" if _users else ours):
-        yield
+    with _set(f"{ours}|{_users}" if _users else ours) as has_read:
+        yield has_read
 
 
 @contextmanager
@@ -428,12 +309,21 @@ def file_options() -> Iterator[None]:
 
 
 @contextmanager
-def _set(value: str) -> Iterator[None]:
-    _gate.enter(value)
+def _set(value: str) -> Iterator[Callable[[], None]]:
+    _turn.acquire()
+    # Never removed: a variable that appears or goes moves the environment below other threads that read it.
+    held = [os.environ.setdefault(_VARIABLE, _AS_WITHOUT)]
+    os.environ[_VARIABLE] = value
+
+    def has_read() -> None:
+        with contextlib.suppress(IndexError):  # called before, perhaps by another thread
+            os.environ[_VARIABLE] = held.pop()
+            _turn.release()
+
     try:
-        yield
+        yield has_read
     finally:
-        _gate.leave()
+        has_read()
 
 
 _QUERYCAP, _CAPABILITY_BYTES = 0x80685600, 104  # VIDIOC_QUERYCAP of linux/videodev2.h, and its struct
@@ -454,7 +344,8 @@ def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.callback(relay.close)
-        with stream_options("tls" if relay.address.is_encrypted else options.transport):
+        with stream_options("tls" if relay.address.is_encrypted else options.transport) as has_read:
+            relay.on_connection = has_read
             since_ns = time.monotonic_ns()
             inner_url = through(url, relay.scheme, relay.authority)
             capture = _open(inner_url, cv2.CAP_FFMPEG, _timeouts(options) + _one_thread())
@@ -471,11 +362,7 @@ def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture
 
 
 def stream_opener(location: str, password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
-    """Return what opens an RTSP or HTTP URL with the password of its user.
-
-    Raises:
-        ConfigError: a password for a URL without a user name.
-    """
+    """Return what opens an RTSP or HTTP URL with the password of its user."""
     return functools.partial(open_stream, add_password(location, password), options)
 
 
@@ -523,11 +410,7 @@ def open_file(path: str) -> OpenCvCapture | None:
 
 
 def gstreamer_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
-    """Return what opens a GStreamer pipeline, which gets an appsink that keeps the newest picture.
-
-    Raises:
-        MissingDependencyError: this OpenCV was built without GStreamer.
-    """
+    """Return what opens a GStreamer pipeline, which gets an appsink that keeps the newest picture."""
     if not has_gstreamer():
         raise MissingDependencyError(
             f"{redact(location)}: this OpenCV was built without GStreamer, as the wheels of the package index are; "

@@ -197,9 +197,6 @@ def opener_of(location: str, password: str | None, options: SourceOptions) -> Ca
 def check_location(location: str) -> SourceKind:
     """Check that what a kind of source needs is installed, and that it is written as it must be; opens nothing.
 
-    Returns:
-        Its kind.
-
     Raises:
         CameraError: a pattern that is out of range, or a file that is not there.
         MissingDependencyError: picamera2, or GStreamer in OpenCV, is not there.

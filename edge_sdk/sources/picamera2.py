@@ -17,7 +17,7 @@ from typing import Any, cast
 from edge_sdk.core.errors import CameraError, MissingDependencyError, first_line
 from edge_sdk.core.frame import Image
 from edge_sdk.sources.location import SourceOptions, picamera_number
-from edge_sdk.sources.opencv import plausible_fps, size_remark
+from edge_sdk.sources.opencv import Capture, plausible_fps, size_remark
 
 _BUFFERS = 4
 _MAX_AGE_NS = 10_000_000_000
@@ -43,20 +43,15 @@ def load_picamera() -> Any:
         ) from cause
 
 
-class Picamera:
-    """One of the board's cameras as a `Capture`.
+class Picamera(Capture):
+    """One of the board's cameras.
 
     Args:
         number: which camera, from 0.
-        options: size, rate and time-out.
 
     Raises:
         CameraError: it is not there or does not start; the message says why, and no more.
-        MissingDependencyError: see `load_picamera`.
     """
-
-    buffered_since_ns = None
-    comes_with_next = False
 
     def __init__(self, number: int, options: SourceOptions) -> None:
         picamera = load_picamera()
@@ -65,7 +60,6 @@ class Picamera:
             raise CameraError(f"no such camera, {found} are connected" if found else "no camera is connected")
         self._timeout_s = options.read_timeout_s
         self._request: Any = None
-        self.stamp_ns: int | None = None
         try:
             self._camera = picamera(number)
         except Exception as cause:  # a driver's own errors
@@ -137,10 +131,6 @@ def _monotonic_ns(sensor_ns: int | None) -> int | None:
 
 
 def picamera_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Picamera]:
-    """Return what opens `picamera2` or `picamera2:1`.
-
-    Raises:
-        MissingDependencyError: see `load_picamera`.
-    """
+    """Return what opens `picamera2` or `picamera2:1`."""
     load_picamera()
     return partial(Picamera, picamera_number(location) or 0, options)

@@ -63,10 +63,6 @@ def _no_answer(options: SourceOptions) -> str:
 def connect(address: SourceAddress, options: SourceOptions) -> socket.socket:
     """Connect to a camera and, for rtsps and https, verify its certificate.
 
-    Args:
-        address: where it is.
-        options: the time-out of an opening, and how the certificate is verified.
-
     Returns:
         A socket that does not block; of TLS a `ssl.SSLSocket` whose handshake is done.
 
@@ -229,14 +225,11 @@ _IS_PLAYLIST = "it is a playlist (HLS), which names other addresses; give that o
 class Relay:
     """Takes FFmpeg's connections, and makes one to the camera for each of them.
 
-    Args:
-        address: of the camera.
-        options: its time-outs, how its certificate is verified and whether it may redirect elsewhere.
-
     Attributes:
         address: of the camera; another one after a redirect that is allowed.
         authority: host and port at which FFmpeg finds the relay.
         scheme: in which FFmpeg speaks to it, `rtsp` or `http`.
+        on_connection: called when FFmpeg has connected.
         trouble: why the relay ended a connection; None: it ended none.
         status: of the camera's last answer; 0: it was none of RTSP or HTTP, None: it did not answer.
 
@@ -246,28 +239,27 @@ class Relay:
 
     def __init__(self, address: SourceAddress, options: SourceOptions) -> None:
         self.address, self._options = address, options
+        self.on_connection: Callable[[], None] = lambda: None
         self.scheme = address.scheme.removesuffix("s")
         self.trouble: CameraError | None = None
         self.status: int | None = None
         self._redirects = 0
         self._threads: list[threading.Thread] = []
         self._first: socket.socket | None = connect(address, options)
-        # The family in which the camera is reached: over UDP its pictures come by it, too, and not through here.
-        family = self._first.family
-        loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
-        try:
-            self._listener = socket.create_server((loopback, 0), family=family, backlog=_MAX)
-        except OSError as cause:
-            self._first.close()
-            raise CameraError(reason_of(cause)) from cause
-        port = self._listener.getsockname()[1]
-        self.authority = f"[{loopback}]:{port}" if family == socket.AF_INET6 else f"{loopback}:{port}"
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._first.close)
+            # The family in which the camera is reached: over UDP its pictures come by it, too, and not through here.
+            family = self._first.family
+            loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+            try:
+                self._listener = socket.create_server((loopback, 0), family=family, backlog=_MAX)
+            except OSError as cause:
+                raise CameraError(reason_of(cause)) from cause
+            stack.callback(self._listener.close)
+            port = self._listener.getsockname()[1]
+            self.authority = f"[{loopback}]:{port}" if family == socket.AF_INET6 else f"{loopback}:{port}"
             self._start(self._accept)
-        except RuntimeError:  # no thread to be had
-            self._listener.close()
-            self._first.close()
-            raise
+            stack.pop_all()
 
     def close(self) -> None:
         """Take no more connections, and wait for the end of those that FFmpeg has closed."""
@@ -318,18 +310,13 @@ class Relay:
         thread.start()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError), self._listener:  # until it is closed
-            while True:
+        # Until it is closed, there is no thread to be had, or FFmpeg has more connections than it should.
+        with contextlib.suppress(OSError, RuntimeError), self._listener:
+            while sum(map(threading.Thread.is_alive, self._threads)) <= _MAX:
                 connection, _ = self._listener.accept()
+                self.on_connection()
                 camera, self._first = self._first, None
-                try:
-                    if sum(map(threading.Thread.is_alive, self._threads)) > _MAX:
-                        raise RuntimeError("too many connections")
-                    self._start(partial(self._serve, connection, camera))
-                except RuntimeError:  # or no thread to be had
-                    connection.close()
-                    if camera is not None:
-                        camera.close()
+                self._start(partial(self._serve, connection, camera))
         if self._first is not None:
             self._first.close()
 
@@ -380,12 +367,7 @@ class Relay:
 
 
 class _Exchange:
-    """Reads, checks and rewrites what goes through one connection, as far as it must.
-
-    Args:
-        relay: whose connection it is.
-        camera: its IP address.
-    """
+    """Reads, checks and rewrites what goes through one connection, as far as it must."""
 
     def __init__(self, relay: Relay, camera: str) -> None:
         self._relay, self._camera = relay, camera.encode()
@@ -489,14 +471,7 @@ def _name(line: bytes) -> bytes:
 
 
 def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, took_s: float) -> CameraError:
-    """Return why a stream did not open.
-
-    Args:
-        relay: through which it was opened.
-        options: those with which it was opened.
-        names_user: whether it was opened with a user and a password.
-        took_s: seconds until opening it failed.
-    """
+    """Return why a stream did not open."""
     if relay.trouble is not None:
         return relay.trouble
     is_rtsp, status = relay.scheme == "rtsp", relay.status

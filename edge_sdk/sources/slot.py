@@ -1,6 +1,6 @@
 """What a source says of itself, and the slot through which a reading thread hands over the freshest frame.
 
-    the thread of a ThreadedSource -- put --> Slot -- latest --> the loop
+    the thread of an OpenedSource -- put --> Slot -- latest --> the loop
 
 `Slot` has three buffers that rotate between the reader (who writes one), the slot (which keeps the newest) and the
 consumer (who holds one), so that no picture's memory is allocated per frame and none is written while somebody looks at
@@ -11,16 +11,16 @@ values that are logged and published.
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
+from contextlib import closing
 from enum import Enum
-from threading import Event, Lock, Thread
-from typing import Protocol
+from threading import Event, Lock, Semaphore, Thread
 
 import msgspec
 import numpy as np
 
 from edge_sdk.core.errors import CameraError
 from edge_sdk.core.frame import Frame, Image
-from edge_sdk.core.protocols import Source
 from edge_sdk.core.threads import join_or_leave
 
 _SETTLING_S = 0.1  # a picture that was kept comes as soon as the one before it is decoded
@@ -30,11 +30,9 @@ _LOOK_S = 0.002
 class Slot:
     """Holds the newest frame: one reader thread puts, one consumer takes.
 
-    Args:
-        camera: the stream's name.
-
     Attributes:
         wanted: set by the first `latest()`, or by `finish()`.
+        delivered, dropped: frames that were handed out, and those that were overwritten or skipped.
     """
 
     def __init__(self, camera: str) -> None:
@@ -49,23 +47,12 @@ class Slot:
         self._newest: Frame | None = None
         self._settled_s = 0.0  # monotonic seconds from which the newest is handed out
         self._finished = False
-        self._delivered = 0
-        self._dropped = 0
+        self.delivered = self.dropped = 0
 
     @property
     def ended(self) -> bool:
         """True once the reader finished and its last frame was taken."""
         return self._finished and self._newest is None
-
-    @property
-    def delivered(self) -> int:
-        """Frames that were handed out."""
-        return self._delivered
-
-    @property
-    def dropped(self) -> int:
-        """Frames that were overwritten or skipped."""
-        return self._dropped
 
     def buffer(self) -> Image:
         """Return the buffer that the reader may write into; nobody else looks at it. One pixel at first."""
@@ -94,12 +81,8 @@ class Slot:
             if self._newest is None:
                 self._nothing.release()
             else:
-                self._dropped += 1
+                self.dropped += 1
             self._newest = frame
-
-    def skip(self) -> None:
-        """Count a frame that the reader left out."""
-        self._dropped += 1
 
     def latest(self, timeout_s: float) -> Frame | None:
         """Return the newest frame not delivered yet; None when none came within `timeout_s` seconds or will come."""
@@ -119,7 +102,7 @@ class Slot:
             frame, self._newest = self._newest, None
             if frame is not None:
                 self._ready, self._held = self._held, self._ready
-                self._delivered += 1
+                self.delivered += 1
             return frame
 
     def finish(self) -> None:
@@ -167,53 +150,22 @@ class SourceStats(msgspec.Struct, frozen=True, gc=False):
     unreadable: int = 0
 
 
-class OpenedSource(Source, Protocol):
-    """A `Source` that counts and says where it stands; what `open_source` returns."""
-
-    @property
-    def fps(self) -> float:
-        """Frames a second that the source promises; 25 where it says nothing sensible, 1 for images.
-
-        Of a camera that gives clearly more or fewer it is what fifty frames came to, once they did.
-        """
-
-    @property
-    def paced(self) -> bool:
-        """Whether frames come at their own pace, so that a slow reader misses some; False: in turn, when asked for."""
-
-    @property
-    def stats(self) -> SourceStats:
-        """Counts so far."""
-
-    @property
-    def status(self) -> SourceStatus:
-        """The status now; a short loss that nobody saw shows in `stats.reopenings`."""
-
-    @property
-    def trouble(self) -> str:
-        """Why it is lost, or not there yet: a few words without a secret; empty when all is well."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """One line for each option that the camera did not grant."""
+_PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
 
 
-PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
-
-
-class ThreadedSource:
+class OpenedSource:
     """A `Source` that a thread of its own feeds through a slot; subclasses say what is read, and when.
 
     A subclass calls this constructor last: it starts the thread.
 
     Args:
-        camera: the stream's name.
-        fps: frames a second that the source promises.
+        fps: frames a second that the source promises; 25 where it says nothing sensible, 1 for images.
 
     Attributes:
-        fps: as given, or what the frames came to.
+        paced: whether frames come at their own pace, so that a slow reader misses some; False: in turn, when asked for.
+        fps: as given; of a camera that gives clearly more or fewer it is what fifty frames came to, once they did.
         reopenings, unreadable: see `SourceStats`.
-        remarks: what was asked for and not got, a line each.
+        remarks: one line for each option that the camera did not grant.
     """
 
     paced = True
@@ -231,8 +183,8 @@ class ThreadedSource:
 
     @property
     def ended(self) -> bool:
-        """True once no frame will come any more and the last one was taken; not where reading failed."""
-        return self._slot.ended and (self._failure is None or self._stop.is_set())
+        """True once no frame will come any more and the last one was taken, or it was closed; not where it failed."""
+        return self._stop.is_set() or (self._slot.ended and self._failure is None)
 
     @property
     def stats(self) -> SourceStats:
@@ -241,12 +193,12 @@ class ThreadedSource:
 
     @property
     def status(self) -> SourceStatus:
-        """The status now."""
+        """The status now; a short loss that nobody saw shows in `stats.reopenings`."""
         return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     @property
     def trouble(self) -> str:
-        """Why it is not there at present; empty when it is."""
+        """Why it is lost, or not there yet: a few words without a secret; empty when all is well."""
         return ""
 
     def read(self, slot: Slot, stop: Event) -> None:
@@ -264,7 +216,7 @@ class ThreadedSource:
         """
         frame = self._slot.latest(timeout_s)
         if frame is None and self._failure is not None and not self._stop.is_set():
-            raise failed_reading(self._thread, self._failure) from self._failure
+            raise self._heard_of(self._failure) from self._failure
         return frame
 
     def close(self) -> None:
@@ -274,7 +226,7 @@ class ThreadedSource:
         """
         self._stop.set()
         self._slot.finish()
-        join_or_leave(self._thread, PATIENCE_S)
+        join_or_leave(self._thread, _PATIENCE_S)
 
     def _run(self) -> None:
         try:
@@ -284,9 +236,54 @@ class ThreadedSource:
         finally:
             self._slot.finish()
 
+    def _heard_of(self, cause: Exception) -> CameraError:
+        if isinstance(cause, CameraError):
+            return CameraError(str(cause))
+        return CameraError(f"{self._thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0])
 
-def failed_reading(thread: Thread, cause: Exception) -> CameraError:
-    """Return what the consumer is told of a reader that failed; a CameraError is told as it is."""
-    if isinstance(cause, CameraError):
-        return CameraError(str(cause))
-    return CameraError(f"{thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0])
+
+class PicturesInTurn(OpenedSource):
+    """A source that leaves no picture out; the next one is read while one is worked on.
+
+    `captured_ns` of a frame is when it was handed over.
+    """
+
+    paced = False
+
+    def __init__(self, camera: str, fps: float) -> None:
+        self._room = Semaphore()  # for one picture in the slot
+        super().__init__(camera, fps)
+
+    def pictures(self, slot: Slot) -> Generator[Image | None, None, None]:
+        """Give each picture, in `slot.buffer()` or in an array of its own, and None for one that cannot be read."""
+        raise NotImplementedError
+
+    def read(self, slot: Slot, stop: Event) -> None:
+        """Feed the slot picture by picture, as they are taken."""
+        with closing(self.pictures(slot)) as pictures:
+            for seq, image in enumerate(pictures):
+                if image is None:
+                    self.unreadable += 1
+                else:
+                    self._room.acquire()
+                    slot.put(image, 0, 0.0, seq)
+                if stop.is_set():
+                    return
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        """Return the next frame; None at the end, or when none was decoded within `timeout_s` seconds.
+
+        Raises:
+            CameraError: reading failed, and the frames before were taken.
+        """
+        frame = super().latest(timeout_s)
+        if frame is None:
+            return None
+        self._room.release()
+        return Frame(frame.image, time.monotonic_ns(), time.time(), frame.seq, frame.camera)
+
+    def close(self) -> None:
+        """Deliver nothing more and give everything back; may be called twice."""
+        self._stop.set()
+        self._room.release()
+        super().close()

@@ -21,9 +21,6 @@ class CenterFace:
     """Reads heatmap float (1, 1, H, W), 0-1; scale (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
 
     Box centre = (cell + offset + 0.5) * 4, size = exp(scale) * 4. A heatmap of several classes is read as well.
-
-    Args:
-        confidence: lowest heat that counts.
     """
 
     def __init__(self, confidence: float) -> None:

@@ -21,7 +21,6 @@ class Classify:
     Args:
         read: the confidences of some classes, from float (classes,) and their ids, the highest first.
         spec: how many classes a result holds, and whether output 0 is the background.
-        class_count: outputs of the model.
     """
 
     def __init__(
@@ -47,11 +46,7 @@ class Classify:
 
 
 class Softmax:
-    """Reads logits: confidences are their softmax over all classes.
-
-    Args:
-        class_count: outputs of the model.
-    """
+    """Reads logits: confidences are their softmax over all classes."""
 
     def __init__(self, class_count: int) -> None:
         self._powers = np.empty(class_count, np.float32)

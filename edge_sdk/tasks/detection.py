@@ -103,10 +103,6 @@ def are_finite(outputs: Sequence[Tensor]) -> bool:
 def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
     """Keep, class by class, the most confident box of each overlapping group.
 
-    Args:
-        candidates: of one frame.
-        thresholds: confidence and iou.
-
     Returns:
         int64 (M,), which candidates stay, most confident first.
     """

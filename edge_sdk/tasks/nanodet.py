@@ -29,11 +29,7 @@ class NanoDet:
     fourth level and measures from a cell's corner, the first NanoDet from its middle.
 
     Args:
-        size_wh: the model's input in pixels.
-        is_plus: whether it is NanoDet-Plus.
-        class_count: classes of the model.
         reg_max: the largest distance, in strides.
-        confidence: lowest score that counts.
     """
 
     def __init__(

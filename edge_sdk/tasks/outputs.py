@@ -106,11 +106,6 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     def find(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]] | None:
         """Find the outputs that the decoder reads.
 
-        Args:
-            spec: how outputs are read; its own decoder may be another one.
-            label_count: lines of labels.txt.
-            got: shapes of the model's outputs.
-
         Returns:
             The first layout that fits, and for each of its outputs the place among the model's; of equal shapes the
             first is the layout's first. None where no layout fits.

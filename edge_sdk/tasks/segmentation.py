@@ -32,9 +32,7 @@ class Segment:
     """The decode stage of a segmenter; not for several threads at once, because of its reader's buffers.
 
     Args:
-        read: reads this model's output.
         class_count: lines of labels.txt, at most `NO_CLASS`.
-        input_wh: width and height of the model's input in pixels.
     """
 
     def __init__(self, read: ReadMap, class_count: int, input_wh: tuple[int, int]) -> None:
@@ -130,11 +128,7 @@ class HighestScore:
 
 
 class ClassIds:
-    """Reads integer class ids; one that no label has is `NO_CLASS`.
-
-    Args:
-        class_count: lines of labels.txt, at most `NO_CLASS`.
-    """
+    """Reads integer class ids; one that no label has is `NO_CLASS`."""
 
     marks_nan = False
 

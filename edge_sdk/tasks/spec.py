@@ -22,11 +22,6 @@ _Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=
 def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -> None:
     """Refuse numbers that TOML can write and no model can use.
 
-    Args:
-        key: its name in the file.
-        values: refused where one is inf or nan.
-        positive: whether 0 and less are refused too.
-
     Raises:
         ValueError: one of them is refused; the message names key and value.
     """

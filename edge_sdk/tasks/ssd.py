@@ -27,11 +27,6 @@ class Ssd:
 
     With priors, box centre = prior's centre + xy * variances[0] * prior's size, size = prior's size * exp(wh *
     variances[1]). Of logits the probability is a softmax over all classes where one is the background, else a sigmoid.
-
-    Args:
-        spec: how boxes and scores are written.
-        size_wh: the model's input in pixels.
-        confidence: lowest probability that counts.
     """
 
     def __init__(self, spec: DetectionSpec, size_wh: tuple[int, int], confidence: float) -> None:

@@ -26,7 +26,6 @@ class WrongLabelsError(ModelError):
 
     Args:
         message: the whole sentence; the next step stands behind a semicolon.
-        class_count: classes of the model.
     """
 
     def __init__(self, message: str, class_count: int) -> None:
@@ -36,11 +35,6 @@ class WrongLabelsError(ModelError):
 
 def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) -> Task:
     """Build the stage that reads these outputs.
-
-    Args:
-        spec: how outputs are read.
-        label_count: lines of labels.txt.
-        output_shapes: of the model; a dimension that is not fixed is a name or None and matches anything.
 
     Raises:
         WrongLabelsError: when they fit another number of labels.

@@ -33,9 +33,7 @@ class YoloV4:
     Args:
         anchors: one list an output, of (width, height) in input pixels.
         scale_xy: one an output; empty means 1 for all.
-        size_wh: the model's input in pixels.
         grids_hw: rows and columns of cells, one an output.
-        confidence: lowest confidence that counts.
     """
 
     def __init__(
@@ -108,11 +106,7 @@ def _cell_table(
 
 
 class YoloV5:
-    """Reads decoded rows: float (1, N, 5 + classes): centre x, y, width, height in input pixels, objectness, classes.
-
-    Args:
-        confidence: lowest objectness * class that counts.
-    """
+    """Reads decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes."""
 
     def __init__(self, confidence: float) -> None:
         self._confidence = confidence
@@ -125,11 +119,7 @@ class YoloV5:
 
 
 class YoloV8:
-    """Reads decoded columns: float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1.
-
-    Args:
-        confidence: lowest class score that counts.
-    """
+    """Reads decoded columns: float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1."""
 
     def __init__(self, confidence: float) -> None:
         self._confidence = confidence

@@ -19,10 +19,6 @@ class YoloX:
     """Reads rows, one a cell: float (1, N, 5 + classes), as x, y, w, h, objectness 0-1, classes 0-1.
 
     Box centre = (xy + cell) * stride, size = exp(wh) * stride, confidence = objectness * class.
-
-    Args:
-        size_wh: the model's input in pixels.
-        confidence: lowest confidence that counts.
     """
 
     def __init__(self, size_wh: tuple[int, int], confidence: float) -> None:

@@ -63,10 +63,6 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
     those the one with the higher figure, or the first. Where none has that to spare, the same of those that just meet
     the budget; where none meets both, the least CPU share that meets the budget; where none meets the budget, the
     least p99.
-
-    Args:
-        measured: one or more, in the order of measuring.
-        limits: what has to be kept.
     """
     good = _good(measured, limits)
     if good:
@@ -88,13 +84,7 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
 
 
 def is_within_noise(one: Measurement, measured: Sequence[Measurement], limits: Limits) -> bool:
-    """Whether its figure of quality is lower than the best that may run, and its quality is not, as far as one knows.
-
-    Args:
-        one: of `measured`.
-        measured: all of them.
-        limits: what has to be kept.
-    """
+    """Whether its figure of quality is lower than the best that may run, and its quality is not, as far as known."""
     good = _good(measured, limits)
     return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
 
@@ -159,8 +149,6 @@ class Search:
     Args:
         promise: what runs without tuning, on the providers that are here in order of preference.
         ratings: of the variants that may run, by name.
-        threads: numbers of threads to try, ascending.
-        limits: what has to be kept.
     """
 
     def __init__(
@@ -385,22 +373,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of one bundle's tuning on this machine: which candidates are measured, and how long.
 
     Attributes:
-        promised: what the bundle runs by default, on the providers that are here.
-        metric: what quality is.
+        promise: what runs without tuning, on the providers that are here, with a core left to camera and broker.
         ratings: of the variants that may run, by name.
-        providers: the promised ones that this ONNX Runtime has.
-        limits: what has to be kept.
-        cores: the cores here.
+        threads: numbers of threads to try, ascending.
         pace: how long one candidate is looked at.
-        seconds: for all of them.
+        seconds: for all of them; choosing and loading the chosen one comes on top.
     """
 
-    promised: Candidate
+    promise: Candidate
     metric: str
     ratings: dict[str, Rating]
-    providers: tuple[str, ...]
+    threads: tuple[int, ...]
     limits: Limits
-    cores: Cores
     pace: Pace
     seconds: float
 
@@ -424,30 +408,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             only_first: whether no other variant than the promised one may run.
             providers: those that a session got here, in order of preference.
             fps: of the camera.
-            seconds: for all candidates; choosing and loading the chosen one comes on top. None: 20, and more for a
-                camera that is so slow that not every variant could be looked at in them.
+            seconds: for all candidates. None: 20, and more for a camera that is so slow that not every variant could
+                be looked at in them.
             cores: the cores here.
         """
-        metric, by_name = ratings(bundle.manifest)
-        promised = msgspec.structs.replace(Candidate.promised(bundle.manifest), providers=tuple(providers))
-        rated = {promised.variant: by_name[promised.variant]} if only_first else by_name
+        metric, rated = ratings(bundle.manifest)
+        promise = _replace(Candidate.promised(bundle.manifest).within(cores), providers=tuple(providers))
+        if only_first:
+            rated = {promise.variant: rated[promise.variant]}
+        threads = thread_counts(cores)
         pace = Pace(budget_ms=limits.budget_ms, fps=fps, window_s=(seconds or SECONDS) / _CANDIDATES)
         return cls(
-            promised=promised,
+            promise=promise,
             metric=metric,
             ratings=rated,
-            providers=promised.providers,
+            threads=threads,
             limits=limits,
-            cores=cores,
             pace=pace,
-            seconds=seconds or max(SECONDS, (len(rated) + len(thread_counts(cores))) * pace.expected_s),
+            seconds=seconds or max(SECONDS, (len(rated) + len(threads)) * pace.expected_s),
         )
-
-    @property
-    def promise(self) -> Candidate:
-        """What runs without tuning, with a core left to camera and broker."""
-        return self.promised.within(self.cores)
 
     def search(self) -> Search:
         """Begin a search."""
-        return Search(self.promise, self.ratings, thread_counts(self.cores), self.limits)
+        return Search(self.promise, self.ratings, self.threads, self.limits)

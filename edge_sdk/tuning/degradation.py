@@ -16,7 +16,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median_low
 
 import msgspec
 
@@ -35,7 +34,6 @@ class Level(msgspec.Struct, frozen=True):
     """One level of degradation: a variant, and how many of the frames it runs on.
 
     Attributes:
-        variant: name of the bundle's model that runs.
         every: of the frames every `every`-th runs, 1 and up; 1.5 are two of three.
         cost: of one run; only ratios between levels mean anything.
     """
@@ -56,10 +54,6 @@ def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
 
     Below it come its faster variants, the slower first, but none that another one beats in both time and quality; at
     last every second, third and further frame of the fastest.
-
-    Args:
-        manifest: of the bundle, led by the variant that shall run.
-        fixed: this variant and no other.
     """
     costs = _costs(manifest.variants)
     _, rated = ratings(manifest)
@@ -159,9 +153,8 @@ _QUIET_NS = 10 * _S  # five windows without trouble before a step up; stepping d
 _LONGEST_QUIET_NS = 640 * _S  # six doublings: a step that fails costs a load, some late frames, once in ten minutes
 _RELAPSE_NS = 60 * _S  # a step up that lasts longer was right when it was made
 _ROOM = 0.8  # of the budget: what a step up may be expected to take
-_SHORT_NS = 30 * _S  # before a variant is tried again for which memory was short; each time twice as long
+_SHORT_NS = 60 * _S  # before a variant is tried again for which memory was short
 _HEAT_NS = 5 * _S  # shorter throttling is a peak that the heat sink swallows
-_BELIEF_NS = 1800 * _S  # what was measured of a level may have been a load that came with it: that costs half an hour
 _BELIEVED_WINDOWS = 2  # that other streams go by what one of them said of its window
 _RECENT = 64  # frames that a prediction looks at, as the drop rule does
 
@@ -170,7 +163,6 @@ class Move(msgspec.Struct, frozen=True):
     """A step to the next level.
 
     Attributes:
-        level: where to.
         reason: why, with its numbers, for people.
     """
 
@@ -216,17 +208,11 @@ class Governor:
         self._controller.add(self)
         self._variants = [level for level in levels if level.every == 1]
         self._steps = [level.every for level in levels if level.every > 1]
-        self._runs: list[int] = []
-        self._below = ("", 0)  # the variant from which it stepped up here, and its median run before that
-        self._best_run_ns: int | None = None  # lowest median of a window here: a load may come with any
-        self._ratios: dict[tuple[str, str], tuple[float, int]] = {}  # run above over run below, and until when it holds
-        self._absent: dict[str, int] = {}  # until when, monotonic nanoseconds
-        self._absence_ns: dict[str, int] = {}
+        self._absent: dict[str, int] = {}  # variants for which memory is short, until when, monotonic nanoseconds
         self._limit_ns, self._period_ns = limit_ns, period_ns
         self._window_ns = self._quiet_ns = now_ns
         self._judged = self._missed = 0
         self._target: int | None = None
-        self._quiet_run_ns = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
         self._went_up_ns: int | None = None
         self._quiet_need_ns = _QUIET_NS
@@ -247,7 +233,6 @@ class Governor:
         self._judged += 1
         self._missed += is_late
         self._recent.append((age_ns, run_ns))
-        self._runs.append(run_ns)
 
     def note_stale(self) -> None:
         """Note a frame that was dropped because it could not make its deadline."""
@@ -268,15 +253,12 @@ class Governor:
         if not self.is_due(now_ns):
             return None
         self._feel(now_ns, throttled)
-        move = self._bring_back(now_ns)
-        if move is not None:
-            return move
+        self._bring_back(now_ns)
         if self._judged < _LEAST_FRAMES:
             return None
         missed, frames, span_s = self._missed, self._judged, (now_ns - self._window_ns) / _S
         share = missed / frames
         self._window_ns, self._judged, self._missed = now_ns, 0, 0
-        self._note_runs()
         was_asked, self.is_asked = self.is_asked, False
         until_ns = now_ns + int(_BELIEVED_WINDOWS * span_s * _S)
         has_trouble = share > _QUIET_SHARE
@@ -302,18 +284,10 @@ class Governor:
     def arrive(self, now_ns: int) -> None:
         """Note that the move is done."""
         target = self._moving_to()
-        left, arrived = self.level, self.levels[target]
         if target < self.index:
             self._went_up_ns = now_ns
             self._is_relieved = False
-        below, below_ns = self._below
-        if arrived.variant == below and below_ns and self._best_run_ns is not None:
-            self._ratios[left.variant, arrived.variant] = self._best_run_ns / below_ns, now_ns + _BELIEF_NS
-        is_up = target < self.index and arrived.variant != left.variant
-        self._below = (left.variant, self._quiet_run_ns) if is_up else ("", 0)
-        self._best_run_ns = None
-        self._absence_ns.pop(arrived.variant, None)
-        self._stand_on(arrived, now_ns)
+        self._stand_on(self.levels[target], now_ns)
 
     def fail(self, now_ns: int) -> None:
         """Note that the move cannot be made, because the variant does not load: none of its levels is tried again."""
@@ -324,20 +298,13 @@ class Governor:
     def postpone(self, now_ns: int) -> None:
         """Note that memory is short for the move: no level of that variant is tried for a while."""
         short = self.levels[self._moving_to()].variant
-        absence_ns = min(2 * self._absence_ns.get(short, _SHORT_NS // 2), _LONGEST_QUIET_NS)
-        self._absence_ns[short], self._absent[short] = absence_ns, now_ns + absence_ns
+        self._absent[short] = now_ns + _SHORT_NS
         self._stand_on(self.level, now_ns)
 
     def _moving_to(self) -> int:
         if self._target is None:
             raise ValueError("no move is under way")
         return self._target
-
-    def _note_runs(self) -> None:
-        if self._runs:
-            found_ns = median_low(self._runs)
-            self._best_run_ns = found_ns if self._best_run_ns is None else min(self._best_run_ns, found_ns)
-            self._runs.clear()
 
     def _stand_on(self, here: Level, now_ns: int) -> None:
         self._set_levels(here)
@@ -354,24 +321,17 @@ class Governor:
         self.misses_until_ns = self.rises_until_ns = 0  # what was noted says nothing of this level
         self.is_asked = self.has_waited = False
 
-    def _bring_back(self, now_ns: int) -> Move | None:
-        """Have levels of variants again whose time is over; where frames were left out for want of one, try it."""
+    def _bring_back(self, now_ns: int) -> None:
+        """Have levels of variants again whose time is over: the next step may lead there."""
         back = [variant for variant, until_ns in self._absent.items() if until_ns <= now_ns]
-        if not back:
-            return None
         for variant in back:
             del self._absent[variant]
-        here = self.level
-        self._set_levels(here)
-        if here.every == 1 or self.levels[self.index + 1].every > 1:
-            return None
-        self._target = self.index + 1
-        return Move(self.levels[self._target], "memory for it may be free again")
+        if back:
+            self._set_levels(self.level)
 
     def _begin(self, now_ns: int) -> None:
         self._window_ns = self._quiet_ns = now_ns
         self._judged = self._missed = 0
-        self._runs.clear()
         self._recent.clear()
 
     def _feel(self, now_ns: int, throttled: str) -> None:
@@ -404,28 +364,22 @@ class Governor:
         quiet_ns = now_ns - self._quiet_ns
         if not self.index or not quiet_ns or not self._recent:
             return None
-        expected_ns = self._expected_above_ns(now_ns)
+        expected_ns = self._expected_above_ns()
         if expected_ns > _ROOM * self._limit_ns:
             return None
         self.rises_until_ns = until_ns + _RISING_NS
         if quiet_ns < self._quiet_need_ns or not self._controller.may_step_up(self, now_ns):
             return None
         self._target = self.index - 1
-        self._quiet_run_ns = median_low(run for _, run in self._recent)
         text = f"quiet for {quiet_ns / _S:.0f} s, {expected_ns / 1e6:.3g} ms expected of {self._limit_ns / 1e6:g}"
         return Move(self.levels[self._target], text)
 
-    def _expected_above_ns(self, now_ns: int) -> float:
-        """Predict the age of results on the level above: the run in proportion to both costs, and the rest as it is.
-
-        Costs are those that were measured when it ran last, as long as they are believed, else the bundle's.
-        """
+    def _expected_above_ns(self) -> float:
+        """Predict the age of results on the level above: the run in proportion to both costs, and the rest as it is."""
         here, above = self.level, self.levels[self.index - 1]
         run_ns = _p90([run for _, run in self._recent])
         rest_ns = _p90([age - run for age, run in self._recent])
-        measured, until_ns = self._ratios.get((above.variant, here.variant), (0.0, now_ns))
-        promised = above.cost / here.cost if here.cost else 1.0
-        expected_ns = run_ns * (measured if now_ns < until_ns else promised)
+        expected_ns = run_ns * (above.cost / here.cost if here.cost else 1.0)
         if expected_ns > above.every * self._period_ns:
             rest_ns = max(rest_ns, self._period_ns)  # the loop never rests, and a frame waits for the one before it
         return rest_ns + expected_ns

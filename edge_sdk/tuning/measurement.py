@@ -1,13 +1,11 @@
 """Measuring one candidate on the frames of a running loop.
 
 A `Candidate` is a variant of a bundle with settings; `Timed` puts a clock around its stages, `Window` says when enough
-frames were measured, and a `Measurement` is what came out. `PacedImage` is a camera that delivers one picture at a
-constant rate, for tuning without a camera. Nothing here reads a clock of its own but `PacedImage`.
+frames were measured, and a `Measurement` is what came out. Nothing here reads a clock of its own.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Annotated
 
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.manifest import Manifest, Rating
 from edge_sdk.core.clock import percentiles_of
 from edge_sdk.core.errors import EdgeError
-from edge_sdk.core.frame import Frame, Image, Result
+from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.machine import Cores
 from edge_sdk.core.protocols import Stage
 from edge_sdk.inference.settings import SessionSettings
@@ -34,9 +32,6 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Only what makes a difference in speed: a record of it is read from a disk, and must not name files to write.
 
     Attributes:
-        variant: name of the bundle's model.
-        providers: execution providers in order of preference.
-        intra_op_num_threads: threads inside one operator.
         inter_op_num_threads: parts of the graph that run at once, where providers share it.
         allow_spinning: whether threads spin while they wait for each other within a run.
         arena: whether freed memory of tensors is kept for the next ones.
@@ -95,7 +90,6 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """How fast a candidate was, on frames that came at the camera's pace.
 
     Attributes:
-        candidate: what ran.
         quality: as the bundle promises it, 0-1; None where nobody measured it.
         like_reference: whether the build's images do not tell that apart from the reference's.
         p50_ms, p99_ms: prepare + run + decode. Of some fifty frames the p99 is all but the slowest.
@@ -123,14 +117,11 @@ class Timed:
     """Stages that note how long each frame took.
 
     Args:
-        stages: what is measured.
         fallback: what gives the result where they fail; None lets the error through.
-        clock_ns: monotonic nanoseconds.
         room: the most durations that are kept; later ones are counted no more.
         on_fallback: called before `fallback` gives a result.
 
     Attributes:
-        count: durations so far.
         failure: what the stages raised last.
     """
 
@@ -206,7 +197,6 @@ class Pace(msgspec.Struct, frozen=True):
 
     Attributes:
         budget_ms: capture to outbox.
-        fps: of the camera.
         window_s: how long a candidate is measured.
     """
 
@@ -239,9 +229,6 @@ class Window:
     """Measures one candidate while its frames run.
 
     Args:
-        candidate: what runs.
-        timed: its stages with a clock.
-        pace: how long to look.
         now_ns, cpu_ns: the time and the process's CPU time, in nanoseconds.
     """
 
@@ -305,38 +292,3 @@ class Window:
         fastest_ms = float(np.min(self.timed.durations_ns())) / 1e6
         budget_ms = self._pace.budget_ms
         return fastest_ms > budget_ms * _HOPELESS or (count >= _MISSING_FRAMES and fastest_ms > budget_ms)
-
-
-class PacedImage:
-    """A `Source` whose frame i is due at start + i / fps; the clock starts with the first one asked for.
-
-    Args:
-        image: uint8 (H, W, 3), BGR.
-        fps: frames a second.
-        camera: the stream's name.
-    """
-
-    ended = False
-
-    def __init__(self, image: Image, fps: float, camera: str) -> None:
-        self._image, self.fps, self._camera = image, fps, camera
-        self._period_ns = 1e9 / fps
-        self._start_ns: int | None = None
-        self._next = 0
-
-    def latest(self, timeout_s: float) -> Frame | None:
-        """Return the newest frame that is due and not delivered yet; None when none is within `timeout_s` seconds."""
-        now_ns = time.monotonic_ns()
-        start_ns = self._start_ns = self._start_ns or now_ns
-        newest = int((now_ns - start_ns) / self._period_ns)
-        if newest < self._next:
-            newest = self._next
-            wait_s = (start_ns + newest * self._period_ns - now_ns) / 1e9
-            time.sleep(min(wait_s, timeout_s))
-            if wait_s > timeout_s:
-                return None
-        self._next = newest + 1
-        return Frame(self._image, start_ns + int(newest * self._period_ns), time.time(), newest, self._camera)
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""

@@ -6,7 +6,6 @@ line that says so.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from datetime import datetime, timezone
@@ -15,13 +14,21 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.files import read_regular, write_record
+from edge_sdk.core.files import forget_oldest, read_regular, write_record
 from edge_sdk.core.machine import Cores, Cpu
 from edge_sdk.inference.runtime import available_providers, onnxruntime_version
 from edge_sdk.tuning.candidates import Limits, Tuned
 from edge_sdk.tuning.measurement import Candidate
 
 _GIB = 1 << 30
+_NAMES = {
+    "logical": "logical cores",
+    "physical": "physical cores",
+    "allowed": "allowed cores",
+    "memory_gib": "GiB of memory",
+    "onnxruntime": "ONNX Runtime",
+    "providers": "execution providers",
+}
 
 
 class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +38,6 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cpu: its kinds of cores.
         logical, physical, allowed: cores; see `Cores`.
         memory_gib: its memory, rounded up to a power of two: kernels and graphics take different bites of it.
-        onnxruntime: version.
         providers: execution providers that it was built with.
     """
 
@@ -45,11 +51,7 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> TunedMachine:
-        """Read what this machine is.
-
-        Args:
-            root: the folder that holds `proc` and `sys`; another one in tests.
-        """
+        """Read what this machine is."""
         cores = Cores.read(root)
         return cls(
             Cpu.read(root),
@@ -65,22 +67,16 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Say what differs first from `other`, which is now: `logical cores 4, now 2`; None where nothing does."""
         if self.cpu != other.cpu:
             is_namesake = self.cpu.name == other.cpu.name
-            then, now = self.cpu.name, "one of that name with other cores" if is_namesake else other.cpu.name
-            return f"CPU {then}, now {now}"
-        names = {
-            "logical": "logical cores",
-            "physical": "physical cores",
-            "allowed": "allowed cores",
-            "memory_gib": "GiB of memory",
-            "onnxruntime": "ONNX Runtime",
-        }
-        for field, name in names.items():
+            return f"CPU {self.cpu.name}, now {'one of that name with other cores' if is_namesake else other.cpu.name}"
+        for field, name in _NAMES.items():
             then, now = getattr(self, field), getattr(other, field)
             if then != now:
-                return f"{name} {then}, now {now}"
-        if self.providers != other.providers:
-            return f"execution providers {', '.join(self.providers)}, now {', '.join(other.providers)}"
+                return f"{name} {_listed(then)}, now {_listed(now)}"
         return None
+
+
+def _listed(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _memory_class_gib() -> int:
@@ -100,10 +96,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The question that a tuning answers: bundle, camera, variant and limits.
 
     Attributes:
-        digest: of the bundle.
         camera: the stream's name: its pictures' size and its other load are measured too.
         variant: the only one that may run; None for any.
-        limits: what has to be kept.
     """
 
     digest: str
@@ -121,11 +115,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What tuning came to, and for what it was measured.
 
     Attributes:
-        schema_version: of this schema.
-        request: what was asked for.
         machine: where it was measured.
         at: when, RFC 3339, UTC.
-        tuned: what came out.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -136,11 +127,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Records:
-    """The records of tuning of one device.
-
-    Args:
-        folder: where they are; it need not exist.
-    """
+    """The records of tuning of one device."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -183,13 +170,7 @@ class Records:
         at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         record = Record(request=request, machine=machine, at=at, tuned=tuned)
         write_record(self._folder / request.file_name, msgspec.json.encode(record))
-        self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        with contextlib.suppress(OSError):  # another run may be forgetting too
-            newest_first = sorted(self._folder.iterdir(), key=lambda p: p.stat().st_mtime_ns, reverse=True)
-            for path in newest_first[_KEPT:]:
-                path.unlink()
+        forget_oldest(self._folder, _KEPT)
 
 
 def _objection(record: Record, bundle: Bundle, request: Request, machine: TunedMachine) -> str | None:

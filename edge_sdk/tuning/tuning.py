@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -24,7 +25,7 @@ from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned, figures
 from edge_sdk.tuning.degradation import check_free_memory
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
-from edge_sdk.tuning.measurement import Candidate, PacedImage
+from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 
 _log = logging.getLogger(__name__)
@@ -47,12 +48,7 @@ class Tuning:
     """Tuning of one bundle on one camera.
 
     Args:
-        bundle: verified.
-        limits: what has to be kept.
-        camera: the stream's name.
         variant: the only one that may run; None for any.
-        open_stages: loads a candidate.
-        cores: the cores here; read by default.
 
     Raises:
         UsageError: the bundle has no such variant.
@@ -74,7 +70,7 @@ class Tuning:
         self._bundle = bundle if variant is None else bundle.with_primary(variant)
         self._variant = None if variant is None else self._bundle.manifest.variants[0].name
         self._limits, self._open = limits, open_stages
-        self._cores = cores or Cores.read()
+        self._cores, self._machine = cores or Cores.read(), TunedMachine.here()
         self._request = Request(digest=bundle.digest, camera=camera, variant=self._variant, limits=limits)
         self._records: Records | None = None
         self.tuned: Tuned | None = None
@@ -109,19 +105,11 @@ class Tuning:
         return stages
 
     def open_promised(self) -> Stages:
-        """Load and prove what the bundle promises by default, with a core left to camera and broker.
-
-        Raises:
-            EdgeError: when it cannot be loaded, read or trusted here.
-        """
+        """Load and prove what the bundle promises by default, with a core left to camera and broker."""
         return self._open(self._bundle, self._promise)
 
     def open_variant(self, variant: str) -> Stages:
-        """Load one of the bundle's models with the settings that served it best here, or else those that were chosen.
-
-        Raises:
-            EdgeError: when it cannot be loaded, read or trusted here.
-        """
+        """Load one of the bundle's models with the settings that served it best here, or those that were chosen."""
         return self._open(self._bundle, self.candidate_of(variant))
 
     def holds_for(self, fps: float) -> bool:
@@ -208,7 +196,7 @@ class Tuning:
     def _recall(self) -> Record | None:
         if self._records is None:
             return None
-        found = self._records.recall(self._bundle, self._request, TunedMachine.here())
+        found = self._records.recall(self._bundle, self._request, self._machine)
         if isinstance(found, str):
             _log.info(f"tuning anew: {found}")
             return None
@@ -217,7 +205,7 @@ class Tuning:
     def _remember(self, tuned: Tuned) -> None:
         self.tuned = tuned
         if self._records is not None:
-            self._records.remember(self._request, TunedMachine.here(), tuned)
+            self._records.remember(self._request, self._machine, tuned)
 
 
 def _running(stages: Stages) -> Candidate:
@@ -248,12 +236,16 @@ _STEP_S = 0.2
 _SILENCE_S = 30.0  # a camera that is switched on again, or a stream that is opened anew, is back sooner
 
 
-def golden_camera(bundle: Bundle, fps: float, camera: str) -> PacedImage:
+def golden_camera(bundle: Bundle, fps: float, camera: str) -> Source:
     """Return a camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
-    from edge_sdk.core.opencv import cv2  # a run that tunes beside its work loads its first model before OpenCV
+    # A run that tunes beside its work loads its first model before OpenCV, which these bring.
+    from edge_sdk.core.opencv import cv2
+    from edge_sdk.sources.images import StillPicture
+    from edge_sdk.sources.live import LiveSource
 
     image = cv2.resize(bundle.golden()[0][0], _SIZE_WH)
-    return PacedImage(image.astype("uint8", copy=False), fps, camera)
+    still = partial(StillPicture, image.astype("uint8", copy=False), fps)
+    return LiveSource(camera, still(), still)
 
 
 def tune(

@@ -18,7 +18,6 @@ from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.connection import Answer, Phase, Receiver, Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
-from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import State
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
@@ -148,7 +147,6 @@ def publisher_over(
     *links: FakeLink,
     keepalive_s: int = 30,
     on_state: Callable[[State, str], None] | None = None,
-    outbox: MemoryOutbox | None = None,
     events: EventOutbox | None = None,
     **changes: Any,
 ) -> MqttPublisher:
@@ -158,7 +156,6 @@ def publisher_over(
         MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),
         IDENTITY,
         on_state=on_state,
-        outbox=outbox,
         events=events,
         backoff=Backoff(0.001, 0.002),
         make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from edge_sdk.publisher import Publisher
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.session import State
 from edge_sdk.publishing.settings import MqttSettings
+from tests.support.outboxes import say_acknowledged
 from tests.support.results import make_encoder
 
 DEVICE, CAMERA = "pi", "door"
@@ -34,18 +36,15 @@ def events(port: str, folder: str, rate: str) -> None:
     broker = MqttSettings(host="127.0.0.1", port=int(port), device=DEVICE, keepalive_s=2)
     publisher = MqttPublisher(broker, identity, events=outbox, backoff=Backoff(0.05, 0.2))
     stream = publisher.stream(CAMERA, make_encoder(identity))
-    said = None
     outbox.wait_committed(60.0)  # with nothing put: the file is read, and `first` has its number
-    begun, count = time.monotonic(), 0
+    begun, count, numbers = time.monotonic(), 0, deque[int | None]([None], maxlen=1)
     while True:
         number = stream.put_event(lambda seq: encoded(identity, seq))
+        numbers.append(number)
         if count == 0:
             _say(f"first {number}")
+            say_acknowledged(outbox, numbers, lambda number: _say(f"committed {number}"))
         count += 1
-        committed = outbox.committed_seq(CAMERA)
-        if committed != said:
-            said = committed
-            _say(f"committed {committed}")
         time.sleep(max(0.0, begun + count / float(rate) - time.monotonic()))
 
 

@@ -85,6 +85,7 @@ class _Device:
         self._picture = make_detections(5)
         self._results = 0
         self._following: int | None = None
+        self._latest: int | None = None
 
     def put_result(self) -> None:
         """One of five objects, captured now."""
@@ -97,8 +98,7 @@ class _Device:
         """One, and with it what is said of those before."""
         event = Event(kind="appeared", label="cat", confidence=0.9)
         number = self._stream.put_event(lambda seq: self._encoder.encode(event, seq))
-        if self._following is None:
-            self._following = number
+        self._following, self._latest = self._following or number, number
 
     def put_telemetry(self) -> None:
         """How the process does, which is that of many devices here."""
@@ -114,10 +114,9 @@ class _Device:
 
     def say_committed(self) -> None:
         """Which events are on disk by now."""
-        last = self._events.committed_seq(CAMERA)
-        if last is not None and self._following is not None and last >= self._following:
-            _say(Said("events", self.name, first=self._following, last=last))
-            self._following = last + 1
+        if self._following is not None and self._latest is not None and self._events.wait_committed(0.0):
+            _say(Said("events", self.name, first=self._following, last=self._latest))
+            self._following = None
 
     def close(self) -> None:
         """Say goodbye."""

@@ -15,12 +15,12 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Quality
 from edge_sdk.core.errors import EdgeError, OutputError
 from edge_sdk.core.frame import Frame, Result
-from edge_sdk.core.machine import Cores, CpuTime
+from edge_sdk.core.machine import CpuTime
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.messages.schema import Running
-from edge_sdk.service.model_selector import LevelChanger
+from edge_sdk.service.level_changer import LevelChanger
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned
 from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
@@ -98,7 +98,6 @@ class Scene:
         fixed: bool = False,
         start: str = LARGE,
         open_stages: Callable[[str], Stages] | None = None,
-        prepare: Callable[[str], None] = lambda _variant: None,
         load_limit_s: float = 60.0,
         throttled: Callable[[], str] | None = None,
     ) -> None:
@@ -112,11 +111,10 @@ class Scene:
         self.is_held = False
         self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
         self.loop = Loop(self, self.open_here(start), self, Budget(100), clock_ns=self.clock)
-        self.prepare = prepare
         self._open_stages = open_stages
         self.governing = LevelChanger(
             Bundle.open(folder).manifest,
-            self,
+            self.open,
             limit_ns=100 * MS,
             fps=10,
             fixed=fixed,
@@ -127,7 +125,7 @@ class Scene:
             load_limit_s=load_limit_s,
             clock_ns=self.clock,
         )
-        self.governing.begin(self.loop, "start")
+        self.governing.begin(start, "start")
 
     def open(self, variant: str) -> Stages:
         if self._open_stages is not None:
@@ -216,7 +214,6 @@ class Board:
         fps: float = 30,
         seconds: float | None = 20,
         frames: int = 10_000,
-        usable: Sequence[int] = (2,),
         refused: Sequence[str] = (),
         disk_is_full: bool = False,
         others: float = 0.0,
@@ -228,7 +225,6 @@ class Board:
         self.lines, self.outcome, self.remembered = SAID, list[tuple[Tuned, str]](), list[Tuned]()
         self._work, self._refused, self._disk_is_full = work, refused, disk_is_full
         self._alive: weakref.WeakSet[Slowed] = weakref.WeakSet()
-        self._usable = iter([*usable[1:], *[usable[-1]] * 100])
         self.most_alive = 0
         folder.parent.mkdir(exist_ok=True)
         self.bundle = Bundle.open(write_variants(folder, qualities))
@@ -242,7 +238,7 @@ class Board:
             providers=CPU,
             fps=fps,
             seconds=seconds,
-            cores=cores(usable[0]),
+            cores=cores(2),
         )
         self.tuner = LiveTuner(
             plan,
@@ -252,7 +248,6 @@ class Board:
             remember=self._remember,
             on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
             on_variant=self._note_variant,
-            read_cores=self._cores,
             read_cpu_time=lambda: CpuTime(
                 2e-9 * self.clock(), 2e-9 * self.clock() * others + self.cpu_ns / 1e9, self.cpu_ns / 1e9
             ),
@@ -304,6 +299,3 @@ class Board:
         if self._disk_is_full:
             raise OutputError("no room")
         self.remembered.append(tuned)
-
-    def _cores(self) -> Cores:
-        return cores(next(self._usable))

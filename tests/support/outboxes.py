@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,11 @@ def outbox_at(
         OutboxSettings(**{"commit_s": 0.002, **changes}),
         path,
         boot_id,
-        on_trouble=None if said is None else lambda name, line: said.append((name, line)),
         retry=Backoff(0.01, 0.05),
         **clocks,
     )
+    if said is not None:
+        outbox.listen(lambda *warning: said.append(warning))
     try:
         assert outbox.wait_committed(WAIT_S)  # what its file knows is known
         yield outbox
@@ -60,6 +61,22 @@ def committed(outbox: EventOutbox, count: int, camera: str = "door", size: int =
 def log_of(path: Path) -> Path:
     """What SQLite writes beside its file."""
     return path.with_name(path.name + "-wal")
+
+
+def say_acknowledged(outbox: EventOutbox, numbers: Sequence[int | None], say: Callable[[int], object]) -> None:
+    """Say again and again, from a thread of its own, that the last of these events and all before it are on disk."""
+
+    def run() -> None:
+        said = None
+        while True:
+            number = numbers[-1]
+            if number == said or number is None:
+                time.sleep(0.002)
+            elif outbox.wait_committed(WAIT_S):
+                said = number
+                say(number)
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 class SlowDisk:

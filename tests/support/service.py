@@ -8,20 +8,17 @@ from typing import Any
 
 import msgspec
 
-from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.threads import BackgroundTask, Stop
+from edge_sdk.core.threads import Stop
 from edge_sdk.messages.commands import CLASSES
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.service.commands import CommandHandler, CommandInbox
+from edge_sdk.service.commands import CommandHandler, CommandInbox, Told
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
-from edge_sdk.service.reload import Told
 from edge_sdk.service.runner import Controls
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.startup import Loading, begin_loading
 from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.logs import SAID
@@ -36,7 +33,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.bundle = write_graded(folder / "graded.edge")
-        self.said, self.threads = SAID, list[int]()
+        self.said = SAID
         self.stop, self.link = Stop(), FakeLink()
         self.shared = Shared()
         self.outlet = Output(self.run_settings("gate"), self.stop.is_asked, lambda: self.link)
@@ -50,11 +47,6 @@ class Site:
         given = {"source": PICTURES, "bundle": self.bundle, "latency_ms": 5000.0, "tune": False, "trial_s": 0.0}
         return PipelineSettings(camera=camera, **{**given, **changes})
 
-    def begin(self, settings: PipelineSettings, stop: Stop, shared: Shared) -> Loading | None:
-        """As the program does it."""
-        with BackgroundTask(lambda: Bundle.open(settings.bundle), "edge-verify") as verified:
-            return begin_loading(settings, verified, stop, shared)
-
     def pipeline(
         self,
         settings: PipelineSettings,
@@ -64,17 +56,7 @@ class Site:
         waits: bool = True,
     ) -> Pipeline:
         """A pipeline that began to start."""
-        made = Pipeline(
-            settings,
-            self.begin,
-            self.outlet,
-            self.shared,
-            self.stop,
-            waits=waits,
-            gate=gate,
-            before=before,
-            use_threads=self.threads.append,
-        )
+        made = Pipeline(settings, self.outlet, self.shared, self.stop, waits=waits, gate=gate, before=before)
         self._pipelines.append(made)
         made.start()
         return made
@@ -118,6 +100,7 @@ class Office:
         mqtt = MqttSettings(host="broker", port=1883, device="pi")
         pipelines = (PipelineSettings(camera="gate", source="pattern", bundle="a.edge"),)  # type: ignore[arg-type]
         settings = RunSettings(device="pi", mqtt=mqtt, commands=CLASSES, pipelines=pipelines, waits=True)
+        self.settings = settings
         self.said, self.link, self.controls, self.inbox = SAID, FakeLink(), Controls(), CommandInbox()
         self.topics = mqtt.topics
         self.now_s = 0.0

@@ -24,7 +24,6 @@ from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.client import MqttConnection
 from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats, Stream
-from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import State
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, PahoUser, Received, Subscriber, wait_until
@@ -268,7 +267,6 @@ def publishing_to(
     password: str | None = None,
     on_state: Callable[[State, str], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
-    outbox: MemoryOutbox | None = None,
     encoder: ResultEncoder | None = None,
     links: list[MqttConnection] | None = None,
     event_outbox: EventOutbox | None = None,
@@ -290,7 +288,6 @@ def publishing_to(
         on_state=on_state,
         on_warning=on_warning,
         versions={"edge_sdk": "0.0"},
-        outbox=outbox,
         events=event_outbox,
         backoff=Backoff(0.05, 0.2),
         make_link=None if links is None else make_link,

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.absent import not_allowed
 from tests.support.broker import require_program
-from tests.support.outboxes import WAIT_S, delivered, outbox_at, put, taken, until
+from tests.support.outboxes import WAIT_S, delivered, outbox_at, put, say_acknowledged, taken, until
 
 pytestmark = pytest.mark.system
 
@@ -66,10 +66,12 @@ def test_a_power_cut_in_the_middle_of_commits_takes_nothing_that_was_acknowledge
                 assert outbox.waiting >= len(acknowledged)
                 assert set(acknowledged) <= {event.seq for event in taken(outbox, outbox.waiting)}
                 assert outbox.stats().set_aside == 0
-                numbers = put(outbox, 3, size=300)
-                while (committed := outbox.committed_seq("door") or 0) < numbers[0] + 100 + 17 * cut:
+                numbers, said = put(outbox, 3, size=300), [0]
+                say_acknowledged(outbox, numbers, said.append)
+                while said[-1] < numbers[0] + 100 + 17 * cut:
                     numbers += put(outbox, 3, size=300)
                     time.sleep(0.001)
+                committed = said[-1]
                 _cut_power(folder)  # everything after this, and whatever was not synced, never reaches the disk
                 acknowledged += [number for number in numbers if number <= committed]
 

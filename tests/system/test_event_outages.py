@@ -36,9 +36,8 @@ class _Publisher:
 
     def __init__(self, port: int, folder: Path, stall_s: int) -> None:
         self.said: list[tuple[str, str]] = []
-        self.events = EventOutbox(
-            OutboxSettings(), folder / "events.sqlite", "boot", on_trouble=lambda *said: self.said.append(said)
-        )
+        self.events = EventOutbox(OutboxSettings(), folder / "events.sqlite", "boot")
+        self.events.listen(lambda *said: self.said.append(said))
         assert self.events.wait_committed(WAIT_S)  # with nothing put: what its file has is known
         settings = MqttSettings(host="127.0.0.1", port=port, device="pi", keepalive_s=stall_s)
         self.publisher = MqttPublisher(settings, IDENTITY, events=self.events, backoff=Backoff(0.02, 0.1))

@@ -14,7 +14,6 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import Channel
 from edge_sdk.publishing.client import WINDOW, MqttConnection
 from edge_sdk.publishing.publisher import Stream
-from edge_sdk.publishing.queues import MemoryOutbox
 from tests.support.broker import Broker, Proxy, Subscriber, TlsBroker, wait_until
 from tests.support.results import make_detections, make_encoder, make_frame
 from tests.support.subscribers import (
@@ -69,28 +68,26 @@ def test_a_broker_absent_at_start_costs_a_loud_camera_its_oldest_results_and_ano
     tmp_path: Path, qos: Literal[0, 1]
 ) -> None:
     said: list[str] = []
-    outbox = MemoryOutbox(max_messages=50)
     with (
         Broker(tmp_path, start=False) as broker,
-        publishing_to(broker, qos=qos, outbox=outbox, on_state=lambda *s: said.append(s[0])) as (publisher, door),
+        publishing_to(broker, qos=qos, on_state=lambda *s: said.append(s[0])) as (publisher, door),
     ):
         gate = publisher.stream("gate", make_encoder())
         put(gate, *range(10))
         put(door, *range(2000))
         put(gate, *range(10, 20))
         assert (gate.stats().queued, gate.stats().dropped) == (20, 0)
-        assert (door.stats().queued, door.stats().dropped) == (30, 1970)
+        assert (door.stats().queued, door.stats().dropped) == (980, 1020)
         broker.start()
-        until(publisher, lambda s: s.sent == 50, "what waited")
-        assert (gate.stats().sent, door.stats().sent) == (20, 30)
+        until(publisher, lambda s: s.sent == 1000, "what waited")
+        assert (gate.stats().sent, door.stats().sent) == (20, 980)
         assert said == ["connecting", "online"]
 
 
 @pytest.mark.parametrize("qos", QOS)
 def test_a_frozen_broker_makes_nothing_grow(broker: Broker, qos: Literal[0, 1]) -> None:
-    outbox = MemoryOutbox(max_messages=50, max_bytes=500_000)
     links: list[MqttConnection] = []
-    with publishing_to(broker, qos=qos, outbox=outbox, links=links, keepalive_s=60) as (publisher, door):
+    with publishing_to(broker, qos=qos, links=links, keepalive_s=60) as (publisher, door):
         wait_online(publisher)
         broker.freeze()
         [link] = links
@@ -98,8 +95,7 @@ def test_a_frozen_broker_makes_nothing_grow(broker: Broker, qos: Literal[0, 1]) 
             put(door, number, count=100)
             assert len(link._client._out_packet) <= WINDOW
             assert len(link._client._out_messages) <= WINDOW
-            assert len(outbox) <= 50
-            assert outbox.waiting_bytes <= 500_000
+            assert publisher.stats().queued <= 1000
         stats = publisher.stats()
         assert stats.put == 4000
         assert stats.dropped > 1000

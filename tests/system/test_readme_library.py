@@ -100,6 +100,7 @@ def test_the_program_with_a_broker_publishes_what_it_finds(folder: Path, tmp_pat
     assert program.count("gate-1@broker.local") == program.count('"person"') == 1
     (folder / "waiting").mkdir()
     (folder / "broker.password").write_text("open sesame\n")
+    (folder / "broker.password").chmod(0o600)
     with TlsBroker(tmp_path, users={"gate-1": "open sesame", "us": "us"}) as broker:
         shutil.copy(broker.authority.file, folder / "broker-ca.pem")
         here = program.replace("broker.local", f"localhost:{broker.tls_port}").replace('"person"', '"red"')

@@ -241,45 +241,6 @@ def test_json_output_of_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert msgspec.json.decode(capsys.readouterr().out)["digest"] == Bundle.open(folder).digest
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_bundle(tmp_path / "a.edge")
-
-
-def _swap_model(bundle: Bundle) -> bytes:
-    """Swap it for another one after it was verified; returns what it was."""
-    file = bundle.path / bundle.manifest.variants[0].file
-    before = file.read_bytes()
-    file.write_bytes(bytes(len(before)))
-    return before
-
-
-def test_what_was_verified_is_what_is_read_once(folder: Path) -> None:
-    bundle = Bundle.open(folder, keeps_model=True)
-    name = bundle.manifest.variants[0].file
-    before = _swap_model(bundle)
-    led = bundle.with_primary(bundle.manifest.variants[0].name)
-    assert led.read(name) == before
-    for one in (led, bundle):
-        with pytest.raises(BundleError, match="altered"):
-            one.read(name)
-
-
-def test_what_is_forgotten_is_read_again(folder: Path) -> None:
-    bundle = Bundle.open(folder, keeps_model=True)
-    led = bundle.with_primary(bundle.manifest.variants[0].name)
-    _swap_model(bundle)
-    bundle.forget_kept()
-    with pytest.raises(BundleError, match="altered"):
-        led.read(bundle.manifest.variants[0].file)
-
-
-def test_an_altered_model_is_refused_where_it_is_kept_too(folder: Path) -> None:
-    _swap_model(Bundle.open(folder))
-    with pytest.raises(BundleError, match="altered"):
-        Bundle.open(folder, keeps_model=True)
-
-
 def test_signature_is_good_for_its_key_and_bytes_only(tmp_path: Path) -> None:
     public = load_public_key(generate_key(tmp_path / "a.key"))
     stranger = load_public_key(generate_key(tmp_path / "b.key"))

@@ -24,9 +24,7 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError
 from edge_sdk.tuning.candidates import Limits, choose, is_within_noise
-from edge_sdk.tuning.measurement import Candidate
 from tests.support.bundles import make_manifest, make_variant, write_variants
-from tests.support.loops import Board
 from tests.support.results import candidate, measurement, quality, rated
 
 FP32 = quality(0.800, -0.004, 0.004)
@@ -162,25 +160,6 @@ def test_bundles_with_and_without_differences_open_and_impossible_ones_do_not() 
     del found["difference"]
     before = decode_manifest(msgspec.json.encode(document), "here").variants[0].quality
     assert before == msgspec.structs.replace(LOWER_BY_CHANCE, difference=None)
-
-
-def test_a_run_takes_the_faster_one_and_says_that_it_is_as_good(tmp_path: Path) -> None:
-    def work(what: Candidate, _n: int) -> float:
-        return {"int8": 10.0, "int8.8x8": 5.0, "fp32": 20.0}[what.variant]
-
-    chosen = dict[str, str]()
-    for name, int8 in (("noise", LOWER_BY_CHANCE), ("loss", LOWER)):
-        qualities = {"int8": int8, "int8.8x8": LOWER, "fp32": FP32}
-        board = Board(tmp_path / name / "a.edge", work, qualities=qualities)
-        board.run()
-        [(tuned, _)] = board.outcome
-        assert tuned.metric == "top-1"
-        assert {m.candidate.variant for m in tuned.measured} == {"int8", "fp32"}
-        assert board.runs().variant == tuned.chosen.candidate.variant
-        chosen[name] = tuned.line()
-    assert chosen["noise"].startswith("int8, 1 thread ")
-    assert "as good as fp32 within noise, and the fastest of these that keeps 50 ms" in chosen["noise"]
-    assert chosen["loss"].startswith("fp32, 1 thread ")
 
 
 def test_the_table_says_which_are_as_good_within_noise(

@@ -195,12 +195,11 @@ def _texts(tree: ast.AST) -> Iterator[str]:
             yield node.value.replace("{}", _GAP)
 
 
-@pytest.mark.parametrize(("page", "least"), [("troubles.md", 20), ("security.md", 8)])
-def test_lines_that_the_documentation_explains_are_said(page: str, least: int) -> None:
+def test_lines_that_the_documentation_explains_are_said() -> None:
     """The first cells of a table that begin with a line in backquotes."""
-    rows = [row for row in (_ROOT / "docs" / page).read_text().splitlines() if row.startswith("| `")]
+    rows = [row for row in (_ROOT / "docs" / "troubles.md").read_text().splitlines() if row.startswith("| `")]
     lines = [line for row in rows for line in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
-    assert len(lines) > least
+    assert len(lines) > 40
     said = "\n".join(
         text for path in (_ROOT / "edge_sdk").rglob("*.py") for text in _texts(ast.parse(path.read_text()))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -13,23 +14,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli import run as run_module
+from edge_sdk.cli.options import logging_to_standard_error
 from edge_sdk.cli.root import run
-from edge_sdk.cli.run import _beginning, _closing, _undelivered, _waiting, say
+from edge_sdk.cli.run import _closing, _undelivered, _waiting
 from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.logs import is_journal
-from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.outbox.event import EventStats
 from edge_sdk.publishing.publisher import PublisherStats, StreamStats
 from edge_sdk.service.runner import RunSummary
-from edge_sdk.service.shared import Shared
-from edge_sdk.service.startup import begin_loading
 from edge_sdk.sources.slot import SourceStats
 from tests.support.broker import free_port
 from tests.support.bundles import write_graded
 from tests.support.configs import AT_EASE, Table, config_text, write_config
-from tests.support.service import Site
 
 
 @pytest.fixture(autouse=True)
@@ -85,35 +82,15 @@ def test_that_nothing_was_delivered_is_seen_whichever_stream_is_last(
     assert b"3 of 3 results did not reach the broker" in capsysbinary.readouterr().err
 
 
-def test_a_model_that_was_loaded_ahead_is_for_the_stream_that_it_was_loaded_for(tmp_path: Path) -> None:
-    """A reload may bring another stream to its turn first."""
-    site, shared, stop = Site(tmp_path), Shared(), Stop()
-    gate, other = site.settings("gate"), site.settings("gate", latency_ms=4000.0)
-    with BackgroundTask(lambda: Bundle.open(site.bundle), "edge-verify") as verified:
-        loading = begin_loading(gate, verified, stop, shared)
-    assert loading is not None
-    with loading:
-        begin = _beginning(gate, loading)
-        loaded = begin(other, stop, shared)
-        assert loaded is not None
-        with loaded:
-            assert loaded is not loading
-            assert loaded.budget_ms == 4000.0
-        assert begin(gate, stop, shared) is loading
-        again = begin(gate, stop, shared)
-        assert again is not None
-        with again:
-            assert again is not loading
-
-
 def test_where_nobody_reads_standard_error_lines_are_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     is_journal.cache_clear()
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w", buffering=1) as closed:
         monkeypatch.setattr(sys, "stderr", closed)
-        say("a line")
-        say("another")
+        with logging_to_standard_error():
+            logging.getLogger("edge_sdk").info("a line")
+            logging.getLogger("edge_sdk").info("another")
         monkeypatch.undo()
         with pytest.raises(BrokenPipeError):
             closed.flush()
@@ -124,7 +101,7 @@ def test_after_a_signal_nobody_waits_for_a_reader_of_documents_that_does_not_rea
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = _config(tmp_path, "gate", "yard")
-    stopped = [RunSummary.of_nothing(camera, "signal", 5000.0) for camera in ("gate", "yard")]
+    stopped = [RunSummary(camera=camera, ended_by="signal", budget_ms=5000.0) for camera in ("gate", "yard")]
     monkeypatch.setattr(run_module, "_run", lambda *_given, **_more: (stopped, None))
     with contextlib.ExitStack() as stack:
         reading, writing = (os.fdopen(end, mode, 0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
@@ -145,6 +122,7 @@ def test_after_a_signal_nobody_waits_for_a_reader_of_documents_that_does_not_rea
 # The last lines of a run.
 
 _TIMES = Percentiles(1.0, 2.0, 3.0)
+_NOTHING = RunSummary(camera="gate", ended_by="signal", budget_ms=50.0)
 
 
 def _summary(*, put: int, sent: int, limited: int) -> RunSummary:
@@ -152,14 +130,12 @@ def _summary(*, put: int, sent: int, limited: int) -> RunSummary:
         put=put, queued=0, sent=sent, acknowledged=0, rejected=0, dropped=0, too_large=0, limited=limited
     )
     publisher = PublisherStats(**msgspec.structs.asdict(stream), connects=1, state="closed", last_error="gone")
-    nothing = RunSummary.of_nothing("gate", "signal", 50.0)
-    return msgspec.structs.replace(
-        nothing, results=put, age=_TIMES, serial=_TIMES, inference=_TIMES, delivery=stream, publisher=publisher
-    )
+    times = {"age": _TIMES, "serial": _TIMES, "inference": _TIMES}
+    return msgspec.structs.replace(_NOTHING, results=put, **times, delivery=stream, publisher=publisher)
 
 
 def test_the_last_line_says_how_many_frames_could_not_be_decoded() -> None:
-    for summary in (_summary(put=10, sent=10, limited=0), RunSummary.of_nothing("gate", "signal", 50.0)):
+    for summary in (_summary(put=10, sent=10, limited=0), _NOTHING):
         assert "decoded" not in _closing(summary)
         broken = msgspec.structs.replace(summary, source=SourceStats(unreadable=7))
         assert ", 7 could not be decoded" in _closing(broken)

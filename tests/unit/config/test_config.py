@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.run import command
-from edge_sdk.cli.run_settings import config_file, rereading
+from edge_sdk.cli.run_settings import config_file
 from edge_sdk.config.load import read_config
-from edge_sdk.core.errors import ConfigError, UsageError
+from edge_sdk.core.errors import ConfigError, EdgeError, UsageError
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel
 from edge_sdk.messages.topics import default_device
@@ -20,6 +20,7 @@ from edge_sdk.service.settings import PipelineSettings, RunSettings, run_setting
 from edge_sdk.sources.location import SourceOptions
 from tests.support.certificates import Authority
 from tests.support.configs import STREAM, write_config
+from tests.support.logs import SAID
 
 
 def _settings(folder: Path, text: str = STREAM) -> RunSettings:
@@ -136,14 +137,13 @@ def test_a_stream_says_alone_how_its_certificate_is_verified(tmp_path: Path) -> 
     defaults = '[defaults]\nbundle = "a.edge"\ntls_ca_file = "ca.pem"\n'
     own = {"a": "", "b": f'tls_fingerprint = "{"ab" * 32}"', "c": "tls_verify = false"}
     streams = [f'[[pipelines]]\nname = "{name}"\nsource = "rtsps://h/{name}"\n{line}\n' for name, line in own.items()]
-    warnings: list[str] = []
     config = read_config(write_config(tmp_path, defaults + "".join(streams)))
-    assert [stream.source_options for stream in run_settings_of(config, warnings.append).pipelines] == [
+    assert [stream.source_options for stream in run_settings_of(config).pipelines] == [
         SourceOptions(tls_ca_file=tmp_path / "ca.pem"),
         SourceOptions(tls_fingerprint="ab" * 32),
         SourceOptions(tls_verify=False),
     ]
-    assert [line.partition(": who")[0] for line in warnings] == ['warning: pipelines[2] ("c"): tls_verify is false']
+    assert [line.partition(": who")[0] for line in SAID] == ['warning: pipelines[2] ("c"): tls_verify is false']
 
 
 def test_files_are_relative_to_the_configuration(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def _config(folder: Path, line: str) -> Path:
     return write_config(folder, f'[mqtt]\nurl = "mqtts://edge@h"\n{line}\n{STREAM}')
 
 
-def _password(path: Path, warnings: list[str] | None = None) -> str | None:
-    settings = run_settings_of(read_config(path), [].append if warnings is None else warnings.append)
+def _password(path: Path) -> str | None:
+    settings = run_settings_of(read_config(path))
     assert settings.mqtt is not None
     secret: Secret | None = settings.mqtt.password
     return secret.reveal() if secret else None
@@ -227,15 +227,15 @@ def test_no_password_is_none(tmp_path: Path) -> None:
 
 
 def test_a_file_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
-    path, file, warnings = _config(tmp_path, 'password_file = "pw"'), tmp_path / "pw", list[str]()
+    path, file = _config(tmp_path, 'password_file = "pw"'), tmp_path / "pw"
     file.write_text("hunter2\nsecond line\n")
     file.chmod(0o600)
-    assert _password(path, warnings) == "hunter2"
-    assert warnings == []
+    assert _password(path) == "hunter2"
+    assert SAID == []
     for mode in (0o640, 0o604):
         file.chmod(mode)
-        assert _password(path, warnings) == "hunter2"
-        assert f"other users can read the MQTT password (mode {mode:04o}); chmod 600 {file}" in warnings.pop()
+        assert _password(path) == "hunter2"
+        assert f"other users can read the MQTT password (mode {mode:04o}); chmod 600 {file}" in SAID.pop()
 
 
 def test_a_variable_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,8 +318,8 @@ def test_one_password_for_all_cameras_but_those_that_have_their_own(
 
 
 def test_what_is_wrong_with_one_password_can_be_passed_over(tmp_path: Path) -> None:
-    path, problems = _config(tmp_path, 'password_file = "none"'), list[ConfigError]()
-    settings = run_settings_of(read_config(path), excuse=problems.append)
+    path, problems = _config(tmp_path, 'password_file = "none"'), list[EdgeError]()
+    settings = run_settings_of(read_config(path), problems=problems)
     assert settings.mqtt is not None
     assert settings.mqtt.password is None
     [problem] = problems
@@ -368,21 +368,3 @@ def test_a_mixture_is_refused_even_where_the_usual_file_exists(
     with pytest.raises(UsageError) as caught:
         config_file(_context(*arguments), usual)
     assert str(caught.value).startswith(expected)
-
-
-def test_a_file_is_read_again_when_it_is_asked_for_again(tmp_path: Path) -> None:
-    path, warnings = write_config(tmp_path), list[str]()
-    reread = rereading(path, warnings.append, 3.0)
-    assert [stream.camera for stream in reread().pipelines] == ["gate"]
-    write_config(
-        tmp_path, STREAM + STREAM.replace("gate", "yard").replace('"0"', '"rtsp://a@h"') + 'password_file = "pw"'
-    )
-    (tmp_path / "pw").write_text("hunter2")
-    (tmp_path / "pw").chmod(0o644)
-    settings = reread()
-    assert [stream.camera for stream in settings.pipelines] == ["gate", "yard"]
-    assert (settings.duration_s, settings.waits) == (3.0, True)
-    assert len(warnings) == 1
-    write_config(tmp_path, "nonsense")
-    with pytest.raises(ConfigError, match="not valid TOML"):
-        reread()

@@ -61,26 +61,6 @@ def test_under_nohup_a_hangup_neither_ends_a_run_nor_reloads(reloads: bool) -> N
         signal.signal(signal.SIGHUP, before)
 
 
-_IGNORED_BY_A_TEST_S_CHILD = """
-import signal, subprocess
-from tests.conftest import nothing_ignored
-
-with nothing_ignored():
-    print(subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout)
-assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-"""
-
-
-def test_what_tests_start_ignores_no_signal_whoever_started_them() -> None:
-    in_the_background = ["sh", "-c", 'trap "" HUP INT TERM; exec "$@"', "sh", sys.executable]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [*in_the_background, "-c", _IGNORED_BY_A_TEST_S_CHILD]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    [ignored] = [int(line[7:], 16) for line in done.stdout.splitlines() if line.startswith("SigIgn:")]
-    assert not [number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) if ignored & 1 << number - 1]
-    assert done.returncode == 0
-
-
 _SIGNALLED_AT_THE_END = """
 import os, signal, sys
 from edge_sdk.cli import main
@@ -138,6 +118,16 @@ def _collecting() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_collecting")
+def test_the_end_of_python_waits_for_a_thread_that_was_left_behind() -> None:
+    program = (
+        "from threading import Thread; from time import sleep; from edge_sdk.core.threads import join_or_leave\n"
+        "thread = Thread(target=lambda: (sleep(0.3), print('done')), daemon=True)\n"
+        "thread.start(); join_or_leave(thread, 0.0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "done\n"
+
+
 def test_no_garbage_is_looked_for_in_what_was_made_inside() -> None:
     before, kept = gc.get_freeze_count(), list[list[int]]()
 

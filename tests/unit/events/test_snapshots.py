@@ -95,9 +95,8 @@ def test_one_waits_at_most_the_newest_and_it_shows_its_frame_although_the_source
             image = _picture(50 * seq, (64 + seq, 48))
             snapshots.put(_result(seq, image, 100 * seq))
             image[:] = 20
-        assert snapshots.replaced == 3
         album.may_go.set()
-        until(lambda: snapshots.made == 2)
+        album.wait_for(2)
     assert [(_level(jpeg), seq) for jpeg, seq in album.files] == [(10, 0), (200, 4)]
 
 

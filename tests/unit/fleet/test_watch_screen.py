@@ -11,10 +11,11 @@ import click
 import msgspec
 import pytest
 
-from edge_sdk.cli.watch import _Connection, _Watch, view
+from edge_sdk.cli.watch import _Watch, view
 from edge_sdk.fleet.fleet import DeviceView, Fleet
 from edge_sdk.fleet.messages import columns_of, fitted, padded, plain
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
+from tests.support.logs import SAID
 
 _NASTY = "\x1b[31m\x1b]0;owned\x07\r\n\t\x9b2J\u202e\u2028\u200b\x00"
 _KINDS = ("status", "state", "telemetry", "result", "event", "snapshot")
@@ -150,16 +151,13 @@ def test_random_damage_never_raises() -> None:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_lost_messages_are_said_now_and_then_at_the_end_and_in_the_headline(as_json: bool) -> None:
-    said: list[str] = []
-    fleet = Fleet()
-    connection = _Connection("h:1", None)
-    watch = _Watch(fleet, "edge/v1", "edge/v1/#", connection, None, None, as_json=as_json, warn=said.append)
+    watch = _Watch("h:1", "edge/v1", "edge/v1/#", None, None, as_json=as_json)
     for lost, now in [(0, 0.0), (12, 1.0), (20, 5.0), (31, 12.0), (40, 13.0), (40, float("inf"))]:
         watch._warn_of_losses(lost, now)
-    assert [line.partition(" are lost")[0] for line in said] == [
+    assert [line.partition(" are lost")[0] for line in SAID] == [
         "warning: 12 messages",
         "warning: 19 messages",
         "warning: 9 messages",
     ]
-    fleet.devices["a", "pi"] = DeviceView("a", "pi")
-    assert "40 lost" in _drawn(fleet)[0]
+    watch._fleet.devices["a", "pi"] = DeviceView("a", "pi")
+    assert "40 lost" in _drawn(watch._fleet)[0]

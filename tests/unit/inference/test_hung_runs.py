@@ -59,13 +59,6 @@ def test_only_the_twin_that_hangs_is_ended() -> None:
     assert runs > 10
 
 
-def test_many_short_runs_are_not_one_long_one() -> None:
-    session = _session()
-    end = time.monotonic() + 2
-    while time.monotonic() < end:
-        session.run(DARK)
-
-
 def test_a_flag_that_comes_too_late_ends_no_other_run() -> None:
     """The watchdog looks while a run goes on, and tells when the next one has begun."""
     session = _session()

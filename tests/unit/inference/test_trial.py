@@ -70,7 +70,6 @@ def test_a_sound_one_is_tried_once(state: Path, bundle: Bundle) -> None:
     [record] = state.iterdir()
     (bundle.path / "model.int8.ort").unlink()  # a second trial would miss it
     assert prove_here(bundle)
-    assert prove_here(bundle, "int8")
     assert prove_here(bundle, settings=SessionSettings.of(bundle.manifest))  # which are those it was tried with
     with pytest.raises(BundleError, match="missing"):
         prove_here(bundle, settings=SessionSettings(intra_op_num_threads=2))

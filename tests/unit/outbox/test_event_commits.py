@@ -92,9 +92,11 @@ def test_a_successor_waits_for_the_end_of_the_one_before_it(tmp_path: Path, monk
     put_first.append(first.put(TOPIC + "door", "door", payload))
     until(lambda: not first.wait_committed(0.0))
     first.close(0.01)
-    second = _outbox(path, after=first, on_trouble=lambda name, line: said.append((name, line)))
+    second = _outbox(path, after=first)
     second.close(0.01)  # and so does the next one, for both
-    third = _outbox(path, after=second, on_trouble=lambda name, line: said.append((name, line)))
+    third = _outbox(path, after=second)
+    for outbox in (second, third):
+        outbox.listen(lambda *warning: said.append(warning))
     try:
         assert third.put(TOPIC + "door", "door", payload) is None
         disk.may_go.set()

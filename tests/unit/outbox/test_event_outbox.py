@@ -62,8 +62,6 @@ def test_after_a_kill_all_that_was_acknowledged_is_there_and_no_number_comes_aga
     path = tmp_path / "events.sqlite"
     with outbox_at(path, wall_s=lambda: 1000.0) as outbox:
         numbers = committed(outbox, 500)
-        assert outbox.committed_seq("door") == numbers[-1]
-        assert outbox.committed_seq("yard") is None
         copy = _killed(path, tmp_path / "after")
         later = put(outbox, 100)  # nobody but this process will know of them
     with outbox_at(copy, wall_s=lambda: wall_s) as outbox:
@@ -302,7 +300,8 @@ _DAY_S = 86400
 
 def test_a_week_of_losses_is_a_handful_of_lines_and_a_later_loss_is_said_at_once() -> None:
     now_s, lines = 0.0, list[str]()
-    complaints = OutboxWarnings(lambda _, line: lines.append(line), lambda: now_s)
+    complaints = OutboxWarnings(lambda: now_s)
+    complaints.listen(lambda _, line: lines.append(line))
     for minute in range(7 * 24 * 60):
         now_s = minute * 60.0
         complaints.lost(Losses(overflow=1 + minute))

@@ -20,9 +20,9 @@ from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.store import EventStore
 from edge_sdk.outbox.writer import Writer
 from edge_sdk.publishing.connection import Wakeup
-from edge_sdk.publishing.queues import MemoryOutbox, Queues
+from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
-from edge_sdk.publishing.session import PublishWarnings, Rejections, Sender
+from edge_sdk.publishing.session import PublishWarnings, Sender
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import FakeLink
 from tests.support.outboxes import TOPIC, WAIT_S, outbox_at, put, taken, until
@@ -37,16 +37,15 @@ def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[S
     """With forty events of which some are poison."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
-        queues = Queues(MemoryOutbox(), events, settings.channels)
-        device_state = DeviceState(IDENTITY, {})
-        rejections = Rejections(settings.topics, device_state, RetainedPublisher(device_state, settings.topics))
-        warnings = PublishWarnings(device_state, lambda _line: None)
+        queues, device_state = Queues(events, settings.channels), DeviceState(IDENTITY, {})
+        retained = RetainedPublisher(device_state, settings.topics)
+        warnings = PublishWarnings(settings.topics, device_state, retained, lambda _line: None)
         for number in range(40):
             payload = POISON if number in poisons else b"%d" % number
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)
         assert events.wait_committed(WAIT_S)
         until(lambda: events.is_ready)
-        yield Sender(queues, events, rejections, warnings, 60.0, hold), events
+        yield Sender(queues, events, warnings, 60.0, hold), events
 
 
 def _link(code: int) -> FakeLink:
@@ -153,7 +152,6 @@ def test_what_was_denied_comes_again_once_the_broker_takes_an_event_of_that_topi
         assert [event.payload for event in again] == [event.payload for event in door]
         assert outbox.stats().lost == Losses()  # they wait
         assert outbox.waiting == 3
-        assert outbox.committed_seq("door") == later[0]  # what comes again is none of the newest
         newest = put(outbox, 1)
         for event in again:
             outbox.deliver(event)
@@ -200,7 +198,7 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
         def refused_meanwhile(writer: Writer, store: EventStore, topics: set[str]) -> list[int]:
             if not is_refused.is_set():
                 outbox.reject(event, DENIED)
-                writer._age_at = -math.inf  # the time has come to look for what is through
+                writer._look_at = -math.inf  # the time has come to look for what is through
                 is_refused.set()
             return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -20,7 +21,7 @@ from edge_sdk.outbox import recovery, store
 from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
-from edge_sdk.outbox.recovery import Disk, open_store
+from edge_sdk.outbox.recovery import open_store
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, EventStore
 from edge_sdk.outbox.warnings import OutboxWarnings
@@ -518,21 +519,20 @@ def test_what_only_memory_has_is_not_overtaken_by_what_was_put_behind_it_in_the_
         earlier = put(outbox, 5)
     settings, clock = OutboxSettings(), AgeClock("boot")
     queue = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
-    disk = Disk(path, settings, lambda *_: None, Backoff(0.001, 0.001))
-    writer = Writer(queue, disk, clock, settings, OutboxWarnings(lambda *_: None))
+    writer = Writer(queue, path, clock, settings, OutboxWarnings(), Backoff(0.001, 0.001))
     with monkeypatch.context() as patch:
         patch.setattr(EventStore, "_prepare", _raise)
         writer.open()
         numbers = [queue.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
         writer.turn()
         found = _take_all(queue)  # from memory
-    until(lambda: disk.may_try)
+    until(lambda: writer.retry_s in (0.0, math.inf))
     numbers += [queue.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
     with monkeypatch.context() as patch:
         patch.setattr(EventStore, "commit", _raise)
         writer.turn()  # it is opened, and takes nothing
         found += _take_all(queue)
-    until(lambda: disk.may_try)
+    until(lambda: writer.retry_s in (0.0, math.inf))
     writer.turn()
     found += _take_all(queue)
     writer.close()
@@ -542,8 +542,8 @@ def test_what_only_memory_has_is_not_overtaken_by_what_was_put_behind_it_in_the_
 def test_what_is_put_while_unread_events_make_room_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, clock = OutboxSettings(), AgeClock("boot")
     queue = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
-    disk = Disk(tmp_path / "events.sqlite", settings, lambda *_: None, Backoff(0.001, 0.001))
-    writer = Writer(queue, disk, clock, settings, OutboxWarnings(lambda *_: None))
+    path = tmp_path / "events.sqlite"
+    writer = Writer(queue, path, clock, settings, OutboxWarnings(), Backoff(0.001, 0.001))
     numbers = [queue.put(TOPIC + "gate", "gate", payload) for _ in range(600)]  # more than are read ahead
     writer.turn()
     found = _take_all(queue)
@@ -552,7 +552,7 @@ def test_what_is_put_while_unread_events_make_room_is_sent(tmp_path: Path, monke
         patch.setattr(EventStore, "commit", lambda *_: _raise("disk I/O error"))
         writer.turn()  # the file is closed, and the last event overtakes those that were not read
     found += _take_all(queue)
-    until(lambda: disk.may_try)
+    until(lambda: writer.retry_s in (0.0, math.inf))
     make_room = queue.make_room
 
     def put_before(last_id: int) -> int:

@@ -135,7 +135,7 @@ def test_nothing_is_lost_where_all_is_wanted_and_the_reader_is_slow(pipe: Pipe, 
 
     producer = threading.Thread(target=produce)
     producer.start()
-    until(lambda: len(outbox) == 3 or (room > 3 and outbox.put_count == 200))
+    until(lambda: len(outbox) == 3 or (room > 3 and outbox.counts().put == 200))
     time.sleep(0.1)
     assert pipe.numbers() == list(range(200))
     producer.join(WAIT_S)

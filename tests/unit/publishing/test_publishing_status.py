@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from edge_sdk.messages.schema import Message, MessageKind, ModelRef, Running, SourceState
-from edge_sdk.publishing.retained import DeviceState
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
 from tests.support.connections import FakeLink, door_over, has_connected, publisher_over, put, until
 from tests.support.results import IDENTITY, make_encoder
@@ -229,8 +230,9 @@ def _warnings(state: DeviceState) -> dict[str, str]:
 def test_a_connection_that_holds_is_looked_at_once_a_day() -> None:
     now, said = [1000.0], list[str]()
     state, link = DeviceState(IDENTITY, {}), FakeLink()
-    doubts = PublishWarnings(state, said.append, lambda: now[0])
-    doubts.look(link)
+    topics = Topics("edge/v1", "default", "pi")
+    doubts = PublishWarnings(topics, state, RetainedPublisher(state, topics), said.append, lambda: now[0])
+    doubts.begin(link)
     link.doubtful = {"broker_certificate": "ends soon"}
     now[0] += _DAY_S - 1
     doubts.look_daily(link)

@@ -14,7 +14,7 @@ from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
 from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
-from edge_sdk.publishing.session import Rejections
+from edge_sdk.publishing.session import PublishWarnings
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.subscriber import ReceiveQueue
 from edge_sdk.service.commands import CommandInbox
@@ -180,7 +180,7 @@ def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
     link.receiver.receive(Incoming("x/cmd", b"{}", correlation=b"7"))
     link.receiver.refused("the broker does not let this device read x/cmd")
     taken: list[Incoming] = []
-    until(lambda: bool(taken) or bool(taken.extend(inbox.take()[0])))
+    until(lambda: bool(taken) or bool(taken.extend(inbox.take())))
     assert [incoming.correlation for incoming in taken] == [b"7"]
     until(lambda: inbox.take_refusals() == ["the broker does not let this device read x/cmd"])
     publisher.answer(Message("x/res", b"{}", correlation=b"7"))
@@ -231,7 +231,7 @@ class Refused:
         self.now_s = 100.0
         self.state, topics = DeviceState(IDENTITY, {}), Topics("edge/v1", "default", "pi")
         self.retained = RetainedPublisher(self.state, topics, lambda: self.now_s)
-        self.refusals = Rejections(topics, self.state, self.retained)
+        self.refusals = PublishWarnings(topics, self.state, self.retained, lambda _line: None)
 
     def said(self, topic: str, answer: Answer = _REFUSED) -> str:
         return self.refusals.settle(topic, answer)
@@ -267,7 +267,7 @@ def test_it_is_shown_until_all_is_taken_or_there_is_another_connection() -> None
     assert refused.said(_THEIRS, _TAKEN) == ""
     assert refused.warning == ""
     refused.said(_THEIRS)
-    refused.refusals.begin()
+    refused.refusals.begin(FakeLink())
     assert refused.warning == ""
     assert refused.said(f"{_OURS}result/gate") == first
 

@@ -8,101 +8,87 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.messages.commands import CLASSES, COMMANDS, Pause, Resume, SetRate, Snapshot, name_of
+from edge_sdk.messages.commands import CLASSES, COMMANDS, Command, Pause, RefusedError, Resume, SetRate, Snapshot
 from edge_sdk.messages.schema import message_schema
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.service.commands import CommandAdmission, CommandInbox, CommandRequest, Rejection
+from edge_sdk.service.commands import CommandAdmission, CommandInbox, Reply
 
 TOPICS = Topics("edge/v1", "yard", "pi")
 RES = TOPICS.response
 REPORT = b'{"command":"report_state"}'
 
 
-class Clock:
-    now_s = 0.0
+class Admission:
+    """An admission on a clock that is set by hand."""
 
-    def __call__(self) -> float:
-        return self.now_s
+    def __init__(self, *allowed: str) -> None:
+        self.now_s = 0.0
+        self.inner = CommandAdmission(TOPICS, allowed or CLASSES, lambda: self.now_s)  # type: ignore[arg-type]
 
+    def admit(self, payload: bytes = REPORT, **fields: object) -> tuple[Reply, Command | RefusedError] | None:
+        return self.inner.admit(Incoming(TOPICS.command, payload, **fields))  # type: ignore[arg-type]
 
-def _admission(*allowed: str, clock: Clock | None = None, before: CommandAdmission | None = None) -> CommandAdmission:
-    return CommandAdmission(TOPICS, allowed or CLASSES, clock or Clock(), before)  # type: ignore[arg-type]
+    def admits(self) -> bool:
+        found = self.admit()
+        return found is not None and not isinstance(found[1], RefusedError)
 
+    def refusal(self, payload: bytes = REPORT, **fields: object) -> tuple[str, str, Reply]:
+        """The code and the words for what is not carried out."""
+        found = self.admit(payload, **fields)
+        assert found is not None
+        reply, refused = found
+        assert isinstance(refused, RefusedError), refused
+        return refused.complaint.code, refused.complaint.message, reply
 
-def _incoming(payload: bytes = REPORT, **fields: object) -> Incoming:
-    return Incoming(TOPICS.command, payload, **fields)  # type: ignore[arg-type]
-
-
-def _passed_over(admission: CommandAdmission) -> str:
-    turned = admission.passed_over()
-    assert turned is not None
-    assert (turned.complaint.code, turned.topic) == ("too_fast", RES)
-    return turned.complaint.message
-
-
-def _code(found: object) -> str:
-    assert isinstance(found, Rejection), found
-    return found.complaint.code
+    def passed_over(self, more: int = 0) -> str:
+        refused = self.inner.passed_over(more)
+        return "" if refused is None else refused.complaint.message.partition(",")[0]
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_only_what_is_allowed_is_carried_out(name: str) -> None:
-    others = [each for each in CLASSES if each != name]
     payload = msgspec.json.encode({"command": name, "camera": 7})
-    assert _code(_admission(*others).admit(_incoming(payload))) == "not_allowed"
-    assert _code(_admission(name).admit(_incoming(payload))) == "malformed"
+    assert Admission(*(each for each in CLASSES if each != name)).refusal(payload)[0] == "not_allowed"
+    assert Admission(name).refusal(payload)[0] == "malformed"
 
 
 def test_who_may_pause_may_resume_and_the_answer_goes_back_with_what_was_sent_along() -> None:
     resume = b'{"command":"resume","camera":"gate"}'
-    found = _admission("pause").admit(_incoming(resume, response_topic=f"{RES}/a/b", correlation=b"\0\xff"))
-    assert isinstance(found, CommandRequest)
-    assert (found.command, COMMANDS[name_of(found.command)].permission) == (Resume(camera="gate"), "pause")
-    assert (found.topic, found.correlation) == (f"{RES}/a/b", b"\0\xff")
+    found = Admission("pause").admit(resume, response_topic=f"{RES}/a/b", correlation=b"\0\xff")
+    assert found is not None
+    reply, command = found
+    assert command == Resume(camera="gate")
+    assert (reply.topic, reply.correlation, reply.command) == (f"{RES}/a/b", b"\0\xff", "resume")
 
 
 def test_answers_go_to_res_and_below_alone() -> None:
     for topic in ("x", "$SYS/x", f"{RES}/+", f"{RES}/a#", f"{RES}/\n", f"{RES}x", f"{RES}/", f"/{RES}", f"{RES}/a//b"):
-        found = _admission().admit(_incoming(response_topic=topic))
-        assert (_code(found), found.topic) == ("response_topic", RES)
+        code, _, reply = Admission().refusal(response_topic=topic)
+        assert (code, reply.topic) == ("response_topic", RES)
 
 
 def test_large_correlation_data_and_retained_commands_are_refused() -> None:
-    found = _admission().admit(_incoming(correlation=b"x" * 129))
-    assert (_code(found), found.correlation) == ("malformed", b"")
-    found = _admission().admit(_incoming(retain=True))
-    assert isinstance(found, Rejection)
-    assert f"mosquitto_pub -r -n -t {TOPICS.command}" in found.complaint.message  # how it is taken away
+    code, _, reply = Admission().refusal(correlation=b"x" * 129)
+    assert (code, reply.correlation) == ("malformed", b"")
+    code, words, _ = Admission().refusal(retain=True)
+    assert code == "retained"
+    assert f"mosquitto_pub -r -n -t {TOPICS.command}" in words  # how it is taken away
 
 
 def test_a_flood_is_answered_once_a_second_with_its_number() -> None:
-    clock = Clock()
-    admission = _admission(clock=clock)
-    found = [admission.admit(_incoming()) for _ in range(100)]
-    assert [isinstance(each, CommandRequest) for each in found[:20]] == [True] * 20
-    assert found[20:] == [None] * 80
-    assert _passed_over(admission).startswith("80 commands were passed over")
-    clock.now_s = 0.1
-    assert admission.admit(_incoming()) is None
-    admission.overflow(7)
-    assert admission.passed_over() is None
-    clock.now_s = 1.1
-    assert [isinstance(admission.admit(_incoming()), CommandRequest) for _ in range(5)] == [True] * 5
-    assert _passed_over(admission).startswith("8 commands were passed over")  # though nothing came too fast since
-    clock.now_s = 100
-    assert admission.passed_over() is None
-    assert isinstance(admission.admit(_incoming()), CommandRequest)
-
-
-def test_a_reload_gives_nobody_more() -> None:
-    clock = Clock()
-    before = _admission(clock=clock)
-    for _ in range(21):
-        before.admit(_incoming())
-    after = _admission(clock=clock, before=before)
-    assert after.admit(_incoming()) is None
-    assert _passed_over(after).startswith("2 commands were")
+    admission = Admission()
+    assert [admission.admits() for _ in range(100)] == [True] * 20 + [False] * 80
+    assert admission.passed_over() == "80 commands were passed over"
+    admission.now_s = 0.1
+    assert not admission.admits()
+    assert admission.passed_over(7) == ""
+    admission.now_s = 1.1
+    assert [admission.admits() for _ in range(5)] == [True] * 5
+    assert admission.passed_over() == "8 commands were passed over"  # though nothing came too fast since
+    admission.now_s = 100
+    assert admission.passed_over() == ""
+    assert admission.admits()
 
 
 @pytest.mark.parametrize(
@@ -126,46 +112,43 @@ def test_a_reload_gives_nobody_more() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_what_came_and_what_is_right(payload: bytes, said: str, example: str) -> None:
-    found = _admission().admit(_incoming(payload))
-    assert isinstance(found, Rejection)
-    assert found.complaint.message.startswith(said)
-    assert " such as {" in found.complaint.message
-    assert found.complaint.message.endswith(example)
+    _, words, _ = Admission().refusal(payload)
+    assert words.startswith(said)
+    assert " such as {" in words
+    assert words.endswith(example)
 
 
 def test_what_turns_a_command_on_turns_no_other_off() -> None:
-    found = _admission("snapshot", "reload").admit(_incoming(b'{"command":"resume"}'))
-    assert isinstance(found, Rejection)
-    assert found.complaint.message.startswith("resume is off here, which pause stands for; ")
-    assert 'allow = ["pause", "snapshot", "reload"]' in found.complaint.message
+    _, words, _ = Admission("snapshot", "reload").refusal(b'{"command":"resume"}')
+    assert words.startswith("resume is off here, which pause stands for; ")
+    assert 'allow = ["pause", "snapshot", "reload"]' in words
 
 
 def test_no_bytes_at_all_do_more_than_be_refused() -> None:
-    clock, chance = Clock(), random.Random(7)
-    admission = _admission(clock=clock)
+    chance, admission = random.Random(7), Admission()
     valid = b'{"command":"set_threshold","camera":"gate","confidence":0.5,"id":"a"}'
     for _ in range(1000):
-        clock.now_s += 10
+        admission.now_s += 10
         payload = bytearray(valid)
         for _ in range(chance.randrange(1, 6)):
             payload[chance.randrange(len(payload))] = chance.randrange(256)
-        found = admission.admit(_incoming(bytes(payload[: chance.randrange(len(payload) + 1)])))
-        if isinstance(found, CommandRequest):
-            assert COMMANDS[name_of(found.command)].permission == "set_threshold"
+        found = admission.admit(bytes(payload[: chance.randrange(len(payload) + 1)]))
+        assert found is not None
+        reply, command = found
+        if isinstance(command, RefusedError):
+            assert len(command.complaint.message) < 320
+            assert command.complaint.message.isprintable()
+            msgspec.json.encode(command.complaint)
         else:
-            assert isinstance(found, Rejection)
-            assert len(found.complaint.message) < 320
-            assert found.complaint.message.isprintable()
-            msgspec.json.encode(found.complaint)
+            assert COMMANDS[str(reply.command)].permission == "set_threshold"
 
 
 def test_the_inbox_is_bounded_and_counts_what_it_lost() -> None:
-    inbox = CommandInbox(most=3)
-    for number in range(5):
-        inbox.receive(_incoming(b"%d" % number))
-    taken, lost = inbox.take()
-    assert ([m.payload for m in taken], lost) == ([b"0", b"1", b"2"], 2)
-    assert inbox.take() == ([], 0)
+    inbox = CommandInbox()
+    for number in range(66):
+        inbox.receive(Incoming(TOPICS.command, b"%d" % number))
+    assert [m.payload for m in inbox.take()] == [b"%d" % number for number in range(64)]
+    assert (inbox.take(), inbox.lost) == ([], 2)
 
 
 def test_commands_keep_to_the_published_schema() -> None:

@@ -25,8 +25,7 @@ from edge_sdk.core.threads import Stop, is_any_left
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.service.health import Progress, Start
-from edge_sdk.service.reload import Reloading
+from edge_sdk.service.progress import Progress, Start
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.service import Service
 from edge_sdk.service.settings import PipelineSettings, RunSettings
@@ -47,7 +46,9 @@ class Process:
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(str(folder / "notify"))
         self.said, self.stop = SAID, Stop()
-        self.config: RunSettings | ConfigError
+        self.config: RunSettings | Exception
+        self.may_read = threading.Event()
+        self.may_read.set()
         self.reads = self.asks = 0  # how often it was read again; how often that is asked for while it is read
         self.summaries: dict[str, RunSummary] = {}
         self.failure: Exception | None = None
@@ -61,7 +62,6 @@ class Process:
         self.config = self.settings(*streams, **changes)
         self.daemon = Service(
             self.config,
-            self.site.begin,
             Shared(Progress(math.inf)),
             self.stop,
             Notifier(str(self.site.folder / "notify")),
@@ -75,7 +75,8 @@ class Process:
         if self.asks:
             self.asks -= 1
             self.stop.reload = True
-        if isinstance(self.config, ConfigError):
+        assert self.may_read.wait(WAIT_S)
+        if isinstance(self.config, Exception):
             raise self.config
         return self.config
 
@@ -90,7 +91,7 @@ class Process:
             self.config = self.settings(*streams, **changes)
         before = self.reads
         self.stop.reload = True
-        until(lambda: self.reads > before and not self.stop.reload and not self.daemon._reloading.is_reading)
+        until(lambda: self.reads > before and not self.stop.reload and self.daemon._reading is None)
 
     @property
     def running(self) -> Any:
@@ -283,13 +284,11 @@ def test_threads_beside_a_model_are_those_of_the_only_stream(process: Process) -
     gate, yard = process.site.settings("gate"), process.site.settings("yard")
     process.start(gate)
     process.until_results("gate")
-    process.daemon._use_threads("gate", 3)  # a model that has more than this one
-    assert cv2.getNumThreads() == 3
+    process.running["gate"].threads = 3  # a model that has more than this one
+    until(lambda: cv2.getNumThreads() == 3)
     process.reload(gate, yard)
     until(lambda: cv2.getNumThreads() == 1)
     process.until_results("yard")
-    process.daemon._use_threads("gate", 3)  # one that was slow to start
-    assert cv2.getNumThreads() == 1
     process.reload(gate)
     until(lambda: cv2.getNumThreads() == 3)
 
@@ -314,104 +313,80 @@ def test_under_another_device_name_all_streams_begin_again(process: Process) -> 
 # How a configuration is read beside what runs.
 
 
-class Scene:
-    """Readings that last until a test lets them through."""
+class Asking:
+    """Somebody who asks for a reload, and what each was told."""
 
-    def __init__(self, folder: Path) -> None:
-        self.site = Site(folder)
-        self.now = self.site.run_settings("gate")
-        self.found: RunSettings | Exception = self.now
-        self.may_read = threading.Semaphore(0)
-        self.taken, self.refused, self.told = list[RunSettings](), list[str](), list[str]()
-        self.said, self.now_s = SAID, 100.0
-        self.reloading = Reloading(self._reread, self.taken.append, self.refused.append, lambda: self.now_s)
+    def __init__(self, process: Process) -> None:
+        self._process, self.told = process, list[str]()
 
-    def _reread(self) -> RunSettings:
-        self.may_read.acquire()
-        if isinstance(self.found, Exception):
-            raise self.found
-        return self.found
-
-    def wait(self, name: str) -> None:
-        self.reloading.wait(lambda why: self.told.append(f"{name}: {why}"))
-
-    def read(self, found: RunSettings | Exception | None = None) -> None:
-        self.found = found or self.found
-        self.reloading.begin(self.now)
-        self.reloading.look()
-        assert self.reloading.is_reading
-        self.go_on()
-
-    def go_on(self) -> None:
-        self.may_read.release()
-
-        def is_through() -> bool:
-            self.reloading.look()
-            return not self.reloading.is_reading
-
-        until(is_through)
+    def ask(self, name: str) -> None:
+        self._process.daemon._ask_to_reload(lambda why: self.told.append(f"{name}: {why}"))
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+def asking(process: Process) -> Asking:
+    process.start(process.site.settings())
+    process.until_results("gate")
+    return Asking(process)
 
 
-def test_who_asks_while_a_configuration_is_read_is_told_of_the_next(scene: Scene) -> None:
-    scene.wait("first")
-    scene.reloading.begin(scene.now)
-    scene.wait("second")
-    scene.go_on()
-    assert (scene.taken, scene.told) == ([scene.now], ["first: "])
-    scene.read(ConfigError("a is wrong"))
-    assert scene.told[1:] == ["second: a is wrong"]
-    assert (scene.refused, len(scene.taken)) == (["a is wrong"], 1)
+def test_who_asks_while_a_configuration_is_read_is_told_of_the_next(process: Process, asking: Asking) -> None:
+    process.may_read.clear()
+    asking.ask("first")
+    until(lambda: process.reads == 1)
+    asking.ask("second")
+    assert asking.told == []
+    process.may_read.set()
+    until(lambda: len(asking.told) == 2)
+    assert asking.told == ["first: ", "second: "]
+    assert process.reads == 2
 
 
-def test_a_bug_in_a_reading_and_want_of_a_thread_change_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
+def test_a_bug_in_a_reading_and_want_of_a_thread_change_nothing(
+    process: Process, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    scene.read(ValueError("no"))
-    scene.wait("first")
+    before, good = process.running["gate"], process.config
+    process.config = ValueError("no")
+    asking.ask("first")
+    until(lambda: len(asking.told) == 1)
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        scene.reloading.begin(scene.now)
-    assert not scene.reloading.is_reading
-    assert scene.refused[0].startswith("this is a bug in edge-sdk: ValueError: no")
-    assert scene.told[0].startswith("first: out of memory: ")
-    scene.read(scene.now)
-    assert scene.taken == [scene.now]
+        patched.setattr("edge_sdk.service.service.BackgroundTask", refuse)
+        asking.ask("second")
+        until(lambda: len(asking.told) == 2)
+    assert asking.told[0].startswith("first: this is a bug in edge-sdk: ValueError: no")
+    assert asking.told[1].startswith("second: out of memory: ")
+    process.config = good
+    asking.ask("third")
+    until(lambda: asking.told[2:] == ["third: "])
+    assert process.running["gate"] is before
 
 
-def test_a_change_of_all_streams_must_keep_none_from_running(scene: Scene, tmp_path: Path) -> None:
-    [gate] = scene.now.pipelines
-    missing = (msgspec.structs.replace(gate, bundle=tmp_path / "none.edge"),)
-    found = msgspec.structs.replace(scene.now, pipelines=missing)
-    scene.read(found)
-    assert scene.taken == [found]  # that stream's trouble alone
-    scene.read(msgspec.structs.replace(found, device="other"))
-    assert "no such bundle" in scene.refused[0]
+def test_a_change_of_all_streams_must_keep_none_from_running(process: Process, asking: Asking, tmp_path: Path) -> None:
+    before, missing = process.running["gate"], process.site.settings(bundle=tmp_path / "none.edge")
+    process.config = process.settings(missing)
+    asking.ask("one stream")
+    until(lambda: any(line.startswith("gate: the new settings cannot run, what ran goes on") for line in process.said))
+    process.config = process.settings(missing, device="other")
+    asking.ask("all")
+    until(lambda: len(asking.told) == 2)
+    assert asking.told[0] == "one stream: "
+    assert "no such bundle" in asking.told[1]
+    assert process.running["gate"] is before
 
 
-def test_a_reading_that_takes_long_is_told_of_once(scene: Scene) -> None:
-    scene.reloading.begin(scene.now)
-    for scene.now_s in (109.9, 110.0, 5000.0):
-        scene.reloading.look()
-        assert len(scene.said) == (scene.now_s >= 110)
-    assert scene.said[0].startswith("warning: the configuration is being read for 10 s")
-    scene.go_on()
-    assert (len(scene.taken), len(scene.said)) == (1, 1)
-
-
-def test_at_the_end_all_who_wait_for_a_reading_are_told(scene: Scene) -> None:
-    scene.wait("first")
-    scene.reloading.begin(scene.now)
+def test_at_the_end_all_who_wait_for_a_reading_are_told(process: Process, asking: Asking) -> None:
+    process.may_read.clear()
+    asking.ask("first")
+    until(lambda: process.reads == 1)
     for _ in range(100):
-        scene.wait("another")
-    scene.reloading.end()
-    assert len(scene.told) <= 33
-    assert {line.partition(": ")[2] for line in scene.told} == {"the program ends"}
+        asking.ask("another")
+    process.stop.ask()
+    process.join()
+    assert len(asking.told) <= 33
+    assert {line.partition(": ")[2] for line in asking.told} == {"the program ends"}
     assert is_any_left()  # libraries are not taken down below what still reads
-    scene.may_read.release()
+    process.may_read.set()
     until(lambda: not is_any_left())

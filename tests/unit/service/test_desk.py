@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import cv2
+import msgspec
 import numpy as np
 import pytest
 
@@ -145,12 +146,19 @@ def test_a_few_refusals_are_said_each_and_of_many_how_many(office: Office) -> No
     assert [line.partition(", expected")[0] for line in office.said] == [
         f"a command was refused (malformed): max_fps is -{number}" for number in range(1, 6)
     ]
-    office.look(9.9)
-    assert len(office.said) == 5
-    office.look(10.1)
-    assert office.said[5:] == [
-        "8 more commands were refused in 10 s, as their answers say: 7 malformed, 1 unknown_command"
-    ]
+    office.look(2.1)
+    office.hear("exec")
+    assert len(office.said) == 6
+    assert office.said[5].endswith(" (8 lines before were not told)")
+
+
+def test_a_reload_gives_nobody_more(office: Office) -> None:
+    for _ in range(20):
+        office.hear("report_state")
+    office.desk.change_to(msgspec.structs.replace(office.settings, commands=("report_state",)))
+    office.hear("report_state")
+    office.look(1.1)
+    assert [answer["ok"] for answer in office.answers(21)] == [True] * 20 + [False]
 
 
 def test_who_asks_for_a_reload_is_told_why_it_is_not_taken(office: Office) -> None:

@@ -19,7 +19,9 @@ from edge_sdk.core.frame import Inferred, Prepared
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
-from edge_sdk.service.model_loader import (
+from edge_sdk.service.model_selector import ModelSelector
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.service.start_choice import (
     StartChoice,
     VariantTime,
     _worth_trying,
@@ -27,8 +29,6 @@ from edge_sdk.service.model_loader import (
     choose_start,
     time_stages,
 )
-from edge_sdk.service.model_selector import ModelSelector
-from edge_sdk.service.settings import PipelineSettings
 from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
 from tests.support.logs import SAID
 from tests.support.pictures import write_video
@@ -59,7 +59,6 @@ def test_the_best_run_is_what_counts_and_one_inside_the_budget_is_enough(bundle:
     taken = time_stages(Stages.open(bundle), NEVER_MS)
     assert taken is not None
     assert taken.variant == LARGE
-    assert taken.least_ms == pytest.approx(sum(taken.parts_ms))
     assert 0 < taken.least_ms <= taken.median_ms
     assert taken.parts_ms[1] > taken.parts_ms[2]
 
@@ -167,7 +166,7 @@ def test_threads_are_tried_where_they_may_keep_20_ms() -> None:
         ((1, 48), 2, (1, 2), []),
         ((1, 48), 4, (1, 2), [2, 1]),  # more than there are cores: they wait for each other
     ):
-        taken = VariantTime(LARGE, threads, prepare_ms + run_ms + 1, 0, (prepare_ms, run_ms, 1))
+        taken = VariantTime(LARGE, threads, 0, (prepare_ms, run_ms, 1))
         assert _worth_trying(taken, allowed, 20.0) == expected
 
 
@@ -224,8 +223,8 @@ def test_a_run_says_with_which_threads_it_starts_and_keeps_them_unless_it_must_n
     steering.settle(paced=True)
     stages = steering.take_stages()
     if tune:
-        assert (stages.variant, stages.threads, steering.open(LARGE).threads) == (LARGE, 2, 2)
+        assert (stages.variant, stages.threads, steering.open_beside(LARGE).threads) == (LARGE, 2, 2)
         [line] = SAID
         assert line.startswith(f"{LARGE} runs on 2 threads here, not on 1: the budget is 50 ms, and {LARGE} takes ")
     else:
-        assert (stages.variant, stages.threads, steering.open(LARGE).threads, SAID) == (SMALL, 1, 1, [])
+        assert (stages.variant, stages.threads, steering.open_beside(LARGE).threads, SAID) == (SMALL, 1, 1, [])

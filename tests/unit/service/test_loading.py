@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from edge_sdk.core.errors import IncompatibleError, StoppedError
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Tick
-from edge_sdk.service import model_loader as loader_module
 from tests.support.bundles import LARGE, SMALL, open_variant, write_graded
 from tests.support.loops import WAIT_S, Scene
 
@@ -65,19 +63,14 @@ def test_a_model_that_does_not_load_is_said_once_and_left_out(folder: Path, fail
     scene.governing.close()
 
 
-@pytest.mark.parametrize("is_trial", [True, False])
-def test_a_stop_while_a_model_is_tried_or_loaded_is_no_fault_of_the_model(folder: Path, is_trial: bool) -> None:
+def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(folder: Path) -> None:
     is_asked = threading.Event()
 
-    def stop(variant: str) -> None:
+    def open_stopped(variant: str) -> Stages:
         is_asked.set()
         raise StoppedError
 
-    def open_stopped(variant: str) -> Stages:
-        stop(variant)
-        return open_variant(folder, variant)
-
-    scene = Scene(folder, prepare=stop) if is_trial else Scene(folder, open_stages=open_stopped)
+    scene = Scene(folder, open_stages=open_stopped)
     scene.until(is_asked.is_set)
     scene.governing.close()  # waits for the thread
     scene.run(60)
@@ -107,47 +100,4 @@ def test_a_model_that_hangs_while_it_loads_is_given_up_and_the_stream_governed_o
     scene.until(lambda: bool(late) and late[0]() is None)  # nobody waits for it any more
     scene.run(60)
     assert (opened, scene.variant, sum("does not load" in line for line in scene.said)) == ([SMALL], LARGE, 1)
-    scene.governing.close()
-
-
-def test_what_ends_by_itself_before_a_load_may_take_its_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, is_preparing, may_end = 0.0, threading.Event(), threading.Event()
-    monkeypatch.setattr(loader_module, "time", SimpleNamespace(monotonic=lambda: now_s))
-
-    def prepare(_variant: str) -> None:
-        is_preparing.set()
-        assert may_end.wait(WAIT_S)
-
-    scene = Scene(folder, prepare=prepare, load_limit_s=0.3)
-    scene.until(is_preparing.is_set)
-    for _ in range(100):
-        now_s += 1.0
-        scene.step()
-    assert scene.said == []
-    may_end.set()
-    scene.until(lambda: scene.variant == SMALL)
-    assert len(scene.said) == 1
-    scene.governing.close()
-
-
-def test_what_was_being_loaded_is_given_up_when_another_supervisor_chooses(folder: Path) -> None:
-    is_loading, may_end = threading.Event(), threading.Event()
-    given: list[weakref.ref[Stages]] = []
-
-    def open_slowly(variant: str) -> Stages:
-        is_loading.set()
-        assert may_end.wait(WAIT_S)
-        stages = open_variant(folder, variant)
-        given.append(weakref.ref(stages))
-        return stages
-
-    scene = Scene(folder, open_stages=open_slowly)
-    scene.until(is_loading.is_set)
-    scene.loop.stages = chosen = scene.open_here(SMALL)
-    scene.step()
-    scene.costs_ms[SMALL] = 6.0
-    may_end.set()
-    scene.until(lambda: bool(given) and given[0]() is None)
-    assert scene.loop.stages is chosen
-    assert scene.said == []
     scene.governing.close()

@@ -19,12 +19,13 @@ import pytest
 from edge_sdk.core.errors import CameraError, SessionError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.publishing.settings import Secret
+from edge_sdk.service import pipeline as pipeline_module
 from edge_sdk.service import startup
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.pipeline import SourceTransfer
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate
-from edge_sdk.service.startup import Loading, begin_loading, begin_opening
+from edge_sdk.service.startup import begin_opening
 from edge_sdk.sources.slot import OpenedSource
 from tests.support.connections import WAIT_S, until
 from tests.support.loops import Camera, Clock
@@ -57,7 +58,7 @@ def test_images_run_to_their_end_and_are_summed_up_and_read_again_by_a_successor
     assert (summary.results, summary.ended_by, summary.camera) == (3, "end of source", "gate")
     assert summary.publisher is not None
     assert pipeline.model_ns <= pipeline.source_ns <= pipeline.first_result_ns
-    assert site.threads == [1]
+    assert pipeline.threads == 1
     after = site.pipeline(site.settings(source=str(pictures)), before=pipeline)
     assert after.join(WAIT_S)
     assert after.summary(None).results == 3
@@ -92,27 +93,17 @@ def test_a_failure_is_kept_and_the_device_says_so_until_the_camera_runs_or_leave
 
 
 def test_a_stop_before_its_turn_ends_it_without_a_model(site: Site) -> None:
-    may_go_on, is_held = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        is_held.set()
-        assert may_go_on.wait(WAIT_S)
-
-    holder = threading.Thread(target=lambda: site.shared.start(hold, lambda: False))
-    holder.start()
-    assert is_held.wait(WAIT_S)
-    pipeline = site.pipeline(site.settings())
-    site.stop.ask()
-    assert pipeline.join(WAIT_S)
-    may_go_on.set()
-    holder.join()
+    with site.shared.turn(lambda: False):
+        pipeline = site.pipeline(site.settings())
+        site.stop.ask()
+        assert pipeline.join(WAIT_S)
     assert (pipeline.model_ns, pipeline.failure, pipeline.summary(None).ended_by) == (0, None, "signal")
 
 
 def test_no_frame_runs_before_the_gate_opens_and_one_that_fails_does_not_keep_it_shut(site: Site) -> None:
     gate = Gate(3, patience_s=math.inf)
     first = site.pipeline(site.settings("gate"), gate=gate)
-    until(lambda: bool(site.threads))
+    until(lambda: bool(first.threads))
     failing = site.pipeline(site.settings("yard", bundle=site.folder / "none.edge"), gate=gate)
     assert failing.join(WAIT_S)
     assert isinstance(failing.failure, UsageError)
@@ -182,12 +173,11 @@ def test_a_successor_that_is_withdrawn_while_its_bundle_is_verified_leaves_what_
 ) -> None:
     before, is_verifying, may_go_on = site.running(site.settings()), threading.Event(), threading.Event()
 
-    def begin(_site: Site, settings: PipelineSettings, *given: Any) -> Loading | None:
+    def begin_verifying(_settings: PipelineSettings) -> BackgroundTask[bool]:
         is_verifying.set()
-        with BackgroundTask(lambda: may_go_on.wait(WAIT_S), "edge-verify") as verified:
-            return begin_loading(settings, verified, *given)  # type: ignore[arg-type]
+        return BackgroundTask(lambda: may_go_on.wait(WAIT_S), "edge-verify")
 
-    monkeypatch.setattr(Site, "begin", begin)
+    monkeypatch.setattr(PipelineSettings, "begin_verifying", begin_verifying)
     after = site.pipeline(site.settings(latency_ms=4000.0), before=before)
     assert is_verifying.wait(WAIT_S)
     assert after.withdraw()
@@ -209,7 +199,7 @@ def test_a_source_that_takes_long_to_open_holds_up_no_other_stream(
 
         return BackgroundTask(open_it, "edge-source")
 
-    monkeypatch.setattr(startup, "begin_opening", ahead)
+    monkeypatch.setattr(pipeline_module, "begin_opening", ahead)
     slow = site.pipeline(site.settings("gate", source=str(pictures)))
     until(lambda: slow.model_ns > 0)
     site.running(site.settings("yard"))
@@ -222,27 +212,18 @@ def test_a_source_that_takes_long_to_open_holds_up_no_other_stream(
 def test_a_model_that_does_not_load_is_given_up_and_its_turn_given_on(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(startup, "_LONGEST_LOAD_S", 0.1)
-    may_go_on, begin = threading.Event(), Site.begin
+    monkeypatch.setattr(pipeline_module, "_LONGEST_LOAD_S", 0.1)
+    may_go_on = threading.Event()
 
-    def begin_slowly(self: Site, settings: PipelineSettings, *given: Any) -> Loading | None:
-        loading = begin(self, settings, *given)
-        assert loading is not None
-        if settings.camera == "gate":
-            model = loading.selector
+    def load_slowly(settings: PipelineSettings, *given: Any) -> ModelSelector:
+        assert settings.camera != "gate" or may_go_on.wait(WAIT_S)
+        return ModelSelector(settings, *given)
 
-            def take_slowly() -> ModelSelector:
-                assert may_go_on.wait(WAIT_S)
-                return model.take()
-
-            loading.selector = BackgroundTask(take_slowly, "edge-model")
-        return loading
-
-    monkeypatch.setattr(Site, "begin", begin_slowly)
+    monkeypatch.setattr(startup, "ModelSelector", load_slowly)
     slow = site.pipeline(site.settings("gate"))
     assert slow.join(WAIT_S)
     assert str(slow.failure) == "the model did not load within 0 s"
-    monkeypatch.setattr(startup, "_LONGEST_LOAD_S", WAIT_S)
+    monkeypatch.setattr(pipeline_module, "_LONGEST_LOAD_S", WAIT_S)
     site.running(site.settings("yard"))
     may_go_on.set()
 

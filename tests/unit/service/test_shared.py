@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
-
-import pytest
 
 from edge_sdk.core.logs import CAMERA, name_cameras
 from edge_sdk.loop import Loop, Tick
@@ -25,7 +24,7 @@ def test_a_gate_opens_when_the_last_has_come() -> None:
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     gate.arrive()
-    assert not passed.wait(0.1)
+    assert not passed.wait(0.2)
     gate.arrive()
     assert passed.wait(WAIT_S)
     gate.arrive()  # one that fails later on
@@ -56,16 +55,13 @@ def _readers() -> int:
 def test_one_stream_at_a_time_starts_and_one_that_fails_gives_its_turn_on() -> None:
     shared, inside, most = Shared(), list[int](), list[int]()
 
-    def work() -> None:
-        inside.append(1)
-        most.append(len(inside))
-        threading.Event().wait(0.01)
-        inside.pop()
-        raise ValueError("no model")
-
     def start() -> None:
-        with pytest.raises(ValueError, match="no model"):
-            shared.start(work, lambda: False)
+        with contextlib.suppress(ValueError), shared.turn(lambda: False):
+            inside.append(1)
+            most.append(len(inside))
+            threading.Event().wait(0.01)
+            inside.pop()
+            raise ValueError("no model")
 
     threads = [threading.Thread(target=start) for _ in range(4)]
     for thread in threads:
@@ -76,16 +72,11 @@ def test_one_stream_at_a_time_starts_and_one_that_fails_gives_its_turn_on() -> N
 
 
 def test_a_stream_that_is_told_to_end_gives_up_waiting_for_its_turn() -> None:
-    shared, answers = Shared(), list[bool]()
-    done = list[str]()
-
-    def first() -> None:
-        answers.append(shared.start(lambda: done.append("second"), lambda: True))
-
-    assert shared.start(first, lambda: False)
-    assert (answers, done) == ([False], [])
-    assert shared.start(lambda: done.append("third"), lambda: True)  # a turn that is free needs no waiting
-    assert done == ["third"]
+    shared = Shared()
+    with shared.turn(lambda: False) as is_first, shared.turn(lambda: True) as is_second:
+        assert (is_first, is_second) == (True, False)
+    with shared.turn(lambda: True) as is_third:  # a turn that is free needs no waiting
+        assert is_third
 
 
 def test_a_line_that_holds_for_all_streams_is_said_once() -> None:

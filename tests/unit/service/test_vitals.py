@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,9 +17,9 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import CameraHealth, Channel, TelemetryMessage
 from edge_sdk.outbox.event import EventStats, Losses
 from edge_sdk.publishing.publisher import PublisherStats
-from edge_sdk.service.health import Beat, Progress, Readings, Start, Tell
-from edge_sdk.service.health_reporter import HealthReporter
+from edge_sdk.service.health import Gauges, HealthReporter, Readings
 from edge_sdk.service.output import Output
+from edge_sdk.service.progress import Progress, Start
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.systemd import Notifier
 from tests.support.connections import until
@@ -40,46 +41,41 @@ class Stream:
         return self._health
 
 
-class Watch:
-    """A health watch whose readings and alarms a test sets."""
+class Scene(Gauges):
+    """Vitals with a service manager, a broker, gauges and a clock that a test sets."""
 
-    def __init__(self, tell: Tell) -> None:
-        self.tell = tell
-        self.readings: Readings | None = None
-
-    def close(self) -> None:
-        pass
-
-
-class Scene:
-    """Vitals with a service manager, a broker, a health watch, and a clock that is moved by hand."""
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("edge_sdk.service.health.Periodic", self._begin_reading)
         self.site, self.now_s = Site(folder), 0.0
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(str(folder / "notify"))
         self.manager.setblocking(False)
-        self.said, self.progress, self.start_ns = SAID, Progress(15.0), 10 * 10**9
-        self.watches: list[Watch] = []
+        self.said, self.progress = SAID, Progress(15.0)
+        self.readings, self.watches = Readings(), list[Callable[[], None]]()
+        self.start = Start(age_s=0.5)
         self.vitals = HealthReporter(
             Notifier(str(folder / "notify"), watchdog_s=30.0),
-            Start(age_s=0.5, clock_ns=lambda: self.start_ns),
+            self.start,
             self.site.outlet,
             self.progress,
-            begin_watch=self._begin_watch,
+            gauges=self,
             clock_s=lambda: self.now_s,
         )
 
-    def _begin_watch(self, tell: Tell) -> Any:
-        self.watches.append(Watch(tell))
-        return self.watches[-1]
+    def _begin_reading(self, call: Callable[[], None], _interval_s: float, _name: str) -> Any:
+        self.watches.append(call)
+        return SimpleNamespace(close=lambda: None)
+
+    def read(self) -> Readings:
+        return self.readings
 
     def look(self, *streams: Stream, have_begun: bool = True, turns: int = 0) -> None:
         self.vitals.look(streams, have_begun=have_begun, turns=turns)  # type: ignore[arg-type]
 
-    def read(self, *streams: Stream, **readings: Any) -> None:
+    def look_at(self, *streams: Stream, **readings: Any) -> None:
         """Look at a new reading of the machine."""
-        self.watches[0].readings = Readings(**readings)
+        self.readings = Readings(**readings)
+        self.watches[0]()
         self.look(*streams)
 
     def told(self) -> list[str]:
@@ -94,8 +90,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(tmp_path)
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(tmp_path, monkeypatch)
     yield made
     made.vitals.close()
     made.site.close()
@@ -126,23 +122,22 @@ def test_it_is_ready_once_all_streams_have_begun_and_one_of_them_runs(scene: Sce
     assert len(scene.watches) == 1
 
 
-def _step(*beats: Beat) -> None:
-    for beat in beats:
-        beat.after_step()
-
-
 def test_the_watchdog_hears_nothing_before_ready_and_then_only_while_all_streams_move(scene: Scene) -> None:
-    gate, first, second = Stream("gate", "tiny"), scene.progress.begin(), scene.progress.begin()
-    for scene.now_s in (0.0, 15.0, 30.0):
-        _step(first, second)
-        scene.look(gate, have_begun=False)
-    assert scene.told() == []
-    told = []
-    for scene.now_s in (45.0, 46.0, 60.0, 75.0, 90.0, 91.0, 106.0):
-        _step(*((first,) if 60.0 < scene.now_s < 91.0 else (first, second)))
-        scene.look(gate)
-        if scene.told()[-1:]:
-            told.append(scene.now_s)
+    gate = Stream("gate", "tiny")
+    with scene.progress.begin() as first, scene.progress.begin() as second:
+        for scene.now_s in (0.0, 15.0, 30.0):
+            first()
+            second()
+            scene.look(gate, have_begun=False)
+        assert scene.told() == []
+        told = []
+        for scene.now_s in (45.0, 46.0, 60.0, 75.0, 90.0, 91.0, 106.0):
+            first()
+            if not 60.0 < scene.now_s < 91.0:
+                second()
+            scene.look(gate)
+            if scene.told()[-1:]:
+                told.append(scene.now_s)
     assert told == [45.0, 60.0, 91.0, 106.0]
 
 
@@ -150,9 +145,10 @@ def test_the_duration_of_the_start_is_said_once_of_the_first_stream_with_a_resul
     gate, yard = Stream("gate", "a"), Stream("yard", "b")
     scene.look(gate, yard)
     assert scene.said == []
-    yard.model_ns, yard.source_ns, yard.first_result_ns = 11 * 10**9, 12 * 10**9, 14 * 10**9
+    began_ns = scene.start._last_ns
+    yard.model_ns, yard.source_ns, yard.first_result_ns = (began_ns + after * 10**9 for after in (1, 2, 4))
     scene.look(gate, yard)
-    gate.model_ns, gate.source_ns, gate.first_result_ns = 15 * 10**9, 16 * 10**9, 17 * 10**9
+    gate.model_ns, gate.source_ns, gate.first_result_ns = (began_ns + after * 10**9 for after in (5, 6, 7))
     scene.look(gate, yard)
     assert scene.said == [
         "first result 4.50 s after start (interpreter and command 0.50, model 1.00, source 1.00, "
@@ -168,11 +164,11 @@ def test_each_reading_is_published_once_with_the_health_of_the_streams_that_run(
     scene.site.stream()
     gate, yard = Stream("gate", "tiny", _GATE_HEALTH), Stream("yard")
     scene.look(gate, yard)
-    scene.read(gate, yard, temperature_c=50.0, uptime_s=1000.5)
+    scene.look_at(gate, yard, temperature_c=50.0, uptime_s=1000.5)
     until(lambda: len(scene.telemetry()) == 1)
     scene.look(gate, yard)
     scene.look(gate, yard)
-    scene.read(gate, yard, throttled="under-voltage, the firmware throttles")
+    scene.look_at(gate, yard, throttled="under-voltage, the firmware throttles")
     until(lambda: bool(scene.telemetry()[-1]["throttled"]))
     first, second = scene.telemetry()
     assert first["cameras"] == {
@@ -198,7 +194,7 @@ def test_telemetry_says_what_became_of_events_and_what_their_rate_left_out(scene
     scene.look(Stream("gate", "tiny"))
 
     def told() -> bool:
-        scene.read(Stream("gate", "tiny"))
+        scene.look_at(Stream("gate", "tiny"))
         return expected in [document.get("events") for document in scene.telemetry()]
 
     until(told)
@@ -219,32 +215,26 @@ class Losing(Output):
         self.warned.append((name, line))
 
 
-def test_lost_events_are_warned_of_at_once_where_their_number_doubles_and_else_once_a_minute(scene: Scene) -> None:
+def test_lost_events_are_warned_of_with_each_reading_in_which_their_number_is_another(scene: Scene) -> None:
     outlet = Losing(scene.site.run_settings("gate"), lambda: False)
     scene.vitals._output, outlet.warned = outlet, []
     scene.look(Stream("gate", "tiny"))
-    shown = list[int]()
-    looks = ((0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (5, 7), (6, 8), (64, 9), (65, 9), (70, 0))
-    for scene.now_s, outlet.lost in looks:
-        scene.read(Stream("gate", "tiny"))
-        shown.append(len(outlet.warned))
-    assert shown == [0, 1, 1, 2, 2, 3, 3, 3, 4, 5]
+    for outlet.lost in (0, 1, 1, 9, 0):
+        scene.look_at(Stream("gate", "tiny"))
+    assert [line.partition(" since")[0] for _, line in outlet.warned] == ["1 event is lost", "9 events are lost", ""]
     assert {name for name, _ in outlet.warned} == {"events_lost"}
-    assert outlet.warned[0][1].startswith("1 event is lost since the start: 1 refused")
-    assert outlet.warned[3][1].startswith("9 events are lost since the start: 9 refused")
-    assert outlet.warned[4][1] == ""
 
 
 def test_alarms_reach_people_and_the_device_s_state_and_are_taken_back(scene: Scene) -> None:
     scene.site.stream()
     scene.look(Stream("gate", "tiny"))
-    hot = "the board is hot: 81 degrees; cool it"
-    scene.watches[0].tell("hot", hot)
-    until(lambda: scene.site.state().get("warnings") == {"hot": hot})
-    scene.watches[0].tell("hot", "")
+    scene.look_at(temperature_c=81.0)
+    until(lambda: list(scene.site.state().get("warnings", ())) == ["hot"])
+    scene.look_at(temperature_c=50.0)
     until(lambda: "warnings" not in scene.site.state())
-    lines = [line for line in scene.said if "hot" in line]
-    assert lines == [f"warning: {hot}", "over: the board is hot: 81 degrees"]
+    begun, over = [line for line in scene.said if "hot" in line]
+    assert begun.startswith("warning: the board is hot: 81 degrees; from 80 on it slows itself down")
+    assert over == "over: the board is hot: 81 degrees"
 
 
 def test_a_reload_is_told_from_its_beginning_to_its_end_and_says_what_it_is_given(scene: Scene) -> None:
@@ -271,7 +261,7 @@ def test_it_is_said_once_how_far_a_time_server_put_the_clock_forward(scene: Scen
     scene.site.outlet.clock = WallClock(lambda: next(answers), lambda: next(offsets))
     scene.look(Stream("gate", "tiny"))
     for _ in range(2):
-        scene.read(Stream("gate", "tiny"))
+        scene.look_at(Stream("gate", "tiny"))
     [line] = scene.said
     assert line.startswith("the clock is set by a time server now: +86400.0 s")
 

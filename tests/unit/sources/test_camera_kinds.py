@@ -100,11 +100,6 @@ def test_a_pattern_that_cannot_be_is_refused(location: str, expected: str) -> No
             open_source(location, options=SourceOptions(fps=0.2), waits=waits)
 
 
-def test_a_pattern_that_says_its_rate_is_asked_for_no_other() -> None:
-    open_source("pattern:").close()
-    open_source("pattern:64x48@50", options=SourceOptions(fps=0.2)).close()
-
-
 def test_a_file_of_such_a_name_is_reached_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("pattern", "picamera2"):
@@ -337,7 +332,7 @@ def test_fifty_openings_leave_nothing(monkeypatch: pytest.MonkeyPatch, location:
     script = put_in_place(monkeypatch, *["ff"] * 50)
     reopen = opener_of(location, None, _OPTIONS)
     threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-    with closing(LiveSource("again", None, reopen, uniform=lambda: 0.0)) as source:
+    with closing(LiveSource("again", None, reopen, uniform=lambda _low, _high: 0.0)) as source:
         until(lambda: script.openings > 50)
         source.latest(0)
         _gives_frames(source)

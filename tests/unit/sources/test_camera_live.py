@@ -12,12 +12,11 @@ import pytest
 
 from edge_sdk.core.errors import CameraError, ConfigError
 from edge_sdk.core.frame import Image
-from edge_sdk.sources import live
-from edge_sdk.sources.live import FrameBacklog, LiveSource, Rate, backoff_s
+from edge_sdk.sources.live import FrameBacklog, LiveSource, Rate
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import Capture, plausible_fps
 from edge_sdk.sources.opening import open_source
-from edge_sdk.sources.slot import OpenedSource, Slot, SourceStatus, ThreadedSource
+from edge_sdk.sources.slot import OpenedSource, Slot, SourceStatus
 from tests.support.connections import until
 
 MS = 1_000_000
@@ -83,7 +82,7 @@ def _source(first: FakeCapture | None, *others: FakeCapture | Exception | None, 
             raise found
         return found or _absent()
 
-    return LiveSource("door", first, reopen, uniform=lambda: jitter, read_timeout_s=0.05)
+    return LiveSource("door", first, reopen, uniform=lambda _low, _high: jitter, read_timeout_s=0.05)
 
 
 def _taken(source: OpenedSource, wanted: int) -> list[str]:
@@ -118,7 +117,7 @@ def test_whatever_goes_wrong_the_camera_is_reopened(error: Exception, capfd: pyt
     assert capfd.readouterr().err == ""
 
 
-class _Broken(ThreadedSource):
+class _Broken(OpenedSource):
     """Puts one frame, then fails."""
 
     def read(self, slot: Slot, stop: threading.Event) -> None:
@@ -187,7 +186,7 @@ def test_why_it_was_lost(camera: FakeCapture, expected: str) -> None:
 def test_why_it_does_not_come_and_that_it_came(first: FakeCapture | None) -> None:
     allowed = threading.Event()
     reopen = lambda: _endless() if allowed.is_set() else _absent()  # noqa: E731
-    with closing(LiveSource("c", first, reopen, uniform=lambda: 0.001)) as source:
+    with closing(LiveSource("c", first, reopen, uniform=lambda _low, _high: 0.001)) as source:
         until(lambda: source.trouble == "connection refused")
         assert source.status is (SourceStatus.LOST if first else SourceStatus.OPENING)
         if first is None:
@@ -228,23 +227,18 @@ def test_close_does_not_wait_for_the_back_off() -> None:
     assert not _is_read("door")
 
 
-def test_attempts_back_off_until_a_frame_came_up_to_two_seconds_with_full_jitter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    attempts = list[int]()
+def test_attempts_back_off_to_two_seconds_until_a_frame_came() -> None:
+    longest_s = list[float]()
 
-    def noted(attempt: int, _uniform: float) -> float:
-        attempts.append(attempt)
+    def noted(_shortest: float, longest: float) -> float:
+        longest_s.append(longest)
         return 0.0001
 
-    monkeypatch.setattr(live, "backoff_s", noted)
     others: Iterator[FakeCapture | None] = iter([None, None, FakeCapture(""), FakeCapture("a"), None])
-    with closing(LiveSource("c", FakeCapture("a"), lambda: next(others, None) or _absent())):
-        until(lambda: len(attempts) >= 6)
+    with closing(LiveSource("c", FakeCapture("a"), lambda: next(others, None) or _absent(), noted)):
+        until(lambda: len(longest_s) >= 6)
     # A capture that opens and delivers nothing does not start the count again; one that delivers does.
-    assert attempts[:6] == [0, 1, 2, 3, 0, 1]
-    assert [backoff_s(n, 1.0) for n in (0, 1, 2, 3, 100_000)] == [0.5, 1.0, 2.0, 2.0, 2.0]
-    assert (backoff_s(3, 0.25), backoff_s(3, 0.0)) == (0.5, 0.0)
+    assert longest_s[:6] == [0.5, 1.0, 2.0, 2.0, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(

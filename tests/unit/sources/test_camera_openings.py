@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import random
-import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -111,40 +107,3 @@ def test_a_hundred_openings_at_once_each_with_its_own_options(tmp_path: Path, si
 
     with ThreadPoolExecutor(100) as openings:
         assert all(openings.map(open_one, range(100)))
-
-
-def _getenv() -> Callable[[bytes], bytes]:
-    getenv = ctypes.CDLL(None).getenv
-    getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
-    return getenv  # type: ignore[no-any-return]
-
-
-def test_who_is_held_up_before_it_has_read_is_not_overtaken() -> None:
-    """Before it reads a thread may sleep in a lock, as it later does in waiting for a camera."""
-    getenv, held, chance = _getenv(), threading.Lock(), random.Random(1)
-    holdups: list[Callable[[float], object]] = [
-        time.sleep,
-        threading.Event().wait,
-        lambda seconds: held.acquire(timeout=seconds),
-    ]
-    wanted: list[Callable[[], AbstractContextManager[None]]] = [
-        partial(stream_options, "tcp"), partial(stream_options, "udp"), file_options
-    ]  # fmt: skip
-    together: list[int] = []
-    inside: list[int] = []
-
-    def open_one(number: int) -> tuple[bytes, bytes]:
-        with wanted[number % 3]():
-            expected = os.environ[VARIABLE].encode()
-            inside.append(number)
-            holdups[number % 4 % 3](chance.uniform(0, 0.04))
-            found = getenv(VARIABLE.encode())
-            together.append(len({each % 3 for each in inside}))
-            if number % 3 < 2:
-                select.poll().poll(200)
-            inside.remove(number)
-            return expected, found
-
-    with held, ThreadPoolExecutor(120) as openings:
-        assert all(expected == found for expected, found in openings.map(open_one, range(120)))
-    assert max(together) > 1, "nobody overtook"

@@ -208,19 +208,6 @@ def test_a_playlist_is_refused(serve: Serve, head: bytes) -> None:
     assert there.asked == []
 
 
-@pytest.mark.parametrize(("piece", "status"), [(b"R", None), (b"RTS", None), (b"X", 0), (b"RX", 0)])
-def test_the_beginning_of_an_answer_is_not_taken_for_another_protocol(
-    serve: Serve, piece: bytes, status: int | None
-) -> None:
-    server = serve(lambda _: piece, hangs_up=True)
-    relay = Relay(address_of(f"rtsp://{server.at}/v"), SourceOptions())
-    host, port = relay.authority.rsplit(":", 1)
-    with closing(relay), socket.create_connection((host, int(port)), 10) as client:
-        client.sendall(b"OPTIONS")
-        assert client.recv(100) == b""
-    assert relay.status == status
-
-
 def test_the_camera_is_asked_by_its_own_name_and_for_one_answer(serve: Serve) -> None:
     here = serve(lambda request: VIDEO if b"Authorization" in request else LOGIN_PLEASE)
     assert _gives_frames(f"http://bob@{here.at}/v?x=1", password=PASSWORD)

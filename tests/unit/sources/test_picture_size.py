@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from edge_sdk.core.errors import CameraError
-from edge_sdk.sources.opencv import decode, picture_size
+from edge_sdk.sources.opencv import decode, jpeg_size
 from edge_sdk.sources.opening import open_source
 from tests.support.pictures import write_video
 
@@ -34,30 +34,19 @@ def _saved(kind: str, **options: Any) -> bytes:
         _saved("JPEG"),
         _saved("JPEG", progressive=True, exif=b"Exif\0\0" + b"x" * 60_000),
         _saved("JPEG").replace(b"\xff\xdb", b"junk\xff\x00\xff\xff\xff\xdb", 1),  # decoders skip that
-        _saved("PNG"),
-        _saved("BMP"),
-        _saved("WEBP"),
-        _saved("WEBP", lossless=True),
-        _saved("WEBP", exif=b"Exif\0\0"),
-        _saved("PPM"),
-        _saved("PPM").replace(b"P6\n", b"P6\n# by hand\n#\n", 1),
     ],
 )
-def test_the_size_that_a_picture_says_is_the_one_that_it_has(data: bytes) -> None:
-    assert picture_size(data) == (53, 37)
-    image = decode(data, 53 * 37)
+def test_the_size_that_a_jpeg_says_is_the_one_that_it_has(data: bytes) -> None:
+    assert jpeg_size(memoryview(data)) == (53, 37)
+    image = decode(data)
     assert image is not None
     assert image.shape == (37, 53, 3)
-    assert decode(data, 53 * 37 - 1) is None
+    assert all(jpeg_size(memoryview(data[:size])) in (None, (53, 37)) for size in range(len(data)))
 
 
-def test_what_begins_like_a_picture_and_ends_is_none() -> None:
-    for kind in ("JPEG", "PNG", "BMP", "WEBP", "PPM"):
-        data = _saved(kind)
-        for size in range(40):
-            decode(data[:size], 1 << 20)
-    assert picture_size(_saved("GIF")) is None
-    assert picture_size(b"\xff\xd8" + b"\0" * 1_000_000) is None
+def test_what_is_no_jpeg_has_no_size() -> None:
+    assert jpeg_size(memoryview(_saved("PNG"))) is None
+    assert jpeg_size(memoryview(b"\xff\xd8" + b"\0" * 1_000_000)) is None
 
 
 def test_a_stream_or_film_of_pictures_that_are_too_large_does_not_open(
@@ -94,9 +83,7 @@ print(next(line for line in Path("/proc/self/status").read_text().splitlines() i
 """
 
 
-def test_memory_is_bounded_also_where_cv2_was_loaded_first(tmp_path: Path) -> None:
-    picture = tmp_path / "a.png"
-    Image.new("L", (10_000, 10_000)).save(picture, compress_level=1)
+def test_memory_is_bounded_also_where_cv2_was_loaded_first() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -114,11 +101,7 @@ def test_memory_is_bounded_also_where_cv2_was_loaded_first(tmp_path: Path) -> No
         thread = threading.Thread(target=serve)
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
-        command = [sys.executable, "-c", _OPEN, str(picture), url]
+        command = [sys.executable, "-c", _OPEN, url]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         thread.join(30)
-    image_error, *_, peak_kb = run.stdout.splitlines()
-    assert (
-        "none of 1 images can be read; expected whole JPEG, PNG, BMP, WebP or PPM files of 67.1 million" in image_error
-    )
-    assert int(peak_kb) < 300_000
+    assert int(run.stdout.splitlines()[-1]) < 300_000

@@ -241,20 +241,6 @@ def test_a_move_that_is_not_under_way_cannot_end() -> None:
 # Models that take something else than the bundle says of them.
 
 
-def test_a_step_up_is_not_tried_again_that_is_known_to_miss() -> None:
-    """Its cost says 40 ms where the small model takes 15; it takes 150."""
-    ups = World(large_ms=lambda _world: 150.0).run(2 * 3600).ups_s
-    assert ups[0] < 30
-    assert 2 <= len(ups) <= 5
-    assert all(b - a >= 1800 for a, b in pairwise(ups))
-
-
-def test_what_is_known_of_a_rung_follows_the_speed_of_the_board() -> None:
-    world = World(lambda s: 1 / 3 if s > 300 else 1.0, large_ms=lambda _world: 150.0).run(600)
-    assert world.path[-1] == 0
-    assert [up for up in world.ups_s if 30 < up < 300] == []
-
-
 def test_steps_up_that_fail_become_rarer() -> None:
     # Fast enough for some seconds: what makes it slow then is the large model itself, and no figure said so.
     def large_ms(world: World) -> float:
@@ -274,19 +260,17 @@ def test_steps_up_that_fail_become_rarer() -> None:
 THREE = (Level("large", 1, 40.0), Level("middle", 1, 25.0), Level("small", 1, 15.0), Level("small", 2, 15.0))
 
 
-def test_without_memory_frames_are_left_out_and_the_smaller_model_is_tried_less_and_less_often() -> None:
-    world = World(lambda s: 4.0 if s >= 10 else 1.0, short=lambda _s: "small").run(2400)
+def test_without_memory_frames_are_left_out_and_the_smaller_model_is_tried_again() -> None:
+    world = World(lambda s: 4.0 if s >= 10 else 1.0, short=lambda _s: "small").run(600)
     assert world.path[:2] == [1, 2]
     assert str(world.governor.level) == "large, every 3rd frame"
-    gaps = [b - a for a, b in pairwise(world.postponed_s)]
-    assert [round(gap, -1) for gap in gaps[:4]] == [30, 60, 120, 240]
-    assert max(gaps) < 700
+    assert {round(b - a, -1) for a, b in pairwise(world.postponed_s)} <= {60, 70}
+    assert len(world.postponed_s) > 7
 
 
 def test_when_memory_is_free_again_the_smaller_model_runs_and_all_is_as_it_was() -> None:
     world = World(between(10, 400, 4.0), short=lambda s: "small" if s < 100 else "").run(330)
     assert (str(world.governor.level), world.loop.every) == ("small", 1)
-    assert world.steps[-1].reason == "memory for it may be free again"
     small = ["small", "small, every 2nd frame", "small, every 3rd frame"]
     assert [str(rung) for rung in world.governor.levels] == ["large", *small]
     assert str(world.run(500).governor.level) == "large"

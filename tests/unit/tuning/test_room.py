@@ -10,10 +10,11 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import NoRoomError
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.tuning.degradation import check_free_memory
-from tests.support.bundles import LARGE, SMALL, write_graded, write_variants
+from tests.support.bundles import LARGE, SMALL, open_variant, write_graded, write_variants
 from tests.support.loops import Scene
 
 
@@ -57,15 +58,15 @@ def test_enough_is_enough_and_what_is_not_known_stops_nothing(tmp_path: Path) ->
 
 
 def test_that_memory_is_short_is_said_once_until_the_model_was_there(tmp_path: Path) -> None:
-    is_short = True
-    tried: list[str] = []
+    folder, is_short, tried = write_graded(tmp_path / "graded.edge"), True, list[str]()
 
-    def look(variant: str) -> None:
+    def open_stages(variant: str) -> Stages:
         tried.append(variant)
         if is_short:
             raise NoRoomError("9 MiB are free")
+        return open_variant(folder, variant)
 
-    scene = Scene(write_graded(tmp_path / "graded.edge"), prepare=look)
+    scene = Scene(folder, open_stages=open_stages)
     scene.until(lambda: len(tried) == 3)
     lines = [line for line in scene.said if "memory" in line]
     assert lines == [f"{SMALL} is left out until memory is free: 9 MiB are free"]
@@ -84,4 +85,4 @@ def test_a_run_looks_for_room_before_it_loads_another_model(tmp_path: Path) -> N
     settings = PipelineSettings(bundle=bundle.path, source="0", tune=False)
     steering = ModelSelector(settings, bundle, SessionSettings(), 100.0, lambda: False)
     with pytest.raises(NoRoomError, match=f"{SMALL} needs about .* MiB of memory to be loaded"):
-        steering.prepare(SMALL)
+        steering.open_beside(SMALL)

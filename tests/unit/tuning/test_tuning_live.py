@@ -17,12 +17,11 @@ from edge_sdk.core.errors import SessionError, StoppedError
 from edge_sdk.core.frame import Classification, Frame
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.loop import Tick
-from edge_sdk.service.model_loader import LIMIT_S
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.opening import open_source
 from edge_sdk.tuning.candidates import Limits
-from edge_sdk.tuning.measurement import Candidate, PacedImage, Timed
+from edge_sdk.tuning.measurement import Candidate, Timed
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
 from tests.support.bundles import write_variants
 from tests.support.logs import SAID
@@ -91,15 +90,6 @@ def test_two_models_at_most_are_loaded_at_once_and_at_the_end_only_what_runs(tmp
     assert len(board.outcome[0][0].measured) >= 4
     assert board.most_alive == 2
     assert board.alive() == [candidate("fp32")]
-
-
-def test_whoever_names_the_variant_of_a_result_hears_of_each_change(tmp_path: Path) -> None:
-    board = _board(tmp_path)
-    board.run()
-    assert board.named() == board.ran
-    assert set(board.ran) == {"int8", "fp32"}
-    board.run(steps=1)
-    assert board.variants[-1][1] == board.runs().variant == "fp32"
 
 
 def test_a_hopeless_one_costs_two_frames_and_frames_are_not_dropped_for_it(tmp_path: Path) -> None:
@@ -183,28 +173,6 @@ def test_where_nothing_can_be_measured_nothing_is_held_either(tmp_path: Path) ->
     assert board.alive() == [candidate("int8.8x8")]
 
 
-@pytest.mark.parametrize(("usable", "restarts"), [((2, 2, 1), 1), ((2, 1, 2, 1, 2, 1), 2)])
-def test_cores_that_come_or_go_are_noticed(tmp_path: Path, usable: tuple[int, ...], restarts: int) -> None:
-    board = _board(tmp_path, usable=usable)
-    board.run()
-    assert len(board.lines) == restarts
-    assert board.lines[0] == "cores that may be used: 1 now, 2 before; tuning anew"
-    assert board.outcome[0][0].chosen.candidate.variant == "fp32"
-    if restarts == 1:
-        assert not [m for m in board.outcome[0][0].measured if m.candidate.intra_op_num_threads > 1]
-
-
-def test_cores_that_went_after_the_last_candidate_are_noticed_too(tmp_path: Path) -> None:
-    calm = _board(tmp_path / "calm")
-    calm.run()
-    loads = sum(m.candidate != candidate("int8") for m in calm.outcome[0][0].measured)
-    board = _board(tmp_path / "late", usable=[2] * (loads + 1) + [1])
-    board.run()
-    assert len(board.lines) == 1
-    [tuned] = board.remembered
-    assert not [m for m in tuned.measured if m.candidate.intra_op_num_threads > 1]
-
-
 def test_a_disk_that_takes_nothing_takes_nothing_away(tmp_path: Path) -> None:
     board = _board(tmp_path, disk_is_full=True)
     board.run()
@@ -272,22 +240,6 @@ def test_without_frames_nothing_begins_and_frames_that_stop_in_the_middle_do_not
     assert board.outcome[0][0].chosen.candidate == candidate("int8")
 
 
-def test_a_picture_comes_at_its_pace_and_never_before_its_time() -> None:
-    camera = PacedImage(np.zeros((2, 2, 3), np.uint8), 200, "gate")
-    frames = []
-    while len(frames) < 20:
-        frame = camera.latest(1.0)
-        assert frame is not None
-        assert frame.captured_ns <= time.monotonic_ns()
-        frames.append(frame)
-    assert [f.seq for f in frames] == sorted({f.seq for f in frames})
-    assert {round((f.captured_ns - frames[0].captured_ns) / 5e6 - f.seq, 3) for f in frames} == {0}
-    slow = PacedImage(np.zeros((2, 2, 3), np.uint8), 0.1, "gate")
-    assert slow.latest(0.01) is not None
-    assert slow.latest(0.01) is None
-    assert not slow.ended
-
-
 def test_where_nothing_could_be_measured_the_next_step_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,7 +296,7 @@ def test_a_trial_may_take_all_its_time_before_tuning_is_given_up(
         tuner = selector._tuner(selector.take_stages(), source, lambda _variant: None)
     assert tuner is not None
     # Its process has 30 s to start, and what it found sound is loaded once more.
-    assert tuner.load_limit_s > trial_s + 30 + LIMIT_S
+    assert tuner.load_limit_s > trial_s + 50
 
 
 def test_a_stop_while_a_model_is_tried_is_not_said_of_that_model(tmp_path: Path) -> None:

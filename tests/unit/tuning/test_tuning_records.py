@@ -209,7 +209,6 @@ def test_of_more_than_two_cores_one_is_left_from_the_first_start_on(
     assert [what.intra_op_num_threads for what in opened] == [expected, expected]
     plan = _tuner(tuning, home).plan
     assert plan.promise.intra_op_num_threads == expected
-    assert msgspec.structs.replace(plan, cores=cores(4)).promise.intra_op_num_threads == min(promised, 3)
 
 
 def test_what_was_tuned_on_a_busy_machine_runs_at_the_next_start_and_is_tuned_again(bundle: Bundle) -> None:
@@ -283,7 +282,7 @@ def test_a_chain_that_was_cut_by_choice_is_tried_whole_at_another_rate(bundle: B
     bundle = _promising(bundle, AZURE)
     _remember(bundle, _tuned(candidate("fp32"), (AZURE, *CPU)))
     tuning = _tuning(bundle)
-    assert _tuner(tuning, tuning.open(), 10).plan.providers == (AZURE, *CPU)
+    assert _tuner(tuning, tuning.open(), 10).plan.promise.providers == (AZURE, *CPU)
 
 
 def test_a_candidate_whose_provider_does_not_start_is_not_measured_as_if_it_had(bundle: Bundle) -> None:

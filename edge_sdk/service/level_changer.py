@@ -1,0 +1,181 @@
+"""Move a stream between the levels of its bundle while it runs, as its governor decides.
+
+Another variant is loaded in a thread beside the loop, which ONNX Runtime allows, and takes its place between two steps.
+No more than two models are loaded at once. While a tuner measures models in turn, nothing is judged and nothing moved.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from edge_sdk.bundle.manifest import Manifest
+from edge_sdk.core.errors import NoRoomError, StoppedError, failure_line, is_out_of_memory
+from edge_sdk.core.threads import BackgroundTask
+from edge_sdk.inference.stages import Stages
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.messages.schema import Running
+from edge_sdk.tuning.degradation import DegradationController, Governor, Move, levels_of
+
+_log = logging.getLogger(__name__)
+_CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
+
+
+class LevelChanger:
+    """An observer of a loop that keeps it inside its budget as far as the bundle allows.
+
+    Args:
+        manifest: of the bundle, the variant that shall run by choice in front.
+        open_stages: the name of a variant -> its stages, loaded and proved; called in another thread.
+        limit_ns: the latency budget, nanoseconds.
+        fps: frames a second of the source.
+        fixed: the variant is never left.
+        announce: takes what runs, at the start and after every change; must not block.
+        throttled: returns why the board slows itself down at present; empty when it does not.
+        is_tuning: tells whether a tuner gives the loop other stages, or will.
+        controller: of the streams of this process.
+        load_limit_s: seconds after which a load is given up.
+        clock_ns: monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        open_stages: Callable[[str], Stages],
+        *,
+        limit_ns: int,
+        fps: float,
+        fixed: bool,
+        announce: Callable[[Running], None],
+        throttled: Callable[[], str],
+        is_tuning: Callable[[], bool],
+        controller: DegradationController,
+        load_limit_s: float,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._manifest, self._open, self._fixed = manifest, open_stages, fixed
+        self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
+        self._announce, self._throttled, self._is_tuning = announce, throttled, is_tuning
+        self._controller, self._load_limit_s, self._clock_ns = controller, load_limit_s, clock_ns
+        self._loading: BackgroundTask[Stages] | None = None
+        self._move: Move | None = None  # for which that is loaded
+        self._give_up_s = 0.0
+        self._short: set[str] = set()  # variants of which it was said that memory is short
+        self._variant = manifest.variants[0].name
+        self._running: Running | None = None
+        self._governor = self._new_governor(0)
+
+    def begin(self, variant: str, reason: str) -> None:
+        """Announce with which variant the stream starts, and why; where that is not the first, it may step up."""
+        self._go_by(variant, [level.variant for level in self._governor.levels].index(variant), reason)
+
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Judge one step, and move when it is time; see `LoopObserver`."""
+        now_ns = self._clock_ns()
+        if self._is_tuning():
+            self._governor.rest(now_ns)
+            return
+        if self._loading is not None:
+            self._take(loop, self._loading, now_ns)
+        elif isinstance(loop.stages, Stages) and loop.stages.variant != self._variant:
+            # What tuning chose is the top level from now on.
+            self._manifest, loop.every = self._manifest.with_primary(loop.stages.variant), 1.0
+            self._go_by(loop.stages.variant, 0, "chosen by measurement")
+        elif self._running is not None and self._running.tuning is True:
+            self._publish(self._running)  # tuning is over, and found nothing better
+        self._note(loop, tick)
+        if self._governor.is_due(now_ns):
+            move = self._governor.decide(now_ns, self._throttled())
+            if move is not None:
+                self._begin_move(loop, move, now_ns)
+
+    def close(self) -> None:
+        """Give the thread back, and leave the streams of the process."""
+        self._governor.close()
+        if self._loading is not None:
+            self._loading.close(_CLOSE_TIMEOUT_S)
+
+    def _note(self, loop: Loop, tick: Tick) -> None:
+        # What was older than the whole budget when it came, as a stream's backlog is, no level could have saved.
+        if loop.last_wait_ns - loop.last_delay_ns > self._limit_ns:
+            return
+        if tick is Tick.ON_TIME or tick is Tick.LATE:
+            # Nor against the time in which FFmpeg holds a frame back.
+            age_ns = loop.last_age_ns - loop.last_delay_ns
+            self._governor.note_result(is_late=age_ns > self._limit_ns, age_ns=age_ns, run_ns=loop.last_run_ns)
+        elif tick is Tick.STALE:
+            self._governor.note_stale()
+
+    def _new_governor(self, start: int) -> Governor:
+        levels = levels_of(self._manifest, fixed=self._fixed)
+        return Governor(levels, self._limit_ns, self._period_ns, self._clock_ns(), start, self._controller)
+
+    def _go_by(self, variant: str, start: int, reason: str) -> None:
+        self._governor.close()
+        self._governor, self._variant = self._new_governor(start), variant
+        self._tell(reason)
+
+    def _begin_move(self, loop: Loop, move: Move, now_ns: int) -> None:
+        variant = move.level.variant
+        if variant == self._variant:
+            self._arrive(loop, move, now_ns)
+            return
+        try:
+            self._loading = BackgroundTask(lambda: self._open(variant), "edge-loader", undo=lambda _stages: None)
+        except RuntimeError as cause:  # there is no thread to be had now
+            self._fail(variant, cause, now_ns)
+            return
+        self._move, self._give_up_s = move, time.monotonic() + self._load_limit_s
+
+    def _take(self, loop: Loop, loading: BackgroundTask[Stages], now_ns: int) -> None:
+        """Have the loop run what was loaded, once it is; its thread is left behind where that takes too long."""
+        move = self._move
+        if move is None or (not loading.is_done and time.monotonic() < self._give_up_s):
+            return
+        self._loading = self._move = None
+        variant = move.level.variant
+        try:
+            if not loading.is_done:
+                loading.close(0.0)  # whatever it may still come to
+                raise TimeoutError(f"its model was not loaded after {self._load_limit_s:g} s and is given up")
+            loop.stages = loading.take()
+        except StoppedError:
+            return  # nothing is wrong, and nobody takes a model any more
+        except Exception as cause:  # noqa: BLE001 - the stream goes on with what it has
+            self._fail(variant, cause, now_ns)
+        else:
+            self._variant = variant
+            self._short.discard(variant)
+            self._arrive(loop, move, now_ns)
+
+    def _fail(self, variant: str, cause: Exception, now_ns: int) -> None:
+        why = str(cause) if isinstance(cause, TimeoutError) else failure_line(cause)
+        if isinstance(cause, NoRoomError) or is_out_of_memory(cause):
+            self._governor.postpone(now_ns)
+            if variant not in self._short:
+                self._short.add(variant)
+                _log.info(f"{variant} is left out until memory is free: {why}")
+        else:
+            self._governor.fail(now_ns)
+            _log.info(f"{variant} does not load here and is left out: {why}")
+
+    def _arrive(self, loop: Loop, move: Move, now_ns: int) -> None:
+        before = self._governor.level
+        self._governor.arrive(now_ns)
+        loop.every = move.level.every
+        _log.info(f"from {before} to {move.level}: {move.reason}")
+        self._tell(move.reason)
+
+    def _tell(self, reason: str) -> None:
+        governor = self._governor
+        level, levels = governor.level, len(governor.levels)
+        self._publish(
+            Running(variant=level.variant, every=level.every, rung=governor.index, rungs=levels, reason=reason)
+        )
+
+    def _publish(self, running: Running) -> None:
+        self._running = msgspec.structs.replace(running, tuning=True if self._is_tuning() else msgspec.UNSET)
+        self._announce(self._running)
