@@ -75,12 +75,13 @@ def level_graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph] | 
     return [_graph(proto, spec, msgspec.structs.replace(integers, layout=layout)) for layout in layouts]
 
 
-def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec) -> LevelGraph | None:
+def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec, taken: InputTensor) -> LevelGraph | None:
     """The NHWC graph of `level_graphs` with a fourth channel, which the convolutions that read it multiply by nothing.
 
     Args:
         proto: one that `level_graphs` has graphs of; left as it is.
         spec: of the model's own input, float32.
+        taken: by any of these graphs.
 
     Returns:
         None where anything else than convolutions with weights of their own reads the picture, or it is gray.
@@ -89,11 +90,10 @@ def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec) -> LevelGraph |
     quantizers = _quantizers(proto.graph, door)
     if isinstance(quantizers, str) or spec.color == "GRAY":
         return None
-    integers = _integers(quantizers[0], proto, spec)
-    if isinstance(integers, str) or not _only_convolutions(proto.graph, _made_by(quantizers)):
+    if not _only_convolutions(proto.graph, _made_by(quantizers)):
         return None
     color: TensorColor = "RGBA" if spec.color == "RGB" else "BGRA"
-    return _graph(proto, spec, msgspec.structs.replace(integers, layout="NHWC", color=color))
+    return _graph(proto, spec, msgspec.structs.replace(taken, layout="NHWC", color=color))
 
 
 def _quantizers(graph: onnx.GraphProto, door: Entrance) -> list[onnx.NodeProto] | str:

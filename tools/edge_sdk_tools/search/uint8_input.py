@@ -280,7 +280,7 @@ def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[M
     for number, graph in enumerate(graphs):
         model = level_model(graph, target, _new(folder / f"levels_{number}"))
         if graph.tensor.layout == "NHWC" and target.machine in _FOUR_ARE_FASTER:
-            four = with_fourth_channel(proto, spec)
+            four = with_fourth_channel(proto, spec, graph.tensor)
             model = trial.faster(model, level_model(four, target, _new(folder / "four"))) if four else model
         outcome = trial.race(model)
         if not isinstance(outcome, str):
