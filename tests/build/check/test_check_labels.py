@@ -203,6 +203,7 @@ def test_labels_that_are_empty_or_there_twice(tmp_path: Path) -> None:
         ("warning", f"{where}: lines 2, 5 are empty, and counted as a label"),
         ("note", f"{where}: the same label for several outputs: 'crane' in lines 1, 4, 6"),
     ]
+    assert report.findings[0].next_step == "write the label of that output"
 
 
 def test_many_and_long_labels_are_cut(tmp_path: Path) -> None:

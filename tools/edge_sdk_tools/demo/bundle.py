@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -63,7 +64,7 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
         return found
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
     try:
-        _build(media, cache, target, partial, on_progress)
+        _build(media, target, partial, on_progress)
         _install(partial, folder)
     except OSError as cause:
         raise OutputError(f"{folder}: the cache cannot be written: {cause.strerror or cause}") from cause
@@ -75,17 +76,18 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
     return msgspec.structs.replace(built, cached=False)
 
 
-def _build(media: Media, cache: Path, target: str, folder: Path, on_progress: OnProgress) -> None:
-    images = write_images(media, cache)
+def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> None:
     model = import_darknet(media.cfg, media.weights, media.labels, folder / "model", name=_NAME)
-    report = build(
-        model,
-        target,
-        folder / f"{_NAME}.edge",
-        calibration=[images.calibration],
-        evaluation=[images.evaluation],
-        on_progress=on_progress,
-    )
+    with tempfile.TemporaryDirectory(prefix=".images-", dir=folder) as pictures:
+        images = write_images(media, Path(pictures))
+        report = build(
+            model,
+            target,
+            folder / f"{_NAME}.edge",
+            calibration=[images.calibration],
+            evaluation=[images.evaluation],
+            on_progress=on_progress,
+        )
     (folder / "report.json").write_bytes(msgspec.json.encode(report))
 
 

@@ -195,8 +195,7 @@ def _only_convolutions(graph: onnx.GraphProto, integers: set[str]) -> list[onnx.
             if weight is None or weight.input[0] not in links.constants:
                 return []
             is_shared = len(links.readers(weight.output[0])) + len(links.readers(weight.input[0])) > 2
-            is_by_output = np.prod(links.shape(weight.input[1]) or ()) == 1 or attribute(weight, "axis", 1) == 0
-            if is_shared or not is_by_output or attribute(node, "group", 1) != 1:
+            if is_shared or attribute(node, "group", 1) != 1:
                 return []
             convolutions.append(node)
     return convolutions
