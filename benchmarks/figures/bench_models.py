@@ -82,7 +82,7 @@ def bench_models(cache: Path, say: Callable[[str], None]) -> BenchModels:
 
     In a process of its own: what a process has in memory counts for those that it starts, too.
     """
-    media = fetch_media(cache, say)
+    fetch_media(cache, say)
     folder = cache / "bench" / _key()
     if not folder.exists():
         subprocess.run(

@@ -32,7 +32,7 @@ from edge_sdk_tools.importers.comparison import (
     verify,
 )
 from edge_sdk_tools.importers.onnx_model import import_onnx, pool_means
-from edge_sdk_tools.importers.plan import embed_record, read_import_record
+from edge_sdk_tools.importers.plan import embed_record, plan_import, read_import_record
 from tests.build.importers.test_darknet import HEAD, YOLO, conv, run_onnx, write_network
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, write_pictures, write_project
@@ -317,6 +317,15 @@ def test_every_probe_is_another_input_and_the_same_each_time(tmp_path: Path) -> 
     assert tensors == {probe.make().tobytes() for probe in probes}
     white = probes[names.index("white")].make()
     np.testing.assert_allclose(white[0, :, 0, 0], (255 - np.array([10, 20, 30])) / 64, rtol=1e-6)
+
+
+def test_a_model_that_computes_something_else_is_not_written(tmp_path: Path) -> None:
+    source, toml = write_source(tmp_path)
+    plan = plan_import(source, toml, None, [])
+    original = observe(Runner(str(source), str(source)), plan.probes)
+    assert plan.verify(onnx.load(source), "as it is", original, "blame: ", "").problem is None
+    with pytest.raises(ModelError, match=r"source\.onnx: blame: output .* differs by .*; remedy$"):
+        plan.verify(tiny.changed(1), "as it is not", original, "blame: ", "; remedy")
 
 
 def test_what_the_optimizer_gets_wrong_is_no_fault_of_the_model() -> None:
