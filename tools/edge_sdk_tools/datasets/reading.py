@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from edge_sdk.core.errors import DataError
 from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets import class_folders, yolo
@@ -62,18 +64,11 @@ def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_cl
     names = ClassNames(labels, background_class=background_class)
     chosen = _choose(path, names, task)
     labelled = _READERS[chosen](path, names)
-    gathered = gather(labelled.found, decode=False)
-    skipped = tuple(sorted((*labelled.skipped, *gathered.images.skipped), key=lambda s: s.path))
-    if not gathered.images:
+    dataset = gather(labelled.found, chosen, decode=False)
+    skipped = tuple(sorted((*labelled.skipped, *dataset.images.skipped), key=lambda s: s.path))
+    if not dataset.images:
         raise no_images(str(path), skipped)
-    truths = tuple(truth for truth in gathered.truths if truth is not None)
-    return Dataset(
-        ImageSet(gathered.images.images, skipped),
-        None if chosen == "images" else truths,
-        chosen,
-        gathered.duplicates,
-        gathered.conflicts,
-    )
+    return msgspec.structs.replace(dataset, images=ImageSet(dataset.images.images, skipped))
 
 
 def _choose(path: Path, names: ClassNames, task: Task) -> Format:
