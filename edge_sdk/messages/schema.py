@@ -326,9 +326,6 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream",
     label: str | msgspec.UnsetType = msgspec.UNSET
 
 
-CameraKind: TypeAlias = Literal["result", "event", "snapshot"]
-"""What is published of a camera, and waits for the broker while it is away."""
-
 MessageKind: TypeAlias = Literal[
     "status", "state", "telemetry", "result", "event", "snapshot", "seen", "discovery", "command", "response"
 ]
@@ -442,7 +439,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         topic: where it goes.
         payload: JSON, or a picture.
         camera: whose it is; empty for the device's own.
-        kind: what it is; says nothing of the device's own.
+        kind: what it is.
         seq: its number among those of its kind and camera, where it has one.
         correlation: what a requester wants back with an answer.
         is_repeated: whether a broker may have had it before.
@@ -451,7 +448,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     topic: str
     payload: bytes
     camera: str = ""
-    kind: CameraKind = "result"
+    kind: MessageKind = "result"
     seq: int | None = None
     correlation: bytes = b""
     is_repeated: bool = False

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.messages.schema import CameraKind, Message
+from edge_sdk.messages.schema import Message, MessageKind
 
 Encode: TypeAlias = Callable[[int], bytes]
 """Makes the bytes of an event's message from the event's number."""
@@ -24,7 +24,7 @@ class QueuedEvent(Message, frozen=True, gc=False):
     are sent (`id`). `put_s` is when it was put, in seconds of the outbox's clock.
     """
 
-    kind: CameraKind = "event"
+    kind: MessageKind = "event"
     seq: int = 0
     id: int = 0
     put_s: float = 0.0
@@ -73,7 +73,6 @@ class EventStats(msgspec.Struct, frozen=True, kw_only=True):
         put: events given to `put`.
         restored: events that earlier starts had left on disk, or in quarantine, and that came up again.
         waiting: events that are not at the broker yet.
-        delivered: events that the broker has.
         lost: events that it never gets, by reason.
         is_durable: whether what is put goes to disk; False also before the first event, and where no disk is wanted.
         set_aside: damaged files that were put aside.

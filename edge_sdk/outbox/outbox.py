@@ -1,9 +1,9 @@
 """EventOutbox: keeps events from `put` until the broker has them, over restarts, power cuts and weeks without a broker.
 
-An event is acknowledged to its producer once the commit that holds it has returned: from then on it is at the broker or
-on disk. The outbox owns one thread, which stands between memory and disk. It starts with the first event, or at once
-where there is a file already: the file knows which numbers were given, and has events that were not sent. Events that
-come before the file is read, or faster than their rate allows, wait for their number.
+An event is acknowledged to its producer once the commit that holds it has returned. The outbox owns one thread, which
+stands between memory and disk. It starts with the first event, or at once where there is a file already: the file knows
+which numbers were given, and has events that were not sent. Events that come before it is read, or faster than their
+rate allows, wait for their number.
 
 `queue` holds the events in memory, `writer` is what the thread does, `store` and `recovery` are the file.
 """
@@ -117,12 +117,12 @@ class EventOutbox:
         if self._queue.is_ready:
             on_ready()
 
-    def listen(self, on_trouble: Callable[[str, str], None]) -> None:
+    def listen(self, listener: Callable[[str, str], None]) -> None:
         """Tell a function, from any thread, the name of each warning and a line for people, empty once it is over.
 
         What is wrong already is told first.
         """
-        self._warnings.listen(on_trouble)
+        self._warnings.listen(listener)
 
     @property
     def is_ready(self) -> bool:

@@ -3,24 +3,15 @@
 Three threads meet here, and none of them holds the queue's lock while it reads or writes anything::
 
     cameras --put--> new --take_new--> writer --commit--> file
-                                         |
-                                        feed, by growing ids
-                                         v
+                                         | feed, by growing ids
     publisher <--take-- entries: ready -> in_flight -> answered -> through
 
-The writer feeds events as far as there is room, those that the file has and, while the disk takes nothing, those that
-only memory has. From then on the event has an entry, which alone says where it stands: `ready` to be sent, `in_flight`,
-`answered` by the broker, or `through`: delivered, rejected or lost.
+From when it is fed an event has an entry, which alone says where it stands: `through` is delivered, rejected or lost.
 
-An answered event can still come back. A broker that crashes, or whose machine loses its power, has acknowledged events
-that it had not written down yet. So an answer counts for good only once the broker has said something later on the same
-connection; when the connection ends before that, the event is sent again, marked as a possible repetition. That happens
-to one event a few times at most: otherwise a link that breaks every second would send the same events for ever.
-
-Events that the broker rejected are `through` here; the writer moves them to the file's quarantine. Those that its
-access rules denied are offered again at every start, and once the broker takes an event of the same topic, because
-somebody has changed the rules. Other reasons (too large, an invalid payload) hold for as long as the message is the
-same.
+An answered event can still come back: a broker that crashes has acknowledged events that it had not written down. So an
+answer counts for good only once the broker has said something later on the same connection; when that ends before, the
+event is sent again, a few times at most. Rejected events go to the file's quarantine; those that an ACL denied are
+offered again at every start, and once the broker takes an event of the same topic.
 """
 
 from __future__ import annotations
@@ -51,13 +42,9 @@ _OFFER_EVERY_S = 60.0  # of one topic: a broker may deny one event and take the 
 class SequenceNumbers:
     """The number that the next event of each camera bears. Not for several threads at once.
 
-    No two events that anybody saw bear the same number, also over restarts. A number is given at once; before an event
-    that bears it leaves or counts as acknowledged, the disk knows of a bound above it. After a kill the numbers go on
-    from that bound, or from the clock's microseconds where those are higher: a disk that went back in time, or was
-    replaced, does not repeat what it forgot.
-
-    Args:
-        wall_s: seconds since 1970, however wrong.
+    A number is given at once; before an event that bears it leaves or counts as acknowledged, the disk knows of a bound
+    above it. After a kill the numbers go on from that bound, or from the clock's microseconds where those are higher: a
+    disk that went back in time, or was replaced, does not repeat what it forgot.
     """
 
     def __init__(self, wall_s: Callable[[], float]) -> None:
@@ -135,12 +122,8 @@ _THROUGH = _Entry(QueuedEvent("", b""), "through")  # one for all: nobody asks f
 class OutboxQueue:
     """In-memory part of one outbox; its methods may be called from any thread.
 
-    Args:
-        numbers: of the cameras' events.
-        age_s: the time of the outbox.
-        max_bytes: payloads that may wait for the writer; of more the oldest events are lost.
-        is_open: whether numbers may be given; otherwise events wait for `number_early`.
-        clock_s: monotonic seconds.
+    Of payloads of more than `max_bytes` that wait for the writer the oldest are lost. Until `is_open` events have no
+    numbers, and wait for `number_early`.
     """
 
     def __init__(

@@ -1,18 +1,13 @@
 """Opens the file of an outbox whatever became of it.
 
-`open_store` tells a disk that takes nothing, which may pass, from a file that is damaged, which does not, and salvages
-the latter:
+`open_store` tells a disk that takes nothing, which may pass, from a file that is damaged, and salvages the latter:
 
-1. Damage is noticed. SQLite stops at the first damaged frame of a log and says nothing, so the state that it will find
-   is compared with the newest one that the frames behind it, or the record beside the file, know of. What SQLite itself
-   and `EventStore` notice is damage likewise, and so is an event that is read and is not what was written.
-2. The file is salvaged into `.salvage-tmp`. SQLite is not asked: every version of every page, in the file and in its
-   log, is searched for events whose checksum holds, and the newest state tells which of them should be there. Flipped
-   bits, truncations, and pages that are zeroed or in each other's place are one case so.
-3. `.salvage-tmp` is synced and becomes `.salvaged`. Whoever is interrupted before begins again, with the damaged file
-   and its log, or what SQLite has made of both; nothing was deleted or renamed.
-4. The damaged file becomes `.damaged-N`, `.salvaged` the file, and the oldest damaged one goes. Whoever is interrupted
-   goes on with this step.
+1. SQLite stops at the first damaged frame of a log and says nothing. So the state that it will find is compared with
+   the newest one that the frames behind it, or the record beside the file, know of.
+2. Every version of every page, in the file and in its log, is searched for events whose checksum holds, and the newest
+   state tells which of them should be there. What is found goes into `.salvage-tmp`.
+3. That is synced and becomes `.salvaged`. Whoever is interrupted before begins again: nothing was deleted or renamed.
+4. The damaged file becomes `.damaged`, `.salvaged` the file. Whoever is interrupted goes on with this step.
 
 `put_back` does the last two steps with a copy of a file that was removed or replaced while it was open.
 """
@@ -28,9 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from urllib.parse import quote
 
 from edge_sdk.core.errors import descriptor_shortage
 from edge_sdk.outbox.event import QueuedEvent
@@ -42,7 +35,6 @@ from edge_sdk.outbox.store import (
     PUT_STATE,
     QUARANTINE_ROWS,
     SALVAGED,
-    STATE_PAGE,
     TABLES,
     VERSION,
     CommitRecord,
@@ -55,14 +47,12 @@ from edge_sdk.outbox.store import (
     unsealed,
 )
 
-_LOG, _TMP = "-wal", ".salvage-tmp"
-_KEPT_ASIDE = 2
+_LOG, _TMP, _ASIDE = "-wal", ".salvage-tmp", ".damaged"
 # What SQLite says of a disk; by its words, because Python 3.10 does not give the codes.
 _OF_THE_DISK = ("disk is full", "disk I/O error", "readonly", "unable to open", "locked", "out of memory")
 # The formats: https://www.sqlite.org/fileformat2.html, 1.6 (pages), 2.1 (records), 4.1 (log).
 _LOG_HEAD, _FRAME_HEAD = 32, 24  # bytes
 _FRAME_BYTES = _FRAME_HEAD + PAGE_BYTES
-_LOG_MAGIC = b"\x37\x7f\x06\x82"  # with sums of little-endian words
 _TABLE_LEAF = 0x0D
 _MOST_LOCAL = PAGE_BYTES - 35  # bytes of a record that its page holds; of a larger one ...
 _LEAST_LOCAL = (PAGE_BYTES - 12) * 32 // 255 - 23  # ... at least these
@@ -121,7 +111,7 @@ def put_back(store: EventStore, path: Path, settings: OutboxSettings) -> str:
         _make_folder(path, settings)
         with _new_file(path) as tmp:
             store.copy_to(tmp)
-        aside = _next_aside(path).name if path.exists() else ""
+        aside = _beside(path, _ASIDE).name if path.exists() else ""
         _put_in_place(path)
         return aside
 
@@ -179,25 +169,31 @@ def _is_writable(path: Path) -> bool:
 
 
 def _damage_of_log(path: Path, record: CommitRecord) -> str:
-    """Return what is wrong if SQLite would not find the last commit, in words; empty if it will.
-
-    SQLite reads the frames before the first damaged one, up to the last commit among them. What is written and not
-    committed comes after the last frame that ends a commit, and is never recorded. So every state before such a frame,
-    if that is whole, and the recorded one are of commits.
-    """
+    """Return what is wrong if SQLite would not find the last commit, in words; empty if it will."""
+    found = _found_by_sqlite(path)
     with closing(_Pages(path)) as pages:
-        kept, known = pages.frames_committed()
-        kept = kept if pages.has_file else 0  # SQLite removes the log of an empty file
-        of_state = [frame for frame in range(known) if pages.number(-1 - frame) == STATE_PAGE]
-        found = max((frame for frame in of_state if frame < kept), default=None)
-        recovered = pages.state_in(STATE_PAGE - 1 if found is None else -1 - found)
-        states = [pages.state_in(-1 - frame) for frame in of_state]
-        newest = _newest([*states, recovered], record)
-    if newest is None or (recovered is not None and recovered.number >= newest.number):
+        newest = _newest([*map(pages.state_in, pages.committed()), found], record)
+    if newest is None or (found is not None and found.number >= newest.number):
         return ""
-    if recovered is None:
+    if found is None:
         return "what it says of its last commit cannot be read" if path.exists() else "it was removed"
-    return f"its log has {newest.number - recovered.number} commits that cannot be read in order, or not at all"
+    return f"its log has {newest.number - found.number} commits that cannot be read in order, or not at all"
+
+
+def _found_by_sqlite(path: Path) -> State | None:
+    """Return the state that SQLite reads, which neither copies the log into the file nor removes it for that."""
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", timeout=0.0, uri=True)) as sql:
+            row = sql.execute("SELECT body FROM state").fetchone()
+    except sqlite3.Error as cause:
+        if (trouble := disk_trouble(cause, path)) is not None:
+            raise trouble from cause
+        return None
+    finally:
+        _beside(path, "-shm").unlink(missing_ok=True)
+    return unsealed(row and row[0])
 
 
 def _newest(states: Sequence[State | None], record: CommitRecord) -> State | None:
@@ -217,7 +213,7 @@ def _salvage(path: Path, record: CommitRecord, complaint: str) -> None:
         closing(sqlite3.connect(tmp, isolation_level=None)) as sql,
     ):
         has_aside = path.exists() or _beside(path, _LOG).exists()
-        _fill(sql, pages, record, complaint, _next_aside(path).name if has_aside else "")
+        _fill(sql, pages, record, complaint, _beside(path, _ASIDE).name if has_aside else "")
 
 
 @contextmanager
@@ -281,16 +277,13 @@ def _put_in_place(path: Path) -> bool:
     salvaged = _beside(path, SALVAGED)
     if not salvaged.exists():
         return False
-    aside = _next_aside(path)
-    for ending in (_LOG, "-journal", ""):  # the file at last: until then the number is free
-        name = _beside(path, ending)
-        if name.exists():
-            name.replace(_beside(aside, ending))
+    if path.exists():
+        _beside(path, _ASIDE + _LOG).unlink(missing_ok=True)  # of an earlier one
+        path.replace(_beside(path, _ASIDE))
+    if _beside(path, _LOG).exists():
+        _beside(path, _LOG).replace(_beside(path, _ASIDE + _LOG))
     salvaged.replace(path)
     _sync(path.parent)
-    for old in sorted(_asides(path), key=_number_of)[:-_KEPT_ASIDE]:
-        for name in (old, _beside(old, _LOG)):
-            name.unlink(missing_ok=True)
     return True
 
 
@@ -306,20 +299,6 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _next_aside(path: Path) -> Path:
-    return _beside(path, f".damaged-{1 + max(map(_number_of, _asides(path)), default=0)}")
-
-
-def _asides(path: Path) -> list[Path]:
-    escaped = "".join(f"[{c}]" if c in "*?[" else c for c in path.name)
-    return [p for p in path.parent.glob(f"{escaped}.damaged-*") if _number_of(p)]
-
-
-def _number_of(aside: Path) -> int:
-    ending = aside.name.rpartition("-")[2]
-    return int(ending) if ending.isdecimal() else 0
-
-
 class _Pages:
     """Every version of every page of a file and its log, of which either may be missing, whatever became of them.
 
@@ -332,7 +311,6 @@ class _Pages:
         self._file = path.open("rb", buffering=0) if path.exists() else None
         self._frames = max(0, len(self._log) - _LOG_HEAD) // _FRAME_BYTES
         self._count = -(-path.stat().st_size // PAGE_BYTES) if self._file is not None else 0
-        self.has_file = self._count > 0
         # Behind the frames with the salts of the first are those of earlier logs, which are older than the file.
         salts = [self._log[start + 8 : start + 16] for start in map(_frame_at, range(self._frames))]
         places = [-1 - frame for frame, of in enumerate(salts) if of == salts[0]]
@@ -348,22 +326,14 @@ class _Pages:
         start = _frame_at(-1 - place)
         return place + 1 if place >= 0 else int.from_bytes(self._log[start : start + 4], "big")
 
-    def frames_committed(self) -> tuple[int, int]:
-        """Count the frames up to the last that ends a commit: before the first damaged one, as SQLite does, and all."""
-        if not self._frames:
-            return 0, 0
-        log = np.frombuffer(self._log, np.uint8, _frame_at(self._frames))
-        head, frames = log[:_LOG_HEAD], log[_LOG_HEAD:].reshape(self._frames, _FRAME_BYTES)
-        # Of each: its page, the size of the file where it ends a commit, else 0, two salts, two sums.
-        fields = frames[:, :_FRAME_HEAD].copy().view(">u4")
-        head_sums = head[None, 24:].copy().view(">u4")
-        sums = _sums(np.hstack([frames[:, :8], frames[:, _FRAME_HEAD:]]), np.vstack([head_sums, fields[:-1, 4:]]))
-        is_whole, is_end = (sums == fields[:, 4:]).all(axis=1), fields[:, 1] > 0
-        is_found = np.logical_and.accumulate(is_whole & (frames[:, 8:16] == head[16:24]).all(axis=1))
-        if self._log[:4] != _LOG_MAGIC or (_sums(head[None, :24], np.zeros((1, 2))) != head_sums).any():
-            is_found[:] = False
-        found, known = (np.flatnonzero(is_end & of) + 1 for of in (is_found, is_whole))
-        return int(max(found, default=0)), int(max(known, default=0))
+    def committed(self) -> list[int]:
+        """Return the places of the log's frames that are of commits, damaged ones too.
+
+        What is written and not committed comes after the last frame with the same salts that ends a commit.
+        """
+        heads = [self._log[start : start + 16] for start in map(_frame_at, range(self._frames))]
+        ends = {head[8:]: frame for frame, head in enumerate(heads) if any(head[4:8])}
+        return [-1 - frame for frame, head in enumerate(heads) if frame <= ends.get(head[8:], -1)]
 
     def state_in(self, place: int) -> State | None:
         """Return the state in a page; None where it has none that is whole."""
@@ -432,15 +402,6 @@ class _Pages:
 
 def _frame_at(index: int) -> int:
     return _LOG_HEAD + index * _FRAME_BYTES
-
-
-def _sums(data: NDArray[np.uint8], before: NDArray[Any]) -> NDArray[np.uint32]:
-    """Return the checksums of pieces of a log, (pieces, bytes), each going on from two sums before it, (pieces, 2)."""
-    first, second = before.T.astype(np.uint32)
-    for even, odd in np.ascontiguousarray(data).view("<u4").T.reshape(-1, 2, len(data)):
-        first += even + second
-        second += odd + first
-    return np.stack([first, second], axis=1)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

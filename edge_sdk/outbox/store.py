@@ -5,11 +5,8 @@ things show afterwards whether all of it is still there: a checksum in each row,
 changed; a `State` in each commit, which says which events the file should hold; and a `CommitRecord`, which holds the
 newest state beside the file, because a log that lost its end looks like one in which nothing more was ever written.
 
-The age of an event is told by `AgeClock`. A device without a battery begins in 1970 or in last month, and leaps when it
-hears the time: by the wall clock a leap would make every event too old at once, or none ever. So the outbox's time is
-how long the machine was on: the kernel's time since boot, continued from what was last written down.
-
-A store is used by one thread at a time, and by one process: the file stays locked while it is open.
+The age of an event is told by `AgeClock`: how long the machine was on, because the wall clock of a device without a
+battery leaps. A store is used by one thread at a time, and by one process: the file stays locked while it is open.
 """
 
 from __future__ import annotations
@@ -228,8 +225,7 @@ CREATE TABLE IF NOT EXISTS quarantine (
     id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
     reason TEXT NOT NULL, crc BLOB NOT NULL);
 """
-"""Statements, each ended by a semicolon. The first table begins in `STATE_PAGE`, also after a VACUUM."""
-STATE_PAGE = 2
+"""Statements, each ended by a semicolon."""
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?)"
 PUT_EVENT = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)"
 PUT_QUARANTINE = "INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?, ?)"

@@ -34,11 +34,7 @@ def lost_in_words(losses: Losses) -> str:
 
 
 class OutboxWarnings:
-    """The warnings of one outbox, by name; may be given from any thread.
-
-    Args:
-        clock_s: monotonic seconds.
-    """
+    """The warnings of one outbox, by name; may be given from any thread."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s

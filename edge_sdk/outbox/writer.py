@@ -48,15 +48,7 @@ def batches(events: Iterable[QueuedEvent], max_bytes: int) -> Iterator[list[Queu
 
 
 class Writer:
-    """Brings the events of one queue to one file. Used by one thread.
-
-    Args:
-        queue: the events in memory.
-        path: the file; None: no disk is wanted.
-        clock: the time of the outbox.
-        settings: bounds.
-        warnings: is told of the disk, of events that are lost, and of those that are too large.
-        retry: how long to wait before a disk that took nothing is tried again.
+    """Brings the events of one queue to one file, where one is wanted. Used by one thread.
 
     Attributes:
         set_aside: how many damaged files were put aside.
@@ -245,6 +237,7 @@ class Writer:
         line = f"{self._path} was removed or replaced while it was used; {len(store)} events were carried over"
         instead = f", what was there instead is put aside as {aside}" if aside else ""
         self._warnings.say("outbox_damaged", f"{line}{instead}; nothing else may touch it")
+        self._unread = [(self._queue.fed, store.last_id)]
         self._close_store()
         self.open()
 

@@ -207,26 +207,26 @@ class MqttConnection:
         """Tell whether messages of a kind are answered (QoS 1), or only sent (QoS 0)."""
         return self._qos(kind) > 0
 
-    def fits(self, kind: MessageKind, message: Message) -> bool:
+    def fits(self, message: Message) -> bool:
         """Tell whether the packet stays within the broker's MaximumPacketSize."""
         if self._max_packet is None:
             return True
         # An event that fits must fit once more, with the mark of one that may have come before.
-        as_repeated = msgspec.structs.replace(message, is_repeated=True) if kind == "event" else message
-        properties = self._options[kind].properties
+        as_repeated = msgspec.structs.replace(message, is_repeated=True) if message.kind == "event" else message
+        properties = self._options[message.kind].properties
         properties_bytes = len(properties.of(as_repeated).pack()) if properties is not None else 0
         if message.correlation:
             properties_bytes += len(message.correlation) + 3
         # MQTT 5.0, 3.3: length and bytes of the topic, message id, properties, payload; before them type and length.
-        message_id_bytes = 2 if self._qos(kind) else 0
+        message_id_bytes = 2 if self._qos(message.kind) else 0
         remaining = 2 + len(message.topic.encode()) + message_id_bytes + properties_bytes + len(message.payload)
         length_bytes = max(1, -(-remaining.bit_length() // 7))  # of a variable byte integer (1.5.5)
         return 1 + length_bytes + remaining <= self._max_packet
 
-    def publish(self, kind: MessageKind, message: Message) -> int:
+    def publish(self, message: Message) -> int:
         """Send a message; its number comes back from `finished`."""
-        qos, options = self._qos(kind), self._options[kind]
-        if kind == "event" and not qos:
+        qos, options = self._qos(message.kind), self._options[message.kind]
+        if message.kind == "event" and not qos:
             return self._hold_back()
         properties: Properties | None = options.properties
         if options.properties is not None:  # paho packs them at once: it is never given more than it may send

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -61,41 +62,38 @@ class Receiver(Protocol):
 
 
 class Wakeup:
-    """Lets one thread end another thread's wait, whether that waits for an event or polls the network."""
+    """Lets one thread end another thread's wait, or its poll of the network."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_open = True
         self._lock = threading.Lock()  # a closed descriptor's number soon belongs to somebody else
 
     def wake(self) -> None:
         """End `wait` and a poll of `fileno`; never blocks, and does nothing after `close`."""
-        self._event.set()
-        with self._lock, contextlib.suppress(BlockingIOError):
+        with self._lock:
             if self._is_open:
-                os.write(self._writer, b"\0")
+                os.eventfd_write(self._descriptor, 1)
 
     def wait(self, timeout_s: float) -> None:
         """Wait for `wake`, and forget it."""
-        self._event.wait(timeout_s)
-        self._event.clear()
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        poll.poll(timeout_s * 1000)
+        self.clear()
 
     def fileno(self) -> int:
         """Return the descriptor to poll for reading."""
-        return self._reader
+        return self._descriptor
 
     def clear(self) -> None:
-        """Forget what can be read from `fileno`."""
+        """Forget what ended a poll."""
         with contextlib.suppress(BlockingIOError):
-            os.read(self._reader, 4096)
+            os.eventfd_read(self._descriptor)
 
     def close(self) -> None:
-        """Close the pipe; may be called twice."""
+        """Close the descriptor; may be called twice."""
         with self._lock:
             if self._is_open:
                 self._is_open = False
-                os.close(self._reader)
-                os.close(self._writer)
+                os.close(self._descriptor)

@@ -185,8 +185,7 @@ class JsonLinesStream(Stream):
     def put(self, value: Result | Event) -> None:
         """Encode one result, or event, and leave it to the thread; see `Stream.put`."""
         if isinstance(value, Event):
-            seq = self._sequence.next_event(self)
-            line = None if seq is None else self._events.encode(value, seq)
+            line = self._events.encode(value, next(self._sequence.events)) if self._sequence.is_of(self) else None
         else:
             seq = self._sequence.number(self, value.frame.seq)
             line = None if seq is None else self._encoder.encode(value, seq)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import os
 import threading
 import time
@@ -45,7 +46,7 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.connection import Receiver
 from edge_sdk.publishing.queues import Queues
-from edge_sdk.publishing.retained import DeviceState
+from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishSession, State
 from edge_sdk.publishing.settings import MqttSettings
 
@@ -201,7 +202,8 @@ class CameraSequence:
         self._holder: object | None = None
         self._is_fresh = False
         self._offset = 0
-        self._last = self._last_event = -1
+        self._last = -1
+        self.events = itertools.count()  # numbers of events, where nothing keeps those over restarts
 
     def take(self, holder: object) -> None:
         """Give the sequence to a stream, whichever had it."""
@@ -219,14 +221,6 @@ class CameraSequence:
     def is_of(self, holder: object) -> bool:
         """Tell whether a stream has it."""
         return self._holder is holder
-
-    def next_event(self, holder: object) -> int | None:
-        """Return the number of the next event; None for a stream that does not have the sequence."""
-        with self._lock:
-            if self._holder is not holder:
-                return None
-            self._last_event += 1
-            return self._last_event
 
     def number(self, holder: object, seq: int) -> int | None:
         """Return the number that a stream's frame bears in its message; None for one that does not have the sequence.
@@ -294,28 +288,27 @@ class MqttStream(Stream):
 
     def warn(self, name: str, line: str) -> None:
         """Have the retained state say what is wrong; see `Stream.warn`."""
-        self._notice(has_changed=self._state.warn(self._entry, name, line))
+        self._state.warn(self._entry, name, line)
 
     def report_running(self, running: Running) -> None:
         """Have the retained state say what runs; see `Stream.report_running`."""
-        self._notice(has_changed=self._state.update(self._entry, running=running))
+        self._state.update(self._entry, running=running)
 
     def report_source(self, state: SourceState) -> None:
         """Have the retained state say how the source is; see `Stream.report_source`."""
         trouble, since = state.trouble or msgspec.UNSET, state.since.astimezone(timezone.utc)
-        self._notice(has_changed=self._state.update(self._entry, source=state.status, trouble=trouble, since=since))
+        self._state.update(self._entry, source=state.status, trouble=trouble, since=since)
 
     def report_controls(self, state: ControlState) -> None:
         """Have the retained state say what commands have set; see `Stream.report_controls`."""
-        self._notice(has_changed=self._state.update(self._entry, controls=state))
+        self._state.update(self._entry, controls=state)
 
     def report_seen(self, result: Result) -> None:
         """Keep what is seen on a retained topic of its own; see `Stream.report_seen`."""
         payload = self._seen.encode_change(result)
         if payload is not None:
             self._has_seen = True
-            self._session.retained.keep("seen", self._topics.of("seen", self.camera), payload)
-            self._session.notify()
+            self._state.retained.keep("seen", self._topics.of("seen", self.camera), payload)
 
     def stats(self) -> StreamStats:
         """Return what happened so far; see `Stream.stats`."""
@@ -326,12 +319,7 @@ class MqttStream(Stream):
         if self._sequence.leave(self):
             self._state.leave(self._entry)
             if self._has_seen:
-                self._session.retained.keep("seen", self._topics.of("seen", self.camera), b"")
-            self._session.notify()
-
-    def _notice(self, *, has_changed: bool) -> None:
-        if has_changed:
-            self._session.notify()
+                self._state.retained.keep("seen", self._topics.of("seen", self.camera), b"")
 
 
 def _result_counts(queues: Queues, session: PublishSession, camera: str | None) -> dict[str, int]:
@@ -386,7 +374,8 @@ class MqttPublisher(ResultPublisher):
         self._sequences: dict[str, CameraSequence] = {}  # a camera that comes back finds its own
         self._lock = threading.Lock()
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
-        self._state = DeviceState(identity, versions or {})
+        self._retained = RetainedPublisher(settings.topics)
+        self._state = DeviceState(identity, versions or {}, self._retained)
         self._queues = Queues(self._events, settings.channels)
         make = make_link or _network(settings, self._state.offline("lost"))
 
@@ -400,7 +389,6 @@ class MqttPublisher(ResultPublisher):
             self._queues,
             self._events,
             self._state,
-            settings.topics,
             connect,
             backoff or Backoff(),
             on_state=on_state,
@@ -429,27 +417,23 @@ class MqttPublisher(ResultPublisher):
 
     def warn(self, name: str, line: str) -> None:
         """Have the device's retained state say what is wrong; see `Publisher.warn`."""
-        if self._state.warn_of_device(name, line):
-            self._session.notify()
+        self._state.warn_of_device(name, line)
 
     def telemetry(self, message: TelemetryMessage) -> None:
         """Publish how the device does; see `Publisher.telemetry`."""
-        self._session.telemetry(msgspec.json.encode(message))
+        self._retained.put_telemetry(msgspec.json.encode(message))
 
     def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """Keep this on a retained topic, one change a second at most; an empty payload clears it. Never blocks."""
-        self._session.retained.keep(kind, topic, payload)
-        self._session.notify()
+        self._retained.keep(kind, topic, payload)
 
     def repeat(self, topic: str) -> None:
         """Publish once more what stands on a retained topic."""
-        self._session.retained.repeat(topic)
-        self._session.notify()
+        self._retained.repeat(topic)
 
     def answer(self, message: Message) -> None:
         """Publish this once, before results; of more than 32 that wait for a connection the oldest goes."""
-        self._session.retained.send("response", message)
-        self._session.notify()
+        self._retained.send(message)
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
         """Publish a picture that somebody asked for, as those that a camera's stream puts, but at no rate."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from edge_sdk.core.threads import RateLimiter
-from edge_sdk.messages.schema import CameraKind, Channel, Message
+from edge_sdk.messages.schema import Channel, Message, MessageKind
 from edge_sdk.outbox.outbox import EventOutbox
 
 
@@ -139,16 +139,16 @@ _SNAPSHOT_BYTES = 4_000_000
 class Queues:
     """The queues of all cameras; filled by their threads, emptied by the one that publishes."""
 
-    def __init__(self, events: EventOutbox, channels: dict[CameraKind, Channel]) -> None:
+    def __init__(self, events: EventOutbox, channels: dict[MessageKind, Channel]) -> None:
         self.events = events
-        self._outboxes: dict[CameraKind, MemoryOutbox] = {  # in the order in which they are served
+        self._outboxes: dict[MessageKind, MemoryOutbox] = {  # in the order in which they are served
             "result": MemoryOutbox(),
             "snapshot": MemoryOutbox(_MAX_SNAPSHOTS, _SNAPSHOT_BYTES),
         }
-        self._limiters: dict[CameraKind, RateLimiter[Message, None]] = {
+        self._limiters: dict[MessageKind, RateLimiter[Message, None]] = {
             kind: RateLimiter(channels[kind].max_per_s, outbox.put) for kind, outbox in self._outboxes.items()
         }
-        self._latest: CameraKind = "snapshot"
+        self._latest: MessageKind = "snapshot"
         events.limit(channels["event"].max_per_s)
 
     def __len__(self) -> int:
@@ -193,7 +193,7 @@ class Queues:
         """Return the seconds until something that is held is due; infinity where nothing is."""
         return min(limiter.wait_s() for limiter in self._limiters.values())
 
-    def counts(self, kind: CameraKind, camera: str | None = None) -> Waiting:
+    def counts(self, kind: MessageKind, camera: str | None = None) -> Waiting:
         """Return the counts of results or pictures, of one camera or of all."""
         return self._outboxes[kind].counts(camera)
 

@@ -15,19 +15,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias
 
 import msgspec
 
 from edge_sdk.core.errors import os_error_text
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.schema import CameraKind, Message, MessageKind
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.connection import NOT_AUTHORIZED, QUOTA_EXCEEDED, UNSENT_BYTES, Answer, Wakeup
 from edge_sdk.publishing.queues import Queues
-from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
+from edge_sdk.publishing.retained import DeviceState
 
 if TYPE_CHECKING:
     from edge_sdk.publishing.client import MqttConnection  # loads paho
@@ -53,7 +52,7 @@ class PoisonMessageDetector:
     def __init__(self) -> None:
         self._ends = 0
         self._needed = _SURE
-        self._suspects: dict[End, tuple[tuple[MessageKind, str, int | None], int]] = {}  # and how often in a row
+        self._suspects: dict[End, tuple[tuple[str, int | None], int]] = {}  # and how often in a row
 
     @property
     def is_suspected(self) -> bool:
@@ -69,34 +68,33 @@ class PoisonMessageDetector:
         """Record that the broker took something of a camera."""
         self._needed = _SURE
 
-    def ended(self, in_flight: Sequence[tuple[MessageKind, Message]]) -> tuple[MessageKind, Message] | None:
+    def ended(self, in_flight: Sequence[Message]) -> Message | None:
         """Record that the broker ended a connection; return the message to blame, or None where that is not sure."""
-        if not any(message.camera for _, message in in_flight):
+        if not any(message.camera for message in in_flight):
             return None
         was_alone = self.is_suspected and len(in_flight) == 1
         self._ends += 1
-        if not was_alone or self._times("ended", *in_flight[0]) < self._needed:
+        if not was_alone or self._times("ended", in_flight[0]) < self._needed:
             return None
         self._needed *= 2
         self.relax()
         return in_flight[0]
 
-    def timed_out(self, in_flight: Sequence[tuple[MessageKind, Message]]) -> tuple[MessageKind, Message] | None:
+    def timed_out(self, in_flight: Sequence[Message]) -> Message | None:
         """Record that nothing came from the broker for too long, and likewise; that one held before says nothing."""
-        large = [  # nobody waits for less: the kernel takes it at once
-            (kind, message) for kind, message in in_flight if message.camera and len(message.payload) > UNSENT_BYTES
-        ]
+        # Nobody waits for less: the kernel takes it at once.
+        large = [message for message in in_flight if message.camera and len(message.payload) > UNSENT_BYTES]
         if not large:
             return None
-        largest = max(large, key=lambda one: len(one[1].payload))
-        if self._times("timed out", *largest) < _SURE:
+        largest = max(large, key=lambda message: len(message.payload))
+        if self._times("timed out", largest) < _SURE:
             return None
         del self._suspects["timed out"]
         return largest
 
-    def _times(self, end: End, kind: MessageKind, message: Message) -> int:
+    def _times(self, end: End, message: Message) -> int:
         """Count how often in a row a message is suspected of an end."""
-        who = (kind, message.topic, message.seq)
+        who = (message.topic, message.seq)
         before, times = self._suspects.get(end, (None, 0))
         times = times + 1 if who == before else 1
         self._suspects[end] = who, times
@@ -127,14 +125,12 @@ class PublishWarnings:
 
     def __init__(
         self,
-        topics: Topics,
         device_state: DeviceState,
-        retained: RetainedPublisher,
         on_warning: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._own, self._response = topics.own, topics.response
-        self._device_state, self._retained = device_state, retained
+        self._device_state, self._retained = device_state, device_state.retained
+        self._own, self._response = self._retained.topics.own, self._retained.topics.response
         self._on_warning, self._clock_s = on_warning, clock_s
         self._look_at = 0.0
         self._said: set[str] = set()  # names of warnings
@@ -177,7 +173,7 @@ class PublishWarnings:
             if self._rejected.pop(topic, ""):
                 self._device_state.warn_of_device(_REJECTED, next(iter(self._rejected.values()), ""))
             return ""
-        self._retained.repeat_later(topic)
+        self._retained.repeat(topic, is_refused=True)
         if topic in self._rejected:
             return ""
         reason, is_own = answer.complaint, topic.startswith(self._own)
@@ -240,14 +236,14 @@ class Sender:
         self._queues, self._events, self._warnings = queues, events, warnings
         self._stall_s, self._hold = stall_s, hold or Backoff()
         self.detector = PoisonMessageDetector()
-        self._counts: dict[tuple[str, CameraKind], SentCounters] = {}
-        self._in_flight: dict[int, tuple[MessageKind, Message]] = {}  # by the connection's numbers, oldest first
+        self._counts: dict[tuple[str, MessageKind], SentCounters] = {}
+        self._in_flight: dict[int, Message] = {}  # by the connection's numbers, oldest first
         self._events_in_flight = 0
         self._progress_at = 0.0
         self._tries: dict[int, int] = {}  # of events by id, the latest last
         self._has_taken = self._holds_denied = False  # an event on this connection; because it was denied
 
-    def counts(self, kind: CameraKind, camera: str | None = None) -> SentCounters:
+    def counts(self, kind: MessageKind, camera: str | None = None) -> SentCounters:
         """Return the counts of one camera's results or pictures, which go on, or of all of them together."""
         if camera is not None:
             return self._counts.get((camera, kind)) or self._counts.setdefault((camera, kind), SentCounters())
@@ -277,21 +273,21 @@ class Sender:
         """Return whether the message that `send` gave this number is not answered yet."""
         return number in self._in_flight
 
-    def send(self, connection: MqttConnection, kind: MessageKind, message: Message) -> int | None:
+    def send(self, connection: MqttConnection, message: Message) -> int | None:
         """Send one message; return its number on this connection, or None where it is too large for the broker."""
-        if not connection.fits(kind, message):
-            if kind == "event":
+        if not connection.fits(message):
+            if isinstance(message, QueuedEvent):
                 why = f"its {len(message.payload)} bytes are above the broker's maximum packet size"
-                self._events.reject(cast("QueuedEvent", message), why)
+                self._events.reject(message, why)
             elif message.camera:
                 self.counts(message.kind, message.camera).too_large += 1
-            self._warnings.left_out(f"a message ({kind}) of {len(message.payload)} bytes {_TOO_LARGE}")
+            self._warnings.left_out(f"a message ({message.kind}) of {len(message.payload)} bytes {_TOO_LARGE}")
             return None
         if not self._in_flight:
             self._progress_at = time.monotonic()
-        number = connection.publish(kind, message)
-        self._in_flight[number] = (kind, message)
-        self._events_in_flight += kind == "event"
+        number = connection.publish(message)
+        self._in_flight[number] = message
+        self._events_in_flight += message.kind == "event"
         return number
 
     def send_next(self, connection: MqttConnection) -> bool:
@@ -300,7 +296,7 @@ class Sender:
         message = message or self._queues.take(in_turn=self.detector.is_suspected)
         if message is None:
             return False
-        self.send(connection, message.kind, message)
+        self.send(connection, message)
         return True
 
     def settle(self, connection: MqttConnection) -> list[str]:
@@ -314,15 +310,14 @@ class Sender:
         lines = []
         for answer in connection.finished():
             self._progress_at = time.monotonic()
-            if (found := self._in_flight.pop(answer.number, None)) is None:
+            if (message := self._in_flight.pop(answer.number, None)) is None:
                 continue
-            kind, message = found
-            if kind == "event":
-                self._settle_event(cast("QueuedEvent", message), answer)
+            if isinstance(message, QueuedEvent):
+                self._settle_event(message, answer)
                 continue
             lines.append(self._warnings.settle(message.topic, answer))
             if message.camera:
-                counts, is_answer = self.counts(message.kind, message.camera), connection.acknowledges(kind)
+                counts, is_answer = self.counts(message.kind, message.camera), connection.acknowledges(message.kind)
                 counts.sent += 1
                 counts.rejected += bool(answer.complaint)
                 counts.acknowledged += is_answer and not answer.complaint
@@ -335,30 +330,26 @@ class Sender:
     def end_connection(self, *, is_orderly: bool, end: End) -> None:
         """Give back what did not arrive, so that it goes first on the next one; see `EventOutbox.end_connection`."""
         in_flight = list(self._in_flight.values())
-        culprit: tuple[MessageKind, Message] | None = None
+        culprit: Message | None = None
         if end == "ended" and (culprit := self.detector.ended(in_flight)):
-            self._give_up(*culprit, "the broker does not take a message ({}), which is given up: ", _POISON)
+            self._give_up(culprit, "the broker does not take a message ({}), which is given up: ", _POISON)
         elif end == "timed out" and (culprit := self.detector.timed_out(in_flight)):
-            self._give_up(*culprit, "a message ({}) is given up: ", _SLOW)
-        self._queues.give_back(
-            message
-            for kind, message in in_flight
-            if kind in ("result", "snapshot") and (culprit is None or message is not culprit[1])
-        )
+            self._give_up(culprit, "a message ({}) is given up: ", _SLOW)
+        self._queues.give_back(message for message in in_flight if message is not culprit)
         self._events.end_connection(is_orderly=is_orderly)
         self._in_flight.clear()
         self._events_in_flight = 0
         self._has_taken = self._holds_denied = False
 
-    def _give_up(self, kind: MessageKind, message: Message, what: str, template: str) -> None:
+    def _give_up(self, message: Message, what: str, template: str) -> None:
         why = template.format(len(message.payload))
-        if kind == "event":
-            self._events.reject(cast("QueuedEvent", message), why)
+        if isinstance(message, QueuedEvent):
+            self._events.reject(message, why)
             return
         counts = self.counts(message.kind, message.camera)
         counts.sent += 1
         counts.rejected += 1
-        self._warnings.left_out(what.format(kind) + why)
+        self._warnings.left_out(what.format(message.kind) + why)
 
     def _may_send_event(self, connection: MqttConnection) -> bool:
         return self._events_in_flight < max(1, connection.window - _FOR_RESULTS)
@@ -428,7 +419,6 @@ class PublishSession:
         queues: Queues,
         events: EventOutbox,
         device_state: DeviceState,
-        topics: Topics,
         make_connection: Callable[[], MqttConnection],
         backoff: Backoff,
         *,
@@ -439,9 +429,8 @@ class PublishSession:
         self._queues, self._device_state = queues, device_state
         self._on_state = _harmless(on_state)
         self._make_connection, self._backoff = make_connection, backoff
-        self._status_topic = topics.status
-        self.retained = RetainedPublisher(device_state, topics)
-        self._warnings = PublishWarnings(topics, device_state, self.retained, _harmless(on_warning))
+        self.retained = device_state.retained
+        self._warnings = PublishWarnings(device_state, _harmless(on_warning))
         self._sender = Sender(queues, events, self._warnings, stall_s)
         self._wakeup = Wakeup()
         self._deadline: float | None = None
@@ -453,6 +442,7 @@ class PublishSession:
         self.state: State = "connecting"
         self.connects = 0
         events.attach(self.notify)
+        self.retained.attach(self.notify)
 
     @property
     def last_error(self) -> str:
@@ -463,12 +453,7 @@ class PublishSession:
         """Say that there is something to send; never blocks."""
         self._wakeup.wake()
 
-    def telemetry(self, payload: bytes) -> None:
-        """Publish this in place of an older one that was not published yet; never blocks."""
-        self.retained.put_telemetry(payload)
-        self._wakeup.wake()
-
-    def sent(self, kind: CameraKind, camera: str | None = None) -> SentCounters:
+    def sent(self, kind: MessageKind, camera: str | None = None) -> SentCounters:
         """Return what was sent of results or pictures, of one camera or of all together."""
         return self._sender.counts(kind, camera)
 
@@ -571,7 +556,7 @@ class PublishSession:
         """Send the next message of the device itself; return False where there is none."""
         found = self.retained.take()
         if found is not None:
-            self._sender.send(connection, *found)
+            self._sender.send(connection, found)
         return found is not None
 
     def _may_leave(self, connection: MqttConnection, deadline: float) -> bool:
@@ -582,8 +567,8 @@ class PublishSession:
             is_done = self._sender.is_empty and self.retained.wait_s() > 0
             if not is_done and now < self._farewell_at:
                 return False
-            farewell = Message(self._status_topic, self._device_state.offline("shutdown"))
-            self._farewell = self._sender.send(connection, "status", farewell)
+            farewell = Message(self.retained.topics.status, self._device_state.offline("shutdown"), kind="status")
+            self._farewell = self._sender.send(connection, farewell)
         return now >= deadline or not self._sender.is_in_flight(self._farewell)
 
     def _has_room(self, connection: MqttConnection) -> bool:

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import read_regular
-from edge_sdk.messages.schema import EVENTS, MESSAGES, SNAPSHOTS, CameraKind, Channel, MessageKind
+from edge_sdk.messages.schema import EVENTS, MESSAGES, SNAPSHOTS, Channel, MessageKind
 from edge_sdk.messages.topics import Topics, default_device
 
 _EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
@@ -167,7 +167,7 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
         return cls(**_read_url(url), **{key: value for key, value in others.items() if value is not None})
 
     @property
-    def channels(self) -> dict[CameraKind, Channel]:
+    def channels(self) -> dict[MessageKind, Channel]:
         """The channels of a camera's messages, by kind."""
         results = Channel(qos=self.qos, expiry_s=self.expiry_s, max_per_s=self.max_per_s)
         return {"event": self.events, "result": results, "snapshot": self.snapshots}
@@ -176,9 +176,7 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
         """Return how messages of one kind travel; telemetry expires as results do."""
         if kind == "telemetry":
             return Channel(expiry_s=self.expiry_s)
-        if kind in ("result", "event", "snapshot"):
-            return self.channels[kind]
-        return MESSAGES[kind].channel
+        return self.channels.get(kind, MESSAGES[kind].channel)
 
     @property
     def topics(self) -> Topics:

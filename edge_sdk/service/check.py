@@ -320,7 +320,7 @@ def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | No
         limits=Limits(settings.latency_ms or manifest.latency_budget_ms, settings.cpu_share),
     )
     with contextlib.suppress(EdgeError):  # there is no place where it could be
-        record = Records(state_folder() / "tuning").recall(bundle, request, TunedMachine.here())
+        record = Records(state_folder() / "tuning").recall(request, TunedMachine.here())
         if isinstance(record, Record):
             chosen = record.tuned.chosen
             return str(chosen.candidate), f"as tuned here on {record.at[:10]}: {figures(chosen)}"

@@ -432,7 +432,8 @@ class CommandHandler:
             state=answer if isinstance(answer, msgspec.Raw) else UNSET,
             picture=answer if isinstance(answer, Picture) else UNSET,
         )
-        self._answers.append(Message(reply.topic, msgspec.json.encode(response), correlation=reply.correlation))
+        payload = msgspec.json.encode(response)
+        self._answers.append(Message(reply.topic, payload, kind="response", correlation=reply.correlation))
         self._deliver()
 
     def _deliver(self) -> None:

@@ -31,7 +31,7 @@ from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, 
 from edge_sdk.service.progress import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
-from edge_sdk.tuning.measurement import Timed
+from edge_sdk.tuning.measurement import Window
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 0.2  # how soon a request to stop is seen while no frame comes
@@ -312,6 +312,6 @@ class PipelineRunner:
 
 
 def _set_confidence(loop: Loop, confidence: float | None) -> None:
-    stages = loop.stages.stages if isinstance(loop.stages, Timed) else loop.stages
+    stages = loop.stages.stages if isinstance(loop.stages, Window) else loop.stages
     if isinstance(stages, Stages) and stages.confidence != confidence:
         stages.set_confidence(confidence)

@@ -82,14 +82,14 @@ class FakeLink:
                 wakeup.clear()
                 return
 
-    def fits(self, kind: MessageKind, message: Message) -> bool:
-        return kind not in ("result", "event", "snapshot") or len(message.payload) <= self._limit
+    def fits(self, message: Message) -> bool:
+        return message.kind not in ("result", "event", "snapshot") or len(message.payload) <= self._limit
 
     def acknowledges(self, kind: MessageKind) -> bool:
         return True
 
-    def publish(self, kind: MessageKind, message: Message) -> int:
-        self.published.append((kind, message))
+    def publish(self, message: Message) -> int:
+        self.published.append((message.kind, message))
         self._unanswered.append(len(self.published))
         self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
         return len(self.published)

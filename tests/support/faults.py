@@ -122,7 +122,6 @@ def no_descriptor_left(folder: Path) -> Iterator[Fault]:
                     taken.append(os.open(os.devnull, os.O_RDONLY))
             # One is needed to begin: the thread's own bell.
             os.close(taken.pop())
-            os.close(taken.pop())
             yield Fault(broker, broker.reach, "Too many open files; let this process open more: LimitNOFILE=", mend)
         finally:
             if taken:

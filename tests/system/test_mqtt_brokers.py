@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 from pathlib import Path
 
@@ -99,29 +97,6 @@ def test_a_broker_that_keeps_no_retained_messages_is_told_what_to_allow(tmp_path
 def _newest_state(subscriber: Subscriber) -> str:
     """As text; empty where none was heard."""
     return "".join(message.payload.decode() for message in subscriber.messages(STATE)[-1:])
-
-
-def test_an_acl_that_is_mended_needs_no_restart(tmp_path: Path) -> None:
-    said: list[str] = []
-    acl = ["user camera", "topic write edge/v1/default/pi/status", "topic write edge/v1/default/pi/state"]
-    with (
-        Broker(tmp_path, users={"camera": "right"}, acl=acl) as broker,
-        publishing_to(broker, qos=1, user="camera", password="right", on_state=lambda *s: said.append(s[1])) as device,
-    ):
-        publisher, door = device
-        put(door, *range(5))
-        until(publisher, lambda s: s.rejected == 5, "five complaints")
-        [line] = [detail for detail in said if "not take" in detail]
-        assert line.endswith("Not authorized; its ACL must let this device write below edge/v1/default/pi/")
-        (tmp_path / "acl").write_text("user camera\ntopic write edge/v1/#\n")
-        os.kill(broker.pid, signal.SIGHUP)
-
-        def is_taken() -> bool:
-            put(door, 2)
-            return publisher.stats().acknowledged > 0
-
-        wait_until(is_taken, "an answer without a complaint")
-        assert publisher.stats().connects == 1
 
 
 def test_a_broker_that_knows_no_mqtt_5_is_spoken_to_in_3_1_1(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_file_that_is_gone_while_it_runs_is_named(tmp_path: Path) -> None:
         issued.key_file.unlink()
         broker.restart()
         until(publisher, lambda s: s.state == "refused", "the refusal")
-        assert f"{issued.key_file}: cannot be read: No such file" in publisher.stats().last_error
+        assert f"{issued.key_file}: the private key cannot be read: No such file" in publisher.stats().last_error
         issued.key_file.write_bytes(key)
         put(door, 1)
         until(publisher, lambda s: s.acknowledged == 1, "the answer")

@@ -196,19 +196,6 @@ def test_without_a_disk_what_the_broker_has_is_safe_and_what_it_refused_is_not()
         assert not outbox.wait_committed(WAIT_S)
 
 
-def test_an_event_that_could_not_be_encoded_after_its_file_was_read_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "events.sqlite"
-    with outbox_at(path) as outbox:
-        put(outbox, 3)
-    with _opening(path, monkeypatch) as (outbox, may_go):
-        assert outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big")) is None
-        assert outbox.put(TOPIC + "door", "door", payload) is None
-        may_go.set()
-        assert [outbox.wait_committed(WAIT_S) for _ in range(2)] == [False, True]
-
-
 def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_since(tmp_path: Path) -> None:
     outbox = _outbox(tmp_path / "events.sqlite")
     outbox.limit(0.001)

@@ -52,18 +52,6 @@ def test_events_that_wait_go_before_results_and_leave_them_a_place(tmp_path: Pat
         door.publisher.close()
 
 
-def test_what_was_on_its_way_is_the_first_of_the_next_connection(tmp_path: Path) -> None:
-    first, second = FakeLink(answers=False), FakeLink()
-    with _door(tmp_path, first, second) as door:
-        numbers = [door.stream.put_event(payload) for _ in range(100)]
-        until(lambda: len(_seen(first)) == 18)
-        first.drop("broken pipe")
-        until(lambda: door.publisher.stats().events.delivered == 100)
-        assert _seen(first) == numbers[:18]
-        assert _seen(second) == numbers
-        assert door.publisher.stats().events.lost.total == 0
-
-
 def test_what_a_broker_acknowledged_just_before_it_broke_comes_again(tmp_path: Path) -> None:
     crashes = 5
     links = [FakeLink() for _ in range(crashes + 2)]
@@ -147,17 +135,6 @@ def test_a_slip_in_an_acl_costs_no_event(tmp_path: Path) -> None:
         until(lambda: warnings()[-1] == "")
 
 
-def test_an_event_above_the_limit_is_put_aside(tmp_path: Path) -> None:
-    link = FakeLink(limit=1000)
-    with _door(tmp_path, link) as door:
-        small = door.stream.put_event(payload)
-        door.stream.put_event(lambda seq: payload(seq, 2000))
-        last = door.stream.put_event(payload)
-        until(lambda: door.publisher.stats().events.delivered == 2)
-        assert _seen(link) == [small, last]
-        assert door.publisher.stats().events.lost == Losses(quarantine=1)
-
-
 def test_closing_brings_what_was_put_a_moment_ago(tmp_path: Path) -> None:
     link = FakeLink()
     with _door(tmp_path, link, commit_s=0.2) as door:
@@ -192,13 +169,3 @@ def test_an_end_that_a_disk_does_not_take_is_said(tmp_path: Path, monkeypatch: p
         events.close(0.01)
         assert [name for name, line in said if "did not take the last events" in line] == ["outbox_disk"]
         disk.may_go.set()
-
-
-def test_without_a_disk_events_are_sent_from_memory() -> None:
-    link = FakeLink()
-    door = door_over(link)
-    numbers = [door.stream.put_event(payload) for _ in range(50)]
-    until(lambda: door.publisher.stats().events.delivered == 50)
-    assert _seen(link) == numbers
-    assert not door.publisher.stats().events.is_durable
-    door.publisher.close()

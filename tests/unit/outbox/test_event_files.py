@@ -9,12 +9,15 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.recovery import DiskTroubleError, open_store
 from edge_sdk.outbox.store import VERSION, EventStore
 from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
 
@@ -26,13 +29,17 @@ def _flip(path: Path, start: int, stop: int) -> None:
     path.write_bytes(data)
 
 
+def _mark_as_read_only(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as sql:
+        sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    _flip(path, 18, 19)
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "magic": lambda path: _flip(path, 0, 16),
-    "page size": lambda path: _flip(path, 16, 18),
-    "user version": lambda path: _flip(path, 60, 64),
+    "mark of a file that may only be read": _mark_as_read_only,
     "first page": lambda path: _flip(path, 100, 4096),
     "middle": lambda path: _flip(path, path.stat().st_size // 2, path.stat().st_size // 2 + 6000),
-    "half of it": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "a text": lambda path: path.write_text("this is no database\n" * 500),
     "empty": lambda path: path.write_bytes(b""),
@@ -75,7 +82,7 @@ def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage
         rest = found[:-100]
         assert rest == sorted(set(rest) & set(before))  # in order, each once, and none that was never put
         if outbox.stats().set_aside:
-            assert len(list(path.parent.glob("*.damaged-1"))) == 1
+            assert len(list(path.parent.glob("*.damaged"))) == 1
             assert said[0][0] == "outbox_damaged"
             assert f"{path} was damaged" in said[0][1]
         assert outbox.stats().lost == Losses(disk=len(before) - len(rest))
@@ -124,14 +131,16 @@ def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> 
     assert any(name == "outbox_damaged" for name, _ in said)
 
 
-def test_of_files_that_were_put_aside_the_newest_two_are_kept(tmp_path: Path) -> None:
+def test_of_files_that_were_put_aside_the_newest_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
-    for _ in range(4):
-        path.write_text("no database")
+    path.with_name("events.sqlite.damaged-wal").write_text("of another file")
+    for number in range(3):
+        path.write_text(f"no database {number}")
         with outbox_at(path) as outbox:
             put(outbox, 1)
             delivered(outbox, 1)
-    assert sorted(p.name for p in tmp_path.glob("*damaged*")) == ["events.sqlite.damaged-3", "events.sqlite.damaged-4"]
+    assert sorted(p.name for p in tmp_path.glob("*damaged*")) == ["events.sqlite.damaged"]
+    assert path.with_name("events.sqlite.damaged").read_text() == "no database 2"
 
 
 def test_a_file_of_a_later_version_is_not_written_to(tmp_path: Path) -> None:
@@ -142,7 +151,7 @@ def test_a_file_of_a_later_version_is_not_written_to(tmp_path: Path) -> None:
     with outbox_at(path) as outbox:
         put(outbox, 1)
         delivered(outbox, 1)
-    sql = sqlite3.connect(path.with_name("events.sqlite.damaged-1"))
+    sql = sqlite3.connect(path.with_name("events.sqlite.damaged"))
     assert sql.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
     sql.close()
 
@@ -262,12 +271,33 @@ def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path],
     assert f"{path} was removed or replaced while it was used" in lines[0]
     assert re.search(r"; 30[01]\d events were carried over", lines[0])
     is_aside = change in (_restore, _garbage, CHANGES["log removed"])
-    assert ("what was there instead is put aside as events.sqlite.damaged-1" in lines[0]) is is_aside
-    assert path.with_name("events.sqlite.damaged-1").exists() is is_aside
+    assert ("what was there instead is put aside as events.sqlite.damaged" in lines[0]) is is_aside
+    assert path.with_name("events.sqlite.damaged").exists() is is_aside
     with outbox_at(path if is_soon else tmp_path / "killed" / path.name) as outbox:
         assert outbox.waiting == len(numbers) - 5
         assert delivered(outbox, len(numbers) - 5) == numbers[5:]
         assert outbox.stats().lost.total == 0
+
+
+def test_what_memory_has_overtakes_no_event_of_a_file_that_is_put_back_and_opens_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock_s, tries = tmp_path / "events.sqlite", [0.0], list[int]()
+
+    def open_late(*arguments: Any) -> EventStore:
+        tries.append(1)
+        if len(tries) < 4:
+            raise DiskTroubleError("it is away")
+        return open_store(*arguments)
+
+    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
+        numbers = committed(outbox, 700)  # more than are read ahead
+        monkeypatch.setattr("edge_sdk.outbox.writer.open_store", open_late)
+        path.unlink()
+        clock_s[0] += 2.0
+        numbers += put(outbox, 3)
+        assert sorted(delivered(outbox, 703)) == numbers
+        assert len(tries) >= 4
 
 
 @pytest.mark.parametrize("is_moved_back", [True, False])

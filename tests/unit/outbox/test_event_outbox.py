@@ -67,6 +67,7 @@ def test_after_a_kill_all_that_was_acknowledged_is_there_and_no_number_comes_aga
     with outbox_at(copy, wall_s=lambda: wall_s) as outbox:
         [number] = put(outbox, 1)
         assert number > later[-1]
+        assert number >= wall_s * 1_000_000  # also above what a disk that went back in time has forgotten
         found = [(event.seq, event.payload, event.topic) for event in taken(outbox, 501)]
         assert found == [(seq, payload(seq), f"{TOPIC}door") for seq in (*numbers, number)]
 
@@ -115,19 +116,6 @@ def test_age_is_the_time_that_the_machine_was_on(tmp_path: Path) -> None:
     with outbox_at(path, boot_id="other", max_age_days=100 / 86400, now_s=lambda: now_s) as outbox:
         until(lambda: outbox.stats().lost == Losses(age=3))
         assert outbox.waiting == 9
-
-
-@pytest.mark.parametrize("leap_s", [-1e9, 1e9])
-def test_a_wall_clock_that_leaps_loses_nothing_and_repeats_no_number(tmp_path: Path, leap_s: float) -> None:
-    path = tmp_path / "events.sqlite"
-    wall_s = 1.7e9
-    with outbox_at(path, wall_s=lambda: wall_s) as outbox:
-        numbers = put(outbox, 10)
-        wall_s += leap_s
-        numbers += put(outbox, 10)
-    with outbox_at(path, wall_s=lambda: wall_s) as outbox:
-        numbers += put(outbox, 10)
-        assert delivered(outbox, 30) == numbers == sorted(set(numbers))
 
 
 def test_without_a_file_events_wait_in_memory_and_the_newest_are_kept() -> None:
@@ -217,20 +205,6 @@ def test_what_the_broker_has_just_answered_makes_room_before_anything_is_lost(tm
             numbers = committed(outbox, 100, size=300)
             assert delivered(outbox, outbox.waiting) == numbers
         assert outbox.stats().lost == lost
-
-
-def test_nothing_is_taken_while_the_file_is_looked_through_for_what_must_go(tmp_path: Path) -> None:
-    """Bounded by bytes: what was taken a moment before is kept, and what is lost is taken by nobody."""
-    with outbox_at(tmp_path / "events.sqlite", max_mb=1) as outbox:
-        first = committed(outbox, 100, size=1000)
-        on_their_way = taken(outbox, 18)
-        for _ in range(15):
-            committed(outbox, 100, size=1000)
-        assert outbox.stats().lost.overflow > 0
-        outbox.end_connection(is_orderly=False)
-        assert [event.seq for event in taken(outbox, 18)] == [event.seq for event in on_their_way] == first[:18]
-        stats = outbox.stats()
-        assert stats.put == stats.waiting + stats.lost.total
 
 
 def test_what_the_broker_has_is_not_lost_though_an_older_one_comes_again(tmp_path: Path) -> None:

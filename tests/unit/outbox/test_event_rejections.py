@@ -37,9 +37,9 @@ def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[S
     """With forty events of which some are poison."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
-        queues, device_state = Queues(events, settings.channels), DeviceState(IDENTITY, {})
-        retained = RetainedPublisher(device_state, settings.topics)
-        warnings = PublishWarnings(settings.topics, device_state, retained, lambda _line: None)
+        queues = Queues(events, settings.channels)
+        device_state = DeviceState(IDENTITY, {}, RetainedPublisher(settings.topics))
+        warnings = PublishWarnings(device_state, lambda _line: None)
         for number in range(40):
             payload = POISON if number in poisons else b"%d" % number
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)
@@ -75,17 +75,6 @@ def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[in
         assert [m.payload for _, m in link.published].count(POISON) == 8 * len(poisons)
         good = [m.payload for _, m in link.published if m.payload != POISON]
         assert good == [b"%d" % number for number in range(40) if number not in poisons]
-
-
-def test_what_is_beyond_a_quota_is_tried_until_it_is_not(tmp_path: Path) -> None:
-    with _sending(tmp_path, Backoff(0.001, 0.002), {3, 5}) as (sender, events):
-        link = _link(0x97)
-        for _ in range(30):
-            _round(sender, events, link)
-        assert (events.waiting, events.stats().lost.total) == (2, 0)
-        free = FakeLink()
-        _round(sender, events, free)
-        assert events.waiting == 0
 
 
 def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) -> None:

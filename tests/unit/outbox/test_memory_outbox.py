@@ -92,17 +92,6 @@ def test_a_loud_camera_never_pushes_out_what_is_a_quiet_ones_share(
     assert [n for n in names if n.startswith("quiet")] == ["quiet/0", "quiet/30", "quiet/70"]
 
 
-def test_one_camera_alone_may_have_it_all_until_another_comes() -> None:
-    outbox = MemoryOutbox(max_messages=6)
-    for number in range(6):
-        outbox.put(_of("first", number))
-    assert outbox.counts("first").queued == 6
-    for number in range(6):
-        outbox.put(_of("second", number))
-    assert outbox.counts("first") == (6, 3, 3)
-    assert outbox.counts("second") == (6, 3, 3)
-
-
 def test_cameras_take_turns_each_in_its_own_order() -> None:
     outbox = MemoryOutbox()
     for number in range(4):

@@ -39,13 +39,11 @@ def _open(folder: Path, **arguments: Any) -> Publisher:
     [
         ({"url": None}, ConfigError, "mqtt.url is missing"),
         ({"url": f"mqtt://me:{_SECRET}@broker.local"}, ConfigError, "there is a password in the URL"),
-        ({"url": 1883}, ConfigError, "mqtt.url"),
         ({"device": "a/b"}, UsageError, "device name 'a/b' cannot be part of a topic"),
         ({"qos": 2}, ConfigError, "mqtt.qos: 2, expected 0 or 1"),
         ({"outbox": "nowhere"}, UsageError, "outbox: nowhere: no such folder"),
         ({"outbox": __file__}, UsageError, "test_publisher.py is a file, name a folder"),
         ({"outbox": {"max_mb": 0}}, ConfigError, "outbox.max_mb is 0"),
-        ({"outbox": 5}, ConfigError, "outbox.folder: got a whole number, expected a string"),
         ({"outbox": MappingProxyType({"password": _SECRET})}, ConfigError, "outbox.password: a password does not"),
         ({"publish": MappingProxyType({"event": {}})}, ConfigError, "unknown key publish.event; did you mean events?"),
         ({"url": "mqtt://me@h", "password_file": "nowhere"}, ConfigError, "nowhere: the MQTT password cannot be read"),
@@ -64,11 +62,6 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
     assert _SECRET not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^mqtt\.qos: 2, .*; publish\.events\.qos: 7, "):
-        _open(tmp_path, qos=2, publish={"events": {"qos": 7}})
 
 
 def test_events_are_on_disk_before_they_count_as_acknowledged_and_their_numbers_go_on(tmp_path: Path) -> None:
@@ -92,15 +85,6 @@ def test_a_name_or_a_file_that_is_used_already_is_refused_until_it_is_free(tmp_p
             Publisher.open("mqtt://127.0.0.1:10", device="gate-1", outbox=tmp_path)
         _open(tmp_path, device="gate-2").close()
     _open(tmp_path).close()
-
-
-def test_a_damaged_file_is_put_aside_and_does_not_hold_a_program_up(tmp_path: Path) -> None:
-    file = tmp_path / "events-default-gate-1.sqlite"
-    file.write_bytes(b"no database" * 1000)
-    with _open(tmp_path) as publisher:
-        publisher.put(Event(kind="opened"))
-        assert publisher.wait_committed(60.0)
-        assert publisher.stats().events.set_aside == 1
 
 
 def test_a_refusal_leaves_the_file_free(tmp_path: Path) -> None:
@@ -173,20 +157,6 @@ def test_what_is_neither_a_result_nor_an_event_is_refused(tmp_path: Path) -> Non
             publisher.put(value)
         with pytest.raises(UsageError, match=r"got a value of type str, expected an Event$"):
             publisher.put_event(value)
-
-
-def test_a_table_may_hold_a_path_and_be_any_mapping(tmp_path: Path) -> None:
-    with Publisher.open(_NOBODY, device="gate-1", outbox=MappingProxyType({"folder": tmp_path, "max_mb": 5})):
-        assert (tmp_path / "events-default-gate-1.sqlite").exists()
-
-
-def test_a_rate_holds_events_back(tmp_path: Path) -> None:
-    with _open(tmp_path, publish={"events": {"max_per_s": 0.001}}) as publisher:
-        assert publisher.put_event(Event(kind="opened")) is not None
-        assert [publisher.put_event(Event(kind="opened")) for _ in range(2)] == [None, None]
-        assert publisher.stats().events.limited == 1
-    with _open(tmp_path) as publisher:
-        assert publisher.stats().events.waiting == 2  # the end lets go what was held
 
 
 def test_once_closed_it_takes_nothing(tmp_path: Path, bundle: Bundle) -> None:

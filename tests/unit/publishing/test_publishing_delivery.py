@@ -6,21 +6,16 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.schema import Identity, Message, MessageKind
-from edge_sdk.outbox.event import Losses
+from edge_sdk.messages.schema import Identity, Message
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.session import PoisonMessageDetector, State
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, FakeLink, door_over, has_connected, put, until
-from tests.support.outboxes import outbox_at, payload
-from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
+from tests.support.results import make_detections, make_frame
 
 
 def test_online_results_offline_in_that_order() -> None:
@@ -139,9 +134,10 @@ def test_a_result_above_the_limit_is_counted_and_not_sent() -> None:
     publisher, door = door_over(link)
     door.put(make_detections(20, make_frame(1)))
     door.put(make_detections(0, make_frame(2)))
+    door.put_snapshot(bytes(501), 0)
     publisher.close()
     assert link.contents() == ["online", 2, "offline"]
-    assert publisher.stats().too_large == 1
+    assert (publisher.stats().too_large, publisher.stats().snapshots_lost) == (1, 1)
     assert "maximum packet size" in publisher.stats().last_error
 
 
@@ -215,36 +211,11 @@ def test_put_waits_for_no_network() -> None:
     assert link.contents() == ["online", 1, 2, 3, "offline"]
 
 
-def test_a_connection_that_cannot_be_made_is_tried_again() -> None:
-    links: Iterator[FakeLink | Exception] = iter([UnicodeEncodeError("utf-8", "x", 0, 1, "surrogate"), FakeLink()])
-
-    def make_link() -> FakeLink:
-        found = next(links)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    settings = MqttSettings(host="broker", port=1883, device="pi")
-    publisher = MqttPublisher(settings, IDENTITY, backoff=Backoff(0.001, 0.002), make_link=make_link)
-    door = publisher.stream("door", make_encoder())
-    put(door, 1)
-    until(lambda: publisher.stats().sent == 1)
-    assert "UnicodeEncodeError" in publisher.stats().last_error
-    publisher.close()
+_STATUS = Message("edge/v1/default/pi/status", b"{}", kind="status")
 
 
-def test_put_after_close_does_no_harm() -> None:
-    publisher, door = door_over(FakeLink())
-    publisher.close()
-    put(door, *range(1001))
-    assert publisher.stats().queued == 1000
-
-
-_STATUS: tuple[MessageKind, Message] = ("status", Message("edge/v1/default/pi/status", b"{}"))
-
-
-def _event(seq: int) -> tuple[MessageKind, Message]:
-    return "event", Message("edge/v1/default/pi/event/door", b"x" * 9, "door", "event", seq)
+def _event(seq: int) -> Message:
+    return Message("edge/v1/default/pi/event/door", b"x" * 9, "door", "event", seq)
 
 
 class _Touchy(FakeLink):
@@ -254,9 +225,9 @@ class _Touchy(FakeLink):
         super().__init__()
         self._most_bytes = most_bytes
 
-    def publish(self, kind: MessageKind, message: Message) -> int:
-        number = super().publish(kind, message)
-        if kind in ("event", "result", "snapshot") and len(message.payload) > self._most_bytes:
+    def publish(self, message: Message) -> int:
+        number = super().publish(message)
+        if message.kind in ("event", "result", "snapshot") and len(message.payload) > self._most_bytes:
             self._unanswered.remove(number)
             self.drop("connection lost")
         return number
@@ -286,8 +257,8 @@ def test_bad_luck_is_no_guilt() -> None:
         detector.relax()
 
 
-def _picture(seq: int, size: int = 20_000) -> tuple[MessageKind, Message]:
-    return "snapshot", Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)
+def _picture(seq: int, size: int = 20_000) -> Message:
+    return Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)
 
 
 def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:
@@ -301,36 +272,6 @@ def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times()
     assert [detector.timed_out([_picture(seq)]) for seq in range(9)] == [None] * 9  # each time another one
     small = [_STATUS, _event(1), _picture(1, 16_000)]  # what the kernel takes at once
     assert [detector.timed_out(small) for _ in range(9)] == [None] * 9
-
-
-def test_events_behind_one_at_which_the_broker_hangs_up_arrive(tmp_path: Path) -> None:
-    links = [_Touchy(1000) for _ in range(20)]
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        publisher, door = door_over(*links, events=events)
-        until(lambda: publisher.stats().state == "online")
-        for size in (20, 2000, 20, 20, 3000, 20):
-            door.put_event(lambda seq, size=size: payload(seq, size))  # type: ignore[misc]
-        until(lambda: publisher.stats().events.delivered == 4)
-        until(lambda: publisher.stats().events.lost == Losses(quarantine=2))
-        assert publisher.stats().connects <= 11
-        publisher.close()
-    said = [
-        state["warnings"]["events_refused"]
-        for link in links
-        for state in link.documents("state")
-        if "warn" in str(state)
-    ]
-    assert "it ended the connection each time it got one of 2000 bytes; raise its limit of a message" in said[0]
-
-
-def test_results_behind_one_at_which_the_broker_hangs_up_arrive() -> None:
-    publisher, door = door_over(*(_Touchy(10) for _ in range(20)))
-    until(lambda: publisher.stats().state == "online")
-    put(door, 1, 2)
-    until(lambda: publisher.stats().sent == 2)
-    stats = publisher.stats()
-    publisher.close()
-    assert (stats.acknowledged, stats.rejected) == (0, 2)
 
 
 def test_a_picture_at_which_the_broker_hangs_up_is_found_behind_results_that_never_end() -> None:
@@ -360,20 +301,3 @@ def test_who_is_told_cannot_end_publishing() -> None:
     until(lambda: publisher.stats().sent == 1)
     publisher.close()
     assert publisher.stats().connects == 1
-
-
-def _fail(_seq: int) -> NoReturn:
-    raise TypeError("not JSON")
-
-
-def test_an_event_that_cannot_be_encoded_is_whose_put_it_and_leaves_no_gap(tmp_path: Path) -> None:
-    link = FakeLink()
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        publisher, door = door_over(link, events=events)
-        first = door.put_event(payload)
-        with pytest.raises(TypeError, match="not JSON"):
-            door.put_event(_fail)
-        assert first is not None
-        assert door.put_event(payload) == first + 1
-        until(lambda: publisher.stats().events.delivered == 2)
-        publisher.close()

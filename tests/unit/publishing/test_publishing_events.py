@@ -166,19 +166,6 @@ def test_what_a_limit_holds_goes_out_before_the_end() -> None:
     assert publisher.stats().events.limited == 1
 
 
-@pytest.mark.parametrize("kind", ["event", "snapshot"])
-def test_what_is_too_large_for_the_broker_is_said_and_left_out(kind: str) -> None:
-    link = FakeLink(limit=10)
-    publisher, stream = door_over(link)
-    if kind == "event":
-        _tell(stream, "a")
-    else:
-        stream.put_snapshot(bytes(11), 0)
-    until(lambda: f"({kind})" in publisher.stats().last_error)
-    publisher.close()
-    assert "maximum packet size" in publisher.stats().last_error
-
-
 def _fail(_seq: int) -> NoReturn:
     raise TypeError("not JSON")
 
@@ -258,15 +245,6 @@ def test_what_is_held_goes_before_what_comes_after_its_time_and_takes_no_place_b
     assert (gone, pace.limited("door")) == ([1, 2, 3, 4], 0)
 
 
-def test_arrivals_that_are_early_and_late_in_turn_keep_the_rate() -> None:
-    clock = Clock()
-    pace, gone = _pace(2.0, clock)
-    for item, at_s in enumerate((0.0, 0.55, 1.0, 1.6, 2.05)):
-        clock.now_s = 100.0 + at_s
-        pace.put("door", item)
-    assert gone == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_of_any_arrivals_no_more_than_allowed_go_and_the_last_one_does(seed: int) -> None:
     chance, clock = random.Random(seed), Clock()
@@ -289,11 +267,3 @@ def test_channels_that_cannot_be_are_refused() -> None:
     for name, value in (("qos", 2), ("expiry_s", 0), ("expiry_s", 2**32), ("max_per_s", 0.0), ("max_per_s", 1001.0)):
         with pytest.raises(UsageError, match=name):
             Channel(**{name: value})  # type: ignore[arg-type]
-
-
-def test_results_travel_as_the_settings_say() -> None:
-    channels = MqttSettings(host="h", port=1, qos=1, expiry_s=5, max_per_s=2.0).channels
-    assert channels["result"] == Channel(qos=1, expiry_s=5, max_per_s=2.0)
-    assert channels["event"].qos == 1
-    with pytest.raises(UsageError, match="max_per_s"):
-        MqttSettings(host="h", port=1, max_per_s=0.0)

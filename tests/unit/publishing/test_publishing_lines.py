@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,7 +17,6 @@ import pytest
 
 from edge_sdk.core.errors import OutputError
 from edge_sdk.core.protocols import Event
-from edge_sdk.messages.schema import Running, SourceState, TelemetryMessage
 from edge_sdk.publishing.json_lines import JsonLinesPublisher, JsonLinesStream
 from edge_sdk.publishing.publisher import LinesStats
 from edge_sdk.publishing.queues import MemoryOutbox
@@ -257,17 +255,6 @@ def test_another_stream_takes_a_camera_over() -> None:
     door.publisher.close()
     assert [msgspec.json.decode(line)["seq"] for line in file.getvalue().splitlines()] == [4, 5, 6, 7]
     assert after.stream.stats().sent == 4
-
-
-def test_what_only_subscribers_read_goes_to_nobody() -> None:
-    file = io.BytesIO()
-    door = _door(file)
-    door.stream.warn("hung", "a run came to no end")
-    door.stream.report_running(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
-    door.stream.report_source(SourceState(status="opened", since=datetime.now(timezone.utc)))
-    door.publisher.telemetry(TelemetryMessage(device="pi", boot_id="b", run_id="r", at=datetime.now(timezone.utc)))
-    door.publisher.close()
-    assert file.getvalue() == b""
 
 
 def test_as_lines_events_stand_between_results() -> None:

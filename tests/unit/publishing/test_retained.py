@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from datetime import datetime, timezone
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 from edge_sdk.messages.schema import Message
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
-from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
+from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
 from edge_sdk.publishing.settings import MqttSettings
@@ -30,14 +29,14 @@ class Device:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.state = DeviceState(IDENTITY, {})
+        self.retained = RetainedPublisher(_TOPICS, lambda: self.now_s)
+        self.state = DeviceState(IDENTITY, {}, self.retained)
         self.door = self.state.join("door", MODEL)
-        self.retained = RetainedPublisher(self.state, _TOPICS, lambda: self.now_s)
         self.retained.begin()
 
     def said(self) -> list[str]:
         """All that is to be said now, by its topic's last level."""
-        return [message.topic.removeprefix("edge/v1/yard/pi/") for _, message in iter(self.retained.take, None)]
+        return [message.topic.removeprefix("edge/v1/yard/pi/") for message in iter(self.retained.take, None)]
 
     def warn(self, line: str) -> None:
         self.state.warn(self.door, "hot", line)
@@ -57,8 +56,8 @@ def test_the_first_of_a_burst_goes_at_once_and_the_rest_together_after_a_second(
         assert device.said() == []
     assert device.retained.wait_s() == 0.375
     device.now_s += 0.375
-    [(kind, message)] = iter(device.retained.take, None)
-    assert kind == "state"
+    [message] = iter(device.retained.take, None)
+    assert message.kind == "state"
     assert msgspec.json.decode(message.payload)["cameras"]["door"]["warnings"] == {"hot": "80"}
     assert device.retained.wait_s() == math.inf
 
@@ -80,7 +79,7 @@ def test_of_telemetry_the_newest_is_said_once() -> None:
     for payload in (b"1", b"2", b"3"):
         device.retained.put_telemetry(payload)
     assert device.retained.wait_s() == 0
-    assert [message.payload for _, message in iter(device.retained.take, None)] == [b"3"]
+    assert [message.payload for message in iter(device.retained.take, None)] == [b"3"]
     assert device.retained.wait_s() == math.inf
 
 
@@ -102,28 +101,8 @@ def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
     publisher.close()
 
 
-def test_numbers_are_given_once_however_many_hold_the_sequence_in_turn() -> None:
-    sequence = CameraSequence()
-    given: list[int] = []
-
-    def use() -> None:
-        holder = object()
-        sequence.take(holder)
-        for seq in range(5000):
-            number = sequence.number(holder, seq)
-            if number is not None:
-                given.append(number)
-
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(given) == len(set(given)) >= 5000
-
-
 def _taken(device: Device) -> list[tuple[str, bytes]]:
-    return [(message.topic, message.payload) for _, message in iter(device.retained.take, None)]
+    return [(message.topic, message.payload) for message in iter(device.retained.take, None)]
 
 
 def test_what_is_kept_is_said_at_once_then_once_a_second_and_the_last_always() -> None:
@@ -163,7 +142,7 @@ def test_of_what_is_said_once_the_newest_wait() -> None:
     device = Device()
     device.said()
     for number in range(40):
-        device.retained.send("response", Message("r", b"%d" % number))
+        device.retained.send(Message("r", b"%d" % number, kind="response"))
     assert [payload for _, payload in _taken(device)] == [b"%d" % number for number in range(8, 40)]
 
 
@@ -183,7 +162,7 @@ def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
     until(lambda: bool(taken) or bool(taken.extend(inbox.take())))
     assert [incoming.correlation for incoming in taken] == [b"7"]
     until(lambda: inbox.take_refusals() == ["the broker does not let this device read x/cmd"])
-    publisher.answer(Message("x/res", b"{}", correlation=b"7"))
+    publisher.answer(Message("x/res", b"{}", kind="response", correlation=b"7"))
     until(lambda: ("response", "x/res", b"7") in [(k, m.topic, m.correlation) for k, m in link.published])
     publisher.close(5)
 
@@ -194,7 +173,7 @@ def test_an_answer_goes_out_before_the_goodbye() -> None:
     until(lambda: publisher.stats().connects == 1)
     link.answers = False
     publisher.stream("door", make_encoder())
-    publisher.answer(Message("x/res", b"{}"))
+    publisher.answer(Message("x/res", b"{}", kind="response"))
     link.answers = True
     publisher.close(5)
     kinds = [kind for kind, _ in link.published]
@@ -229,9 +208,9 @@ class Refused:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.state, topics = DeviceState(IDENTITY, {}), Topics("edge/v1", "default", "pi")
-        self.retained = RetainedPublisher(self.state, topics, lambda: self.now_s)
-        self.refusals = PublishWarnings(topics, self.state, self.retained, lambda _line: None)
+        self.retained = RetainedPublisher(Topics("edge/v1", "default", "pi"), lambda: self.now_s)
+        self.state = DeviceState(IDENTITY, {}, self.retained)
+        self.refusals = PublishWarnings(self.state, lambda _line: None)
 
     def said(self, topic: str, answer: Answer = _REFUSED) -> str:
         return self.refusals.settle(topic, answer)
@@ -276,29 +255,16 @@ def test_what_is_retained_is_offered_again_in_a_minute() -> None:
     refused = Refused()
     retained = refused.retained
     retained.keep("discovery", _THEIRS, b"{}")
-    assert [message.topic for _, message in iter(retained.take, None)][-1] == _THEIRS
+    assert [message.topic for message in iter(retained.take, None)][-1] == _THEIRS
     refused.said(_THEIRS)
     refused.said(f"{_OURS}result/gate")  # nothing is kept there
     refused.now_s += 59
-    assert [message.topic for _, message in iter(retained.take, None)] == [f"{_OURS}state"]  # which says so
+    assert [message.topic for message in iter(retained.take, None)] == [f"{_OURS}state"]  # which says so
     assert retained.wait_s() == 1
     refused.now_s += 1
     found = retained.take()
     assert found is not None
-    assert (found[1].topic, found[1].payload) == (_THEIRS, b"{}")
-
-
-def test_a_state_that_was_refused_is_offered_again_in_a_minute() -> None:
-    refused = Refused()
-    while refused.retained.take() is not None:
-        pass
-    refused.said(f"{_OURS}state")
-    refused.now_s += 59
-    assert refused.retained.take() is None
-    refused.now_s += 1
-    found = refused.retained.take()
-    assert found is not None
-    assert found[1].topic == f"{_OURS}state"
+    assert (found.topic, found.payload) == (_THEIRS, b"{}")
 
 
 def test_answers_that_are_refused_are_one_however_their_topics_go_on() -> None:
