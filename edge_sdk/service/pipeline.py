@@ -117,7 +117,7 @@ class Pipeline:
         self.began = threading.Event()
         self.failure: BaseException | None = None
         self.has_place = False
-        self.digest: str | None = None
+        self.digest = None if loading is None else loading.bundle.digest
         self.threads = self.model_ns = self.source_ns = 0
         self._output, self._shared, self._waits = output, shared, waits
         self._stop, self._gate = Stop(stop), gate or Gate(0)

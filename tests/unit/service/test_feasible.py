@@ -23,8 +23,6 @@ from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.start_choice import (
     StartChoice,
-    VariantTime,
-    _worth_trying,
     budget_refusal,
     choose_start,
     time_stages,
@@ -154,20 +152,6 @@ class Board:
         """Choose what keeps 30 ms, from the large variant on its own number of threads on."""
         stages, bundle = [self.open(LARGE, own)], Bundle.open(self.folder)
         return choose_start(bundle, stages, 30, self.open, threads=threads, fixed=False)
-
-
-def test_threads_are_tried_where_they_may_keep_20_ms() -> None:
-    for (prepare_ms, run_ms), threads, allowed, expected in (
-        ((1, 38), 1, (1, 2, 4), [4, 2]),
-        ((1, 70), 1, (1, 2, 4), [4]),
-        ((1, 98), 1, (1, 2, 4), []),  # 26.5 ms at best
-        ((21, 10), 1, (1, 2, 4), []),  # threads are the model's alone
-        ((1, 28), 2, (1, 2), [1]),
-        ((1, 48), 2, (1, 2), []),
-        ((1, 48), 4, (1, 2), [2, 1]),  # more than there are cores: they wait for each other
-    ):
-        taken = VariantTime(LARGE, threads, 0, (prepare_ms, run_ms, 1))
-        assert _worth_trying(taken, allowed, 20.0) == expected
 
 
 @pytest.mark.parametrize(
