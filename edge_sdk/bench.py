@@ -73,7 +73,6 @@ def bench(
     bundle: Bundle,
     image: Image | None = None,
     rounds: int = 200,
-    on_round: Callable[[int, int], None] = lambda _done, _total: None,
     *,
     settings: SessionSettings | None = None,
 ) -> BenchReport:
@@ -83,7 +82,6 @@ def bench(
         bundle: verified; the golden inputs of the variant that runs are replayed first.
         image: the frame to measure with, uint8 (H, W, 3) BGR; by default a golden image enlarged to 1280x720.
         rounds: how often each part runs.
-        on_round: called now and then with rounds done and rounds in all.
         settings: how the loop's model is run; those that the bundle promises by default.
 
     Raises:
@@ -112,7 +110,6 @@ def bench(
                 start = time.perf_counter_ns()
                 run()
                 bare_ns[threads][index] = time.perf_counter_ns() - start
-        on_round(block.stop, rounds)
     loop = _required(stage_ns[:, 1:].sum(axis=1))
     bare = {threads: _required(durations) for threads, durations in bare_ns.items()}
     height, width = picture.shape[:2]

@@ -252,7 +252,7 @@ class RunRecord:
 
     def __init__(self) -> None:
         self.results = self.not_finite = 0
-        self._recent_ns = np.zeros((3, _RECENT), np.int64)  # ages, serial times, bare runs
+        self._recent_ns = [np.zeros(_RECENT, np.int64) for _ in range(3)]  # ages, serial times, bare runs
         self._first_ns = self._last_ns = 0
 
     def put(self, result: Result) -> None:
@@ -264,7 +264,8 @@ class RunRecord:
         """Note one step's result; see `LoopObserver`."""
         if tick is not Tick.ON_TIME and tick is not Tick.LATE:
             return
-        self._recent_ns[:, self.results % _RECENT] = loop.last_age_ns, loop.last_serial_ns, loop.last_run_ns
+        slot, (ages_ns, serial_ns, runs_ns) = self.results % _RECENT, self._recent_ns
+        ages_ns[slot], serial_ns[slot], runs_ns[slot] = loop.last_age_ns, loop.last_serial_ns, loop.last_run_ns
         self._last_ns = time.monotonic_ns()
         self._first_ns = self._first_ns or self._last_ns
         self.results += 1
@@ -282,7 +283,7 @@ class RunRecord:
         return self._percentiles(2)
 
     def _percentiles(self, row: int) -> Percentiles | None:
-        return percentiles_of(self._recent_ns[row, : min(self.results, _RECENT)])
+        return percentiles_of(self._recent_ns[row][: min(self.results, _RECENT)])
 
     def fps(self) -> float:
         """Return results a second, from the first to the last."""

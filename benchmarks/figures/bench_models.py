@@ -82,7 +82,7 @@ def bench_models(cache: Path, say: Callable[[str], None]) -> BenchModels:
 
     In a process of its own: what a process has in memory counts for those that it starts, too.
     """
-    media = fetch_media(cache, say)
+    fetch_media(cache, say)
     folder = cache / "bench" / _key()
     if not folder.exists():
         subprocess.run(
@@ -94,7 +94,7 @@ def bench_models(cache: Path, say: Callable[[str], None]) -> BenchModels:
         folder / "int8.onnx",
         folder / "detector.onnx",
         folder / "street.mp4",
-        write_images(media, cache).evaluation,
+        folder / "images" / "evaluation",
     )
 
 
@@ -106,9 +106,9 @@ def make_models(cache: Path, say: Callable[[str], None]) -> None:
     from benchmarks.rivals.by_hand import ByHand, quantize_by_hand
 
     media = fetch_media(cache, say)
-    images = write_images(media, cache)
     folder = cache / "bench" / _key()
     partial = _begin(folder, media)
+    images = write_images(media, partial / "images")
     for name, description, network, side in (
         ("classifier", _CLASSIFIER, efficientnet_lite.make(), 224),
         ("detector", _DETECTOR, yolov8_shape.make(), 640),

@@ -414,7 +414,6 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         raise BundleError(f"{where}: {problem.text if problem else cause}") from cause
     _check_names(manifest, where)
     _check_variants(manifest, where)
-    _check_tensors(manifest, where)
     return manifest
 
 
@@ -446,15 +445,6 @@ def _check_schema_version(loose: Any, where: str) -> None:
         )
 
 
-def _check_tensors(manifest: Manifest, where: str) -> None:
-    """Refuse a variant that takes gray pictures where the model takes coloured ones, or the other way round."""
-    color = manifest.input.color
-    for variant in manifest.variants:
-        tensor = variant.tensor
-        if tensor is not None and (tensor.color == "GRAY") != (color == "GRAY"):
-            raise BundleError(f"{where}: {variant.file!r} takes {tensor.color} pictures and input.color is {color}")
-
-
 def _check_names(manifest: Manifest, where: str) -> None:
     names = [f.name for f in manifest.files]
     for name in names:
@@ -478,6 +468,12 @@ def _check_variants(manifest: Manifest, where: str) -> None:
             f"{where}: {first.file} has the size {_size(first.size_wh)}, expected input.size_wh, "
             f"{_size(manifest.input.size_wh)}"
         )
+    color = manifest.input.color
+    for variant in manifest.variants:
+        if variant.tensor is not None and (variant.tensor.color == "GRAY") != (color == "GRAY"):
+            raise BundleError(
+                f"{where}: {variant.file!r} takes {variant.tensor.color} pictures and input.color is {color}"
+            )
     for name in {name for v in manifest.variants for name in v.operators} - {*manifest.operators}:
         raise BundleError(f"{where}: a variant has the operator {name!r}, which operators does not name")
 

@@ -161,14 +161,10 @@ def _names_others(model: bytes) -> bool:
         inner = PATHS.get(message, {})
         for field in fields(model, start, end):
             if message == _TENSOR:
-                if _is_elsewhere(model, field):
+                data = model[field.value : field.end]
+                is_told = field.number == DATA_LOCATION and (field.wire_type != VARINT or data.strip(b"\x80\x00"))
+                if is_told or field.number == EXTERNAL_DATA:
                     return True
             elif field.wire_type == LENGTH and field.number in inner:
                 open_messages.append((inner[field.number], field.value, field.end))
     return False
-
-
-def _is_elsewhere(model: bytes, field: Field) -> bool:
-    if field.number == DATA_LOCATION:
-        return field.wire_type != VARINT or model[field.value : field.end].strip(b"\x80\x00") != b""
-    return field.number == EXTERNAL_DATA

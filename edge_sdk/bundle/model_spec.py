@@ -94,29 +94,14 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The section [teacher] of a model.toml: the model from which this one was distilled.
-
-    Attributes:
-        model: the teacher's own model.toml, or a bundle.
-        labels: this model's label -> the teacher's, where their texts differ in more than case.
-    """
+    """The section [teacher] of a model.toml: the model from which this one was distilled."""
 
     model: Annotated[str, Meta(description="the teacher's model.toml, relative to this one")]
     labels: dict[str, str] = {}
 
 
 class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The section [gates] of a model.toml: the losses and the size beyond which a build fails.
-
-    Attributes:
-        int8_max_drop_relative: on labelled images, the largest share of FP32's quality that INT8 may lose, 0-1.
-        int8_min_agreement: lowest agreement of INT8 with FP32 on the evaluation images: the share of top-1 classes that
-            are equal, or the F1 score of detections matched at IoU .5.
-        distill_max_drop_points: on labelled images, how many points (hundredths) of its metric a student may lie below
-            its teacher.
-        distill_min_agreement: on images without labels, lowest agreement of a student with its teacher.
-        max_size_mb: largest model file in the bundle, in MB of 1e6 bytes.
-    """
+    """The section [gates] of a model.toml: the losses and the size beyond which a build fails."""
 
     int8_max_drop_relative: _Unit = 0.01
     int8_min_agreement: _Unit = 0.80
@@ -135,15 +120,7 @@ class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One model.toml; docs/model-toml.md is its reference, the attributes' own classes hold the sections.
-
-    Attributes:
-        model: the ONNX file.
-        name: of the bundle.
-        task: what the model does.
-        decoder: how its outputs are read; `DECODERS` says which belong to the task.
-        labels: the labels file, one label a line, in output order.
-    """
+    """One model.toml; docs/model-toml.md is the reference of its keys."""
 
     model: _ModelFile
     name: _Name

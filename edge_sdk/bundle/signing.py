@@ -5,6 +5,7 @@ A key file is PEM; a signature is made over the bytes of a manifest, whatever th
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -116,17 +117,13 @@ def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
 
 def is_signed_by_any(manifest: bytes, signature: bytes, keys: Iterable[Ed25519PublicKey]) -> bool:
     """Whether one of `keys` made `signature` over `manifest`."""
-    return any(_verifies(manifest, signature, key) for key in keys)
-
-
-def _verifies(manifest: bytes, signature: bytes, key: Ed25519PublicKey) -> bool:
     from cryptography.exceptions import InvalidSignature
 
-    try:
-        key.verify(signature, _CONTEXT + manifest)
-    except InvalidSignature:
-        return False
-    return True
+    for key in keys:
+        with contextlib.suppress(InvalidSignature):
+            key.verify(signature, _CONTEXT + manifest)
+            return True
+    return False
 
 
 def _read(path: Path) -> bytes:

@@ -24,25 +24,7 @@ _Device = Annotated[int, Meta(ge=0, le=255)]
 
 
 class TensorrtOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Options of TensorrtExecutionProvider; what is not given is as ONNX Runtime has it.
-
-    Attributes:
-        device_id: which GPU.
-        trt_max_workspace_size: memory that TensorRT may take while it runs, in bytes.
-        trt_max_partition_iterations: how often the graph is cut again for the parts that TensorRT takes.
-        trt_min_subgraph_size: nodes that a part must have, at least.
-        trt_fp16_enable: half precision, where it is faster.
-        trt_int8_enable: integers, where the model says their scales.
-        trt_dla_enable, trt_dla_core: the deep learning accelerator of a Jetson, and which one.
-        trt_force_sequential_engine_build: engines for several GPUs are built in turn.
-        trt_context_memory_sharing_enable: parts of the graph share their memory.
-        trt_layer_norm_fp32_fallback: LayerNorm stays in single precision.
-        trt_build_heuristics_enable: engines are built sooner, and may run slower.
-        trt_builder_optimization_level: 0 to 5; the higher, the longer an engine takes to build.
-        trt_sparsity_enable: weights of which two of four are zero are used as such.
-        trt_auxiliary_streams: streams beside the main one; -1 leaves it to TensorRT.
-        trt_cuda_graph_enable: all kernels are started at once.
-    """
+    """Options of TensorrtExecutionProvider, by the names of ONNX Runtime, whose documentation says what each does."""
 
     device_id: _Device | None = None
     trt_max_workspace_size: _Bytes | None = None
@@ -63,19 +45,10 @@ class TensorrtOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 
 
 class CudaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Options of CUDAExecutionProvider; what is not given is as ONNX Runtime has it.
+    """Options of CUDAExecutionProvider, by the names of ONNX Runtime, whose documentation says what each does.
 
-    Attributes:
-        device_id: which GPU.
-        gpu_mem_limit: of the arena, in bytes; other memory comes on top.
-        arena_extend_strategy: by how much the arena grows. ONNX Runtime's own doubles it, which on a Jetson takes the
-            memory from the CPU.
-        cudnn_conv_algo_search: how algorithms of convolutions are found. ONNX Runtime's own tries every one at the
-            first run, which takes longer than a camera waits.
-        cudnn_conv_use_max_workspace: algorithms may take as much memory as they like.
-        do_copy_in_default_stream: copies wait for kernels.
-        use_tf32: products of floats have ten bits of mantissa.
-        prefer_nhwc: convolutions in NHWC.
+    Two have another default than there: an arena that doubles takes the memory of a Jetson from its CPU, and trying
+    every algorithm of a convolution at the first run takes longer than a camera waits.
     """
 
     device_id: _Device | None = None
@@ -95,12 +68,7 @@ class ProviderOptions(
     omit_defaults=True,
     rename={"tensorrt": "TensorrtExecutionProvider", "cuda": "CUDAExecutionProvider"},
 ):
-    """Options by execution provider; the CPU provider has none of interest.
-
-    Attributes:
-        tensorrt: of TensorrtExecutionProvider.
-        cuda: of CUDAExecutionProvider.
-    """
+    """Options by execution provider; the CPU provider has none of interest."""
 
     tensorrt: TensorrtOptions = TensorrtOptions()
     cuda: CudaOptions = CudaOptions()
@@ -130,27 +98,9 @@ _Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$", description="a ver
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One kind of device that a bundle can be built for: the content of a file in targets/.
 
-    Attributes:
-        name: equals the file's name without `.toml`.
-        description: one line for `edge-sdk targets`.
-        machine: `platform.machine()` there.
-        cpu: the core, in qemu's spelling (`cortex-a72`); empty when the target is a family of cores.
-        providers: execution providers in order of preference; the CPU provider comes last, always.
-        provider_options: what some of them are told, in tables such as [provider_options.CUDAExecutionProvider].
-        intra_op_num_threads: threads inside one operator, 1 or more.
-        allow_spinning: whether threads spin while they wait for each other within a run.
-        activation_type: integer type of activations after quantization.
-        weight_type: integer type of weights after quantization.
-        per_channel: one weight scale an output channel instead of one a tensor.
-        reduce_range: 7-bit weights, for CPUs whose U8S8 product saturates (x86 before VNNI).
-        max_opset: the highest ai.onnx opset that `min_onnxruntime` runs.
-        min_onnxruntime: the lowest ONNX Runtime there.
-        max_onnxruntime: the highest ONNX Runtime that can be had there; empty where there is no such limit.
-        python: the Python minor version there.
-        wheel_platform: pip's platform tag for its wheels.
-        memory_mb: memory of the board, in MiB.
-        clock_mhz: the core's highest clock, in MHz, which estimates of latency go by; 0 when it is not known.
-        latency_budget_ms: capture to outbox, in milliseconds, unless model.toml says otherwise.
+    Each of those files says beside its keys what they are for. The name equals the file's; `cpu` is in qemu's spelling,
+    and empty when the target is a family of cores; `clock_mhz` is 0 when it is not known, and `max_onnxruntime` empty
+    where there is no such limit.
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9_]+$", description="lower-case letters, digits and underscore")]

@@ -104,33 +104,17 @@ def _show(report: BuildResult) -> None:
     from edge_sdk_tools.progress import print_table
 
     agreement = report.agreement
-    metric = _METRICS[agreement.metric]
+
+    def beside(name: str, fp32: float, int8: float, unit: str) -> tuple[str, ...]:
+        return name, f"{fp32:.2f} {unit}", f"{int8:.2f} {unit}", f"{int8 / fp32:.2f}x"
+
+    difference = points(agreement.value - 1, agreement.low - 1, agreement.high - 1)
     rows = [
-        (
-            "model file",
-            f"{report.fp32_mb:.2f} MB",
-            f"{report.int8_mb:.2f} MB",
-            f"{report.int8_mb / report.fp32_mb:.2f}x",
-        ),
-        (
-            "latency here, 1 thread",
-            f"{report.fp32_latency_ms:.2f} ms",
-            f"{report.int8_latency_ms:.2f} ms",
-            f"{report.int8_latency_ms / report.fp32_latency_ms:.2f}x",
-        ),
-        (
-            metric,
-            "",
-            f"{agreement.value:.1%}",
-            points(agreement.value - 1, agreement.low - 1, agreement.high - 1),
-        ),
+        beside("model file", report.fp32_mb, report.int8_mb, "MB"),
+        beside("latency here, 1 thread", report.fp32_latency_ms, report.int8_latency_ms, "ms"),
+        (_METRICS[agreement.metric], "", f"{agreement.value:.1%}", difference),
         *(
-            (
-                f.name,
-                f"{f.reference.value:.1%}",
-                f"{f.value.value:.1%}",
-                points_of(f.difference),
-            )
+            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference))
             for f in report.quality
             if f.reference is not None and f.difference is not None
         ),

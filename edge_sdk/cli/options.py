@@ -9,7 +9,6 @@ of the workstation needs, where the workstation's packages are not installed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import os
@@ -22,7 +21,7 @@ import click
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, UsageError, is_out_of_memory, one_line
-from edge_sdk.core.logs import formatter
+from edge_sdk.core.logs import LineFormatter
 from edge_sdk.core.toml import key_of
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 
@@ -39,25 +38,7 @@ PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a varia
 
 _log = logging.getLogger(__name__)
 _Command = TypeVar("_Command", bound=Callable[..., object])
-_MAY_LACK = (errno.ENOENT, errno.ENOTDIR)  # what is not there yet is to be made, or refused in the verb's own words
-
-
-class _Path(click.Path):
-    """A path that can be looked at, whether something is there or not."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            Path(value).stat()
-        except OSError as cause:
-            if cause.errno not in _MAY_LACK:
-                self.fail(f"{value}: {cause.strerror}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-PATH = _Path(path_type=Path)
-"""For every argument and option that is a path: one that is too long or leads in a circle is refused at once."""
-
-
+PATH = click.Path(path_type=Path)
 _NUMBER_LIMIT = 1e9  # seconds, milliseconds, shares; a billion seconds are 30 years
 
 
@@ -217,12 +198,7 @@ def _table(
         return ("", f"{model} [95 %]"), [(f.name, _with_interval(f.name, f.value)) for f in figures]
     columns = ("", f"{model} [95 %]", reference, "difference [95 %]")
     return columns, [
-        (
-            f.name,
-            _with_interval(f.name, f.value),
-            _value(f.name, f.reference.value),
-            points_of(f.difference),
-        )
+        (f.name, _with_interval(f.name, f.value), _value(f.name, f.reference.value), points_of(f.difference))
         for f in figures
         if f.reference is not None and f.difference is not None
     ]
@@ -291,7 +267,7 @@ def logging_to_standard_error(*, quiet: bool = False) -> AbstractContextManager[
 def logging_to(handler: logging.Handler) -> Iterator[None]:
     """Give what the device's modules log to a handler, and to no other one."""
     log = logging.getLogger("edge_sdk")
-    handler.setFormatter(formatter())
+    handler.setFormatter(LineFormatter())
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -305,10 +281,7 @@ def logging_to(handler: logging.Handler) -> Iterator[None]:
 
 
 def echo_json(document: object) -> None:
-    """Print a document as one line of JSON.
-
-    Names of files may be no text, which JSON cannot hold: each byte that is part of no character becomes U+FFFD.
-    """
+    """Print a document as one line of JSON; a byte of a file's name that is part of no character becomes U+FFFD."""
     try:
         line = msgspec.json.encode(document, enc_hook=_path)
     except UnicodeEncodeError:

@@ -17,11 +17,20 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, connection_options, echo_json, key_option, logging_to_standard_error, number
+from edge_sdk.cli.options import (
+    PATH,
+    POSITIVE,
+    connection_options,
+    echo_json,
+    key_option,
+    logging_to_standard_error,
+    number,
+)
 from edge_sdk.cli.root import unhurried
 from edge_sdk.cli.run_settings import config_file, run_settings
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
 from edge_sdk.core.errors import EdgeError, PublishError
+from edge_sdk.core.logs import log_as_json
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import ignore_signals, stopping_on_signals
 from edge_sdk.publishing.settings import BrokerSettings
@@ -35,16 +44,15 @@ if TYPE_CHECKING:
     from edge_sdk.service.settings import RunSettings
 
 _log = logging.getLogger(__name__)
-_PATH = click.Path(path_type=Path)
 _READER_MS = 300  # a reader that works has taken something by then
 
 
 @click.command("run")
-@click.argument("bundle", type=_PATH, required=False)
-@click.option("--config", "config_file", type=_PATH, help="Run what this file says, instead of BUNDLE and flags.")
+@click.argument("bundle", type=PATH, required=False)
+@click.option("--config", "config_file", type=PATH, help="Run what this file says, instead of BUNDLE and flags.")
 @click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
 @click.option("--source", help="V4L2 index or /dev path, rtsp:// or http:// URL, picamera2, video, images, pattern.")
-@click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
+@click.option("--source-password-file", type=PATH, help="Password of the user in the source's URL.")
 @key_option("--source-tls-fingerprint", "tls_fingerprint", PipelineConfig)
 @key_option("--camera", "name", PipelineConfig, "camera", default="camera", show_default=True)
 @click.option("--mqtt", "mqtt_url", help="mqtt[s]:// or ws[s]://[user@]host[:port]; without it results go to stdout.")
@@ -53,7 +61,7 @@ _READER_MS = 300  # a reader that works has taken something by then
 @key_option("--mqtt-prefix", "prefix", BrokerSettings, "mqtt_prefix")
 @key_option("--site", "site", DeviceConfig)
 @key_option("--device", "name", DeviceConfig, "device")
-@click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
+@click.option("--trust", multiple=True, type=PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
 @key_option("--allow-older", "allow_older", TrustConfig)
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @key_option("--run-limit", "run_limit_s", PipelineConfig)
@@ -65,9 +73,10 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
 @key_option("--trial-seconds", "trial_s", PipelineConfig)
 @key_option("--best-effort", "best_effort", PipelineConfig)
-@click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
+@click.option("--annotate", type=PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Of those.  [default: text]")
 @click.pass_context
 def command(context: click.Context, /, **options: object) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees.
@@ -75,6 +84,7 @@ def command(context: click.Context, /, **options: object) -> None:
     Without BUNDLE: what the configuration says, /etc/edge-sdk/config.toml or --config.
     """
     quiet = bool(options["quiet"])
+    log_as_json(wanted=options["log_format"] == "json")
     config = config_file(context)
     if options["check"]:
         from edge_sdk.cli.run_check import check

@@ -50,10 +50,10 @@ def run_settings(options: dict[str, Any]) -> RunSettings:
     )
 
 
-_WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet"}
+_WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet", "log_format"}
 
 
-def config_file(context: click.Context, default: Path | None = None) -> Path | None:
+def config_file(context: click.Context) -> Path | None:
     """Find the configuration file that a run goes by; None where its flags say everything.
 
     Raises:
@@ -66,7 +66,7 @@ def config_file(context: click.Context, default: Path | None = None) -> Path | N
         if flags:
             raise UsageError(
                 f"{flags[0]} and --config: expected one of them; what {given} says, it says alone "
-                "(--check, --duration, --json and -q go with it)"
+                "(--check, --duration, --json, --log-format and -q go with it)"
             )
         return given
     if flags:
@@ -77,16 +77,14 @@ def config_file(context: click.Context, default: Path | None = None) -> Path | N
                 "`edge-sdk run --config FILE`"
             )
         return None
-    if default is None:
-        from edge_sdk.config.load import DEFAULT_PATH
+    from edge_sdk.config import load  # it costs time, and flags need none of it
 
-        default = DEFAULT_PATH
-    if not default.exists():
+    if not load.DEFAULT_PATH.exists():
         raise UsageError(
             "nothing to run; expected `edge-sdk run BUNDLE --source SOURCE`, or `edge-sdk run --config FILE` "
-            f"(there is no {default}; docs/config.md says how to write one)"
+            f"(there is no {load.DEFAULT_PATH}; docs/config.md says how to write one)"
         )
-    return default
+    return load.DEFAULT_PATH
 
 
 def _is_given(context: click.Context, parameter: click.Parameter) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, connection_options, logging_to_standard_error, mqtt_settings, number
+from edge_sdk.cli.options import PATH, POSITIVE, connection_options, logging_to_standard_error, mqtt_settings, number
 from edge_sdk.core.errors import PublishError
 from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.fleet.coco import CocoWriter
@@ -38,7 +38,6 @@ _DRAW_S = 0.25
 _HINT_S = 3.0  # without a message, after which it is said what is missing
 _LOST_EVERY_S = 10.0
 _SILENT_S = 5.0
-_PATH = click.Path(path_type=Path)
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -57,7 +56,7 @@ _MARKS = {"online": "●", "offline": "○"}
 @click.option("--site", help="Only this site.  [default: all]")
 @click.option("--device", help="Only this device.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="Every message as a line of JSON on standard output.")
-@click.option("--coco", type=_PATH, help="Collect detections as COCO results in a new FILE, and FILE.images.json.")
+@click.option("--coco", type=PATH, help="Collect detections as COCO results in a new FILE, and FILE.images.json.")
 @click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
 @click.option("-q", "--quiet", is_flag=True, help="No lines about the connection on standard error.")
@@ -284,12 +283,10 @@ def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, l
 def _head(fleet: Fleet, broker: str, now: datetime, columns: int) -> list[str]:
     """Show the title in one line; where there is no room for how the connection is, that is below it too, whole."""
     online = sum(device.status == "online" for device in fleet.devices.values())
-    count = f"{online} of {len(fleet.devices)} online"
     odd = f", {fleet.unread} unreadable" if fleet.unread else ""
     odd += f", {fleet.lost} lost" if fleet.lost else ""
-    right = f"{count}{odd}  {now:%H:%M:%S}"
-    room = max(columns - columns_of(right) - 1, 10)
-    title = f"broker {broker}"
+    right = f"{online} of {len(fleet.devices)} online{odd}  {now:%H:%M:%S}"
+    room, title = max(columns - columns_of(right) - 1, 10), f"broker {broker}"
     line = click.style(fitted(f"{padded(title, room)} {right}", columns), reverse=True)
     whole = _wrapped(title, columns) if columns_of(title) > room else []
     return [line, *(click.style(part, fg="yellow") for part in whole)]

@@ -9,25 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import msgspec
 
 from edge_sdk.config.schema import PASSWORD_KEYS, TLS_KEYS, Config, MqttConfig, PipelineConfig, password_keys
-from edge_sdk.core.errors import CameraError, EdgeError
+from edge_sdk.core.errors import EdgeError
 from edge_sdk.core.machine import configured
 from edge_sdk.core.toml import entry_label, nearest, problems, shown
 from edge_sdk.messages.topics import check_name
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from edge_sdk.sources.location import (
     AS_IT_COMES,
-    PATTERN_SLOWEST_FPS,
     device_timeout_s,
     is_encrypted,
     names_user,
-    pattern_of,
     without_slashes,
 )
-from edge_sdk.sources.opening import DEVICE, PATTERN, PICAMERA, kind_of, named_kind
+from edge_sdk.sources.opening import DEVICE, PICAMERA, kind_of, named_kind
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
@@ -146,9 +145,7 @@ def _rate(stream: PipelineConfig) -> Iterator[str]:
     fps, kind = stream.fps, named_kind(stream.source)
     if fps is None:
         return
-    if kind is PATTERN and fps < PATTERN_SLOWEST_FPS and _has_no_rate(stream.source):
-        yield f"fps is {fps:g}, expected {PATTERN_SLOWEST_FPS:g} or more: a pattern is no slower"
-    elif kind is DEVICE:
+    if kind is DEVICE:
         # OpenCV has one time-out for all V4L2 cameras, whatever read_timeout_s says.
         yield from _too_slow(fps, device_timeout_s(), "a V4L2 camera")
     elif kind is PICAMERA:
@@ -163,13 +160,6 @@ def _too_slow(fps: float, timeout_s: float, what: str) -> Iterator[str]:
             f"fps is {fps:g}, one frame in {1 / fps:.3g} s, and {what} is lost after {timeout_s:g} s without one; "
             f"expected {1 / timeout_s:.3g} or more"
         )
-
-
-def _has_no_rate(pattern: str) -> bool:
-    try:
-        return pattern_of(pattern)[1] is None
-    except CameraError:  # which is said where patterns are looked at
-        return False
 
 
 def _events(config: Config) -> Iterator[str]:
@@ -192,17 +182,12 @@ def _events(config: Config) -> Iterator[str]:
 
 def _twice(config: Config, names: list[str]) -> Iterator[str]:
     first: dict[tuple[str, str], int] = {}
-    told: set[tuple[int, int, str]] = set()
     for index, event in enumerate(config.events):
-        for label in event.labels:
-            for camera in names:
-                if event.cameras and camera not in event.cameras:
-                    continue
-                before = first.setdefault((camera, label), index)
-                if before == index or (before, index, label) in told:
-                    continue
-                told.add((before, index, label))
+        for label, camera in product(event.labels, event.cameras or names):
+            before = first.setdefault((camera, label), index)
+            if before != index:
                 yield (
                     f"events[{before}] and events[{index}] are both about {shown(label)} on {shown(camera)}, "
                     "expected one of them: each event would be told twice"
                 )
+                return

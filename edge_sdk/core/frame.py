@@ -36,18 +36,6 @@ def check_image(image: object) -> None:
         raise CameraError(f"the source gave a frame whose image is {found}, {_EXPECTED}; convert it in the source")
 
 
-def as_picture(image: NDArray[Any] | None) -> Image:
-    """Return the picture that a program gave, itself; refuse what is none and say how it becomes one.
-
-    Raises:
-        UsageError: it is none.
-    """
-    found = _misfit_of(image)
-    if found is not None:
-        raise UsageError(f"the picture is {found}, {_EXPECTED}; {_way_of(image)}")
-    return cast("Image", image)
-
-
 def _misfit_of(image: object) -> str | None:
     if not isinstance(image, np.ndarray):
         return type(image).__name__
@@ -108,7 +96,10 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         Raises:
             UsageError: it is no such array.
         """
-        return cls(as_picture(image), time.monotonic_ns(), time.time(), seq, camera)
+        found = _misfit_of(image)
+        if found is not None:
+            raise UsageError(f"the picture is {found}, {_EXPECTED}; {_way_of(image)}")
+        return cls(cast("Image", image), time.monotonic_ns(), time.time(), seq, camera)
 
     def __repr__(self) -> str:
         """Show the frame without its pixels, of which results would be full otherwise."""
@@ -221,8 +212,6 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
 
     Attributes:
-        frame: where they were found.
-        inference_ns: duration of the bare run.
         boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,), lines of labels.txt from 0.
@@ -242,8 +231,6 @@ class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The most likely classes of one frame, most likely first.
 
     Attributes:
-        frame: what was classified.
-        inference_ns: duration of the bare run.
         confidences: float32 (K,), 0-1, of all classes that sum to 1.
         class_ids: int64 (K,). With a background class: output index - 1, and -1 is the background itself.
         is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
@@ -264,8 +251,6 @@ class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The class of every place in one frame.
 
     Attributes:
-        frame: what was segmented.
-        inference_ns: duration of the bare run.
         class_map: uint8 (H, W), lines of labels.txt from 0, or `NO_CLASS`. Of the output's own resolution, over the
             model's whole input, its padding included.
         geometry: how the frame lies in `class_map`: map_px = frame_px * scale + offset.

@@ -1,8 +1,8 @@
 """How the device's program speaks to people: through `logging`, one line a record.
 
-Every module logs to `logging.getLogger(__name__)`. `edge-sdk run` puts a handler on the logger `edge_sdk`, with the
-formatter of the place where the lines are read: a terminal, or systemd's journal. `Model` and `Loop` in somebody else's
-program log to the same loggers, and that program decides what becomes of it.
+Every module logs to `logging.getLogger(__name__)`. `edge-sdk run` puts a handler on the logger `edge_sdk`, whose
+formatter knows where the lines are read: on a terminal, in systemd's journal, or by what collects JSON. `Model` and
+`Loop` in somebody else's program log to the same loggers, and that program decides what becomes of it.
 
 A thread that works for a camera sets `CAMERA`; threads that `BackgroundTask` begins for it inherit that. Where a
 process has several cameras (`name_cameras`) the name stands in front of the line.
@@ -16,6 +16,9 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from datetime import datetime, timezone
+
+import msgspec
 
 from edge_sdk.core.errors import printable
 
@@ -26,13 +29,19 @@ CAMERA: ContextVar[str] = ContextVar("camera", default="")
 
 _STANDARD_ERROR = 2
 _PRIORITIES = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}  # of syslog(3)
-_names_cameras = False
+_names_cameras = _is_json = False
 
 
 def name_cameras(*, wanted: bool) -> None:
     """Have lines from now on bear the camera's name, or not, as where there is only one."""
     global _names_cameras
     _names_cameras = wanted
+
+
+def log_as_json(*, wanted: bool) -> None:
+    """Have lines from now on be JSON, for what collects logs, or words for people."""
+    global _is_json
+    _is_json = wanted
 
 
 @contextlib.contextmanager
@@ -55,30 +64,26 @@ def line_of(record: logging.LogRecord) -> str:
     )
 
 
-class TerminalFormatter(logging.Formatter):
-    """`edge-sdk: LINE`. Somebody else's words may be in it: whatever a terminal would act on is replaced."""
+class LineFormatter(logging.Formatter):
+    """One line a record. Somebody else's words may be in it: whatever a terminal would act on is replaced.
+
+    On a terminal it is `edge-sdk: LINE`, for systemd's journal `<PRIORITY>LINE` (sd-daemon(3)), where the journal adds
+    the program's name itself. As JSON it is an object with `at`, `level`, `message`, and `camera` where there is one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
-        return f"edge-sdk: {printable(line_of(record))}"
-
-
-class JournalFormatter(logging.Formatter):
-    """`<PRIORITY>LINE` (sd-daemon(3)); the journal adds the program's name itself."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
-        return f"<{_PRIORITIES.get(record.levelno, 6)}>{printable(line_of(record))}"
-
-
-def formatter() -> logging.Formatter:
-    """Return the formatter of the place where this process's standard error is read."""
-    return JournalFormatter() if is_journal(_STANDARD_ERROR) else TerminalFormatter()
+        if _is_json:
+            fields = {"at": datetime.fromtimestamp(record.created, timezone.utc), "level": record.levelname.lower()}
+            camera = {"camera": CAMERA.get()} if CAMERA.get() else {}
+            return msgspec.json.encode({**fields, **camera, "message": printable(record.getMessage())}).decode()
+        start = f"<{_PRIORITIES.get(record.levelno, 6)}>" if is_journal(_STANDARD_ERROR) else "edge-sdk: "
+        return start + printable(line_of(record))
 
 
 def line_for_people(text: str, level: int = logging.INFO) -> str:
     """Format one line as the handler of `edge-sdk run` does, for verbs that print without one."""
-    return formatter().format(logging.LogRecord("edge_sdk", level, "", 0, text, None, None))
+    return LineFormatter().format(logging.LogRecord("edge_sdk", level, "", 0, text, None, None))
 
 
 @functools.cache

@@ -71,11 +71,11 @@ def configured() -> int | None:
 
 def _physical(cpus: Path, of: set[int]) -> int:
     """Count the cores that these logical processors are; each is one where nothing is known of its siblings."""
-    return len({_siblings(cpus / f"cpu{number}" / "topology") or str(number) for number in of})
-
-
-def _siblings(topology: Path) -> str:
-    return next((text for name in _SIBLINGS if (text := system_text(topology / name))), "")
+    cores = set()
+    for number in of:
+        texts = (system_text(cpus / f"cpu{number}" / "topology" / name) for name in _SIBLINGS)
+        cores.add(next(filter(None, texts), str(number)))
+    return len(cores)
 
 
 def _mask(root: Path) -> set[int]:

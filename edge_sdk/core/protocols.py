@@ -26,10 +26,6 @@ NAME_LIMIT = 100
 _DETAIL_LIMIT = 8192  # bytes of its JSON: an event must fit into what any broker takes
 
 
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened; only `kind` is needed. Numbers may be numpy's, as results have them.
 
@@ -51,13 +47,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     camera: str = "camera"
-    at: datetime = msgspec.field(default_factory=_now)
+    at: datetime = msgspec.field(default_factory=lambda: datetime.now(timezone.utc))
     label: str | None = None
     class_id: int | None = None
     confidence: float | None = None
     box_xyxy: tuple[float, float, float, float] | None = None
-    frame_wh: tuple[int, int] | None = None
-    frame_seq: int | None = None
+    frame_wh: tuple[_Count, _Count] | None = None
+    frame_seq: _Count | None = None
     detail: Detail | None = None
 
     def __post_init__(self) -> None:
@@ -87,19 +83,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
             _check_detail(self.detail)
 
 
-class _Types(msgspec.Struct):
-    """What the fields of an event must be; a struct that is made in Python is not looked at by itself."""
-
-    kind: str
-    camera: str
-    at: datetime
-    label: str | None
-    class_id: int | None
-    confidence: float | None
-    box_xyxy: tuple[float, float, float, float] | None
-    frame_wh: tuple[_Count, _Count] | None
-    frame_seq: _Count | None
-    detail: Detail | None
+_Types = msgspec.defstruct("_Types", [(field.name, field.type) for field in msgspec.structs.fields(Event)])
+"""The same fields, without the checks above: a struct that is made in Python is not looked at by itself."""
 
 
 def _said(cause: msgspec.ValidationError) -> str:

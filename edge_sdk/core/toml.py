@@ -141,11 +141,6 @@ def convert(document: object, schema: type[T], folder: Path = Path()) -> T:
 def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[str, Any]:
     """Parse a TOML file, whatever it holds; a byte order mark in front of UTF-8 is passed over.
 
-    Args:
-        path: the TOML file.
-        error: the family to raise.
-        see: the page that says how such a file is written, for whoever wrote another format.
-
     Raises:
         EdgeError: of type `error`, when the file is missing or is not TOML.
     """
@@ -171,10 +166,6 @@ def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
     """Check the fields of a Struct that a program made; called in its `__post_init__`.
 
     msgspec checks types and ranges only when it converts a document. With this they are written once, in the types.
-
-    Args:
-        struct: with its values.
-        schema: its class, or the one above it whose fields are checked.
 
     Raises:
         SettingError: the first field that is wrong, in the words of a file.

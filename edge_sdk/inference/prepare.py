@@ -153,7 +153,7 @@ class Prepare:
         spec, taken, shape = self.spec, self._taken, self._canvas[region].shape
         if taken.dtype == "uint8":
             if taken.color == "GRAY":
-                return _gray_integers(self._planes_in(region)[0], self._integers, np.empty(shape[:2], np.uint8))
+                return _gray(self._planes_in(region)[0], self._integers, np.empty(shape[:2], np.uint8))
             fill = self._arranging(region)
             return fill if self._integers is None else _looking_up(self._integers, np.empty(shape, np.uint8), fill)
         if taken.layout == "NHWC" and spec.color != "GRAY":
@@ -207,10 +207,13 @@ def _planes(
     return fill_by_factor if is_factor else fill_by_table
 
 
-def _gray(output: NDArray[np.float32], table: NDArray[np.float32], plane: NDArray[np.uint8]) -> _Fill:
+def _gray(output: Tensor, table: Tensor | None, plane: NDArray[np.uint8]) -> _Fill:
     def fill(resized: Image) -> None:
-        cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=plane)
-        cv2.LUT(plane, table, dst=output)
+        if table is None:
+            cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=output)
+        else:
+            cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=plane)
+            cv2.LUT(plane, table, dst=output)
 
     return fill
 
@@ -240,17 +243,6 @@ def _looking_up(table: NDArray[np.uint8], looked: Image, arrange: _Fill) -> _Fil
     def fill(resized: Image) -> None:
         cv2.LUT(resized, table, dst=looked)
         arrange(looked)
-
-    return fill
-
-
-def _gray_integers(output: NDArray[np.uint8], table: NDArray[np.uint8] | None, plane: NDArray[np.uint8]) -> _Fill:
-    def fill(resized: Image) -> None:
-        if table is None:
-            cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=output)
-        else:
-            cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=plane)
-            cv2.LUT(plane, table, dst=output)
 
     return fill
 

@@ -116,11 +116,7 @@ def open_inference(
 ) -> tuple[ort.InferenceSession, Providers]:
     """Load a model on the first of the wanted providers that start here.
 
-    Args:
-        model: the bytes of an .ort or .onnx file, verified by the caller.
-        settings: threads, providers and the rest.
-        where: what to call the model in errors.
-        libraries: of custom operators, verified by the caller.
+    The bytes of the .ort or .onnx file, and the libraries of custom operators, were verified by the caller.
 
     Raises:
         SessionError: ONNX Runtime cannot load it, on the CPU alone neither.

@@ -235,11 +235,6 @@ class Session:
     def replay_golden(self, bundle: Bundle, prepare: Prepare, most: int | None = None) -> float:
         """Run the golden inputs of the variant that runs and compare; serves as the warm-up too.
 
-        Args:
-            bundle: where they are.
-            prepare: the stage before this model.
-            most: how many of them, from the first; all by default.
-
         Returns:
             The largest absolute difference found.
 

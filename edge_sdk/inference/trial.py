@@ -77,7 +77,9 @@ class TrialLimits(msgspec.Struct, frozen=True):
 
         Where memory runs out all the same, the kernel shall end this process and no other.
         """
-        _lower(resource.RLIMIT_DATA, _kilobytes(Path("/proc/self/status"), "VmData:") * 1024 + self.memory_bytes)
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        taken_kb = next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
+        _lower(resource.RLIMIT_DATA, taken_kb * 1024 + self.memory_bytes)
         _lower(resource.RLIMIT_CORE, 0)
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -92,18 +94,11 @@ def _lower(kind: int, value: int) -> None:
     resource.setrlimit(kind, (lowest, lowest))
 
 
-def _kilobytes(path: Path, key: str) -> int:
-    line = next(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(key))
-    return int(line.split()[1])
-
-
 class TrialJob(msgspec.Struct, frozen=True):
     """The request to the process that tries a bundle.
 
     Attributes:
         bundle: its folder, an absolute path, as the file system has it: a name may be no text.
-        digest: what was verified; another bundle there is refused.
-        signed: whether that was by a trusted key.
         limits: to take up before anything of it is read.
     """
 

@@ -320,7 +320,7 @@ def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | No
         limits=Limits(settings.latency_ms or manifest.latency_budget_ms, settings.cpu_share),
     )
     with contextlib.suppress(EdgeError):  # there is no place where it could be
-        record = Records(state_folder() / "tuning").recall(bundle, request, TunedMachine.here())
+        record = Records(state_folder() / "tuning").recall(request, TunedMachine.here())
         if isinstance(record, Record):
             chosen = record.tuned.chosen
             return str(chosen.candidate), f"as tuned here on {record.at[:10]}: {figures(chosen)}"
@@ -332,29 +332,22 @@ def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | No
 def _bundle(bundle: Bundle) -> CheckedBundle:
     manifest = bundle.manifest
     return CheckedBundle(
-        name=manifest.name,
-        version=manifest.version,
-        target=manifest.target,
-        task=manifest.task,
+        **{name: getattr(manifest, name) for name in ("name", "version", "target", "task", "latency_budget_ms")},
         signature="verified" if bundle.signed else "not checked",
         variants=tuple(variant.name for variant in manifest.variants),
         labels=len(bundle.labels()),
-        latency_budget_ms=manifest.latency_budget_ms,
     )
+
+
+_AS_SET = ("address", "tls", "username", "ca_file", "cert_file", "qos", "protocol")
 
 
 def _broker(broker: MqttSettings) -> CheckedBroker:
     return CheckedBroker(
-        address=broker.address,
-        tls=broker.tls,
+        **{name: getattr(broker, name) for name in _AS_SET},
         websockets=broker.websocket_path is not None,
-        username=broker.username,
         has_password=broker.password is not None,
-        ca_file=broker.ca_file,
-        cert_file=broker.cert_file,
         cert_until=valid_until(broker),
-        qos=broker.qos,
-        protocol=broker.protocol,
         status_topic=broker.topics.status,
     )
 

@@ -383,22 +383,19 @@ class CommandHandler:
 
     def _look_at_snapshots(self) -> None:
         """Publish pictures that came, and answer requests that wait no longer."""
-        waiting, self._snapshots = self._snapshots, []
+        waiting, self._snapshots, shots = self._snapshots, [], dict[str, Shot]()
         for reply, command, until in waiting:
-            control = self._controls.of(command.camera)
-            if control.shot is not None:
-                self._answer(reply, self._publish(command, control.shot))
-                continue
-            if not control.paused and self._clock_s() < until:
+            control, camera = self._controls.of(command.camera), command.camera
+            if control.shot is not None:  # for all that wait for it; a picture may be large
+                shots[camera], control.shot = control.shot, None
+            if camera in shots:
+                self._answer(reply, self._publish(command, shots[camera]))
+            elif not control.paused and self._clock_s() < until:
                 self._snapshots.append((reply, command, until))
-                continue
-            control.wants_shot = False
-            late = RefusedError("failed", f"no frame came within {_FRAME_WAIT_S:g} s")
-            self._answer(reply, RefusedError("not_possible", _PAUSED) if control.paused else late)
-        awaited = {command.camera for _, command, _ in self._snapshots}
-        for _, command, _ in waiting:
-            if command.camera not in awaited:
-                self._controls.of(command.camera).shot = None  # a picture may be large
+            else:
+                control.wants_shot = False
+                late = RefusedError("failed", f"no frame came within {_FRAME_WAIT_S:g} s")
+                self._answer(reply, RefusedError("not_possible", _PAUSED) if control.paused else late)
 
     def _publish(self, command: Snapshot, shot: Shot) -> Answer:
         broker = self._output.broker

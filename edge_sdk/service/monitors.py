@@ -55,7 +55,7 @@ class RareLines:
         if not self._bucket.take():
             self._untold += 1
             return
-        _log.info(line + (f" ({self._untold} lines before were not told)" if self._untold else ""))
+        _log.info(line + (f" (lines not told before it: {self._untold})" if self._untold else ""))
         self._untold = 0
 
 
@@ -198,11 +198,6 @@ class WatchedSource:
         self._since = datetime.now(timezone.utc)
         self._remarks: tuple[str, ...] = ()
 
-    def go_on(self, stream: Stream) -> None:
-        """Tell another stream from now on, which goes on with the source; people are not told again what they know."""
-        self._stream = stream
-        self._tell_stream()
-
     def look(self) -> None:
         """Tell what changed, if anything did."""
         status, trouble = self._source.status, self._source.trouble
@@ -220,11 +215,7 @@ class WatchedSource:
         if trouble or (is_news and status is not SourceStatus.OPENING):  # which may be over in a moment
             self._lines.tell(self._line(status, trouble))
         self._status, self._trouble = status, trouble
-        self._tell_stream()
-
-    def _tell_stream(self) -> None:
-        if self._status is not None:
-            self._stream.report_source(SourceState(status=self._status.value, trouble=self._trouble, since=self._since))
+        self._stream.report_source(SourceState(status=status.value, trouble=trouble, since=self._since))
 
     def _line(self, status: SourceStatus, trouble: str) -> str:
         if status is SourceStatus.OPENED:

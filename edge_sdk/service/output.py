@@ -113,8 +113,6 @@ class Output:
             if self._publisher is not None:
                 self._publisher.warn(name, line)
             self._warnings[name] = line
-            if not line:
-                del self._warnings[name]
 
     def warn_of(self, camera: str, line: str) -> None:
         """Publish that something is wrong with a camera that has no stream; no name of one holds a slash."""

@@ -28,7 +28,6 @@ from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream
 from edge_sdk.service.model_selector import ModelSelector
-from edge_sdk.service.monitors import WatchedSource
 from edge_sdk.service.output import Output
 from edge_sdk.service.runner import PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
@@ -53,16 +52,13 @@ class SourceTransfer:
     def __init__(self, is_ending: Callable[[], bool]) -> None:
         self._is_ending = is_ending
         self._lock = threading.Lock()
-        self._is_wanted = self._is_given = False
+        self._is_wanted = False
         self._done = threading.Event()
         self._left: OpenedSource | None = None
 
     def give(self, source: OpenedSource) -> None:
-        """Read it no more: it is left, or closed; only the first call counts."""
+        """Read it no more: it is left, or closed."""
         with self._lock:
-            if self._is_given:
-                return
-            self._is_given = True
             is_left = self._is_wanted and not self._is_ending()
             if is_left:
                 self._left = source
@@ -131,7 +127,6 @@ class Pipeline:
         self._title = ""
         self._transfer = SourceTransfer(stop.is_asked)
         self._lock = threading.Lock()
-        self._watched: WatchedSource | None = None  # by who had the source before
         # A daemon thread: a model that hangs in it must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"pipeline {settings.camera}", daemon=True)
 
@@ -213,10 +208,9 @@ class Pipeline:
         """Take the camera's name out of what the device says of itself: it is gone for good."""
         self._output.leave(self.settings.camera)
 
-    def take_over(self, is_stopped: Callable[[], bool]) -> tuple[OpenedSource | None, WatchedSource | None]:
-        """End it, and take its source as it is, once it reads it no more; with what was told of it."""
-        source = self._transfer.take(lambda: self.ask("reload"), is_stopped)
-        return source, self._runner.watched if self._runner is not None else None
+    def take_over(self, is_stopped: Callable[[], bool]) -> OpenedSource | None:
+        """End it, and take its source as it is, once it reads it no more."""
+        return self._transfer.take(lambda: self.ask("reload"), is_stopped)
 
     def _run(self) -> None:
         CAMERA.set(self.settings.camera)
@@ -240,36 +234,39 @@ class Pipeline:
         with contextlib.ExitStack() as stack:
             loading, selector, opening = self._start_up(stack)
             source = self._take_source(stack, opening)
-            stack.callback(self._transfer.give, source)
-            self.source_ns = time.monotonic_ns()
-            bundle, settings = loading.bundle, self.settings
-            observers: list[Sink] = []
-            if settings.annotate is not None:
-                observers.append(_annotated_video(settings.annotate, bundle, source.fps, stack))
-            encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock)
-            self.threads = bundle.manifest.intra_op_num_threads
-            budget = Budget(loading.budget_ms, drops=source.paced)
-            stream = self._stream = self._output.stream(settings.camera, encoder)
-            self._output.warn_of(settings.camera, "")
-            observers += _observers_of_events(settings, bundle, stream, stack)
-            controls, stages = self._shared.controls, selector.take_stages()
-            runner = PipelineRunner(
-                settings, bundle, source, stages, stream, budget, controls, observers, self._watched
-            )
-            del stages
-            self._gate.arrive()
-            self._gate.wait(self._stop.is_asked)
-            self._title = f"{bundle.manifest.name} runs on {redact(settings.source)}"
-            self._runner = runner
-            self.began.set()
-            runner.run(
-                self._stop,
-                self._shared.progress,
-                lambda: selector.begin(stack, runner.loop, encoder, stream, source),
-                rare_lines=self._waits,
-            )
-            # Before the rest is taken down, which takes longer than a frame does.
-            self._transfer.give(source)
+            try:
+                self._run_on(source, loading, selector, stack)
+            finally:  # before the rest is taken down, which takes longer than a frame does
+                self._transfer.give(source)
+
+    def _run_on(
+        self, source: OpenedSource, loading: Loading, selector: ModelSelector, stack: contextlib.ExitStack
+    ) -> None:
+        self.source_ns = time.monotonic_ns()
+        bundle, settings = loading.bundle, self.settings
+        observers: list[Sink] = []
+        if settings.annotate is not None:
+            observers.append(_annotated_video(settings.annotate, bundle, source.fps, stack))
+        encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock)
+        self.threads = bundle.manifest.intra_op_num_threads
+        budget = Budget(loading.budget_ms, drops=source.paced)
+        stream = self._stream = self._output.stream(settings.camera, encoder)
+        self._output.warn_of(settings.camera, "")
+        observers += _observers_of_events(settings, bundle, stream, stack)
+        controls, stages = self._shared.controls, selector.take_stages()
+        runner = PipelineRunner(settings, bundle, source, stages, stream, budget, controls, observers)
+        del stages
+        self._gate.arrive()
+        self._gate.wait(self._stop.is_asked)
+        self._title = f"{bundle.manifest.name} runs on {redact(settings.source)}"
+        self._runner = runner
+        self.began.set()
+        runner.run(
+            self._stop,
+            self._shared.progress,
+            lambda: selector.begin(stack, runner.loop, encoder, stream, source),
+            rare_lines=self._waits,
+        )
 
     def _start_up(
         self, stack: contextlib.ExitStack
@@ -314,11 +311,10 @@ class Pipeline:
             self.has_place = not self._stop.is_asked()  # from here on it cannot be withdrawn
         before, self._before = self._before, None
         if self.has_place and before is not None:
-            left, watched = before.take_over(self._stop.is_asked)
+            left = before.take_over(self._stop.is_asked)
             is_same = before.settings.same_source(self.settings)
             del before  # with it goes its model
             if left is not None and not left.ended and is_same:
-                self._watched = watched
                 return left
             if left is not None:
                 left.close()

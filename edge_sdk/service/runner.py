@@ -23,7 +23,7 @@ from edge_sdk.core.protocols import Sink
 from edge_sdk.core.threads import Stop
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
-from edge_sdk.messages.commands import SLOWEST_FPS, CommandClass
+from edge_sdk.messages.commands import CommandClass
 from edge_sdk.messages.schema import CameraHealth, ControlState
 from edge_sdk.publishing.discovery import Camera
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
@@ -31,7 +31,7 @@ from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, 
 from edge_sdk.service.progress import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
-from edge_sdk.tuning.measurement import Timed
+from edge_sdk.tuning.measurement import Window
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 0.2  # how soon a request to stop is seen while no frame comes
@@ -110,21 +110,15 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
 
     Attributes:
-        camera: of which stream.
-        results: delivered to the outbox, in time or late.
-        late: of them, beyond the budget.
+        results: delivered to the outbox, in time or `late`; `not_finite` of them are of outputs that were no numbers.
         stale: frames dropped before inference because they could not make it any more.
         hung: frames whose run came to no end and was ended.
-        not_finite: of the results, those of outputs that were NaN or infinite.
         skipped: frames left out on purpose, where only every n-th runs.
         budget_ms: capture to outbox; None where it was stopped before there was a model, and no budget was given.
         age, serial, inference: of the last 4096 results; None without a result. Capture to outbox; of that what the
             loop took, from taking the frame; of that the bare run.
-        fps: results a second, from the first to the last.
-        source: its own counts.
         delivery: what became of this stream's results; None where it never ran.
-        publisher: what became of those of all streams; None without a broker.
-        lines: the same of standard output; None with a broker.
+        publisher, lines: what became of those of all streams, at a broker or on standard output.
         ended_by: `end of source`, `signal`, `frames`, `duration` or, of a stream beside others, `failure`.
     """
 
@@ -171,7 +165,6 @@ class PipelineRunner:
 
     Attributes:
         loop: that is stepped.
-        watched: the source, and what was told of it.
         first_result_ns: when the first result was in the outbox, monotonic nanoseconds; 0: not yet.
         ended_by: why it ended by itself; None until then.
     """
@@ -186,7 +179,6 @@ class PipelineRunner:
         budget: Budget,
         controls: Controls,
         observers: Sequence[Sink] = (),
-        watched: WatchedSource | None = None,
     ) -> None:
         self._settings, self._source, self._stream, self._budget = settings, source, stream, budget
         self._controls, self._control, self._version = controls, controls.of(stream.camera), -1
@@ -211,10 +203,7 @@ class PipelineRunner:
             Undecodable(lambda: source.stats, stream.warn),
             LatencyMonitor(budget.limit_ns, stream.warn),
         ]
-        self.watched = watched or WatchedSource(source, settings.source, stream)
-        if watched is not None:
-            watched.go_on(stream)
-        self._overtaken = 0 if watched is None else source.stats.dropped  # before this stream had the source
+        self._watched = WatchedSource(source, settings.source, stream)
         self._told = (time.monotonic(), 0)  # when results were counted last, and how many there were
         self.first_result_ns = 0
         self.ended_by: str | None = None
@@ -235,7 +224,7 @@ class PipelineRunner:
         interval_ns = _RARELY_NS if rare_lines else _OFTEN_NS
         next_line_ns = time.monotonic_ns() + interval_ns
         is_steered = False
-        self.watched.look()
+        self._watched.look()
         with progress.begin() as after_step:
             while not stop.is_asked():
                 if not is_steered and source.status.is_there:
@@ -249,7 +238,7 @@ class PipelineRunner:
                     raise SessionError(self._faults.hopeless)
                 if not self.first_result_ns and self._record.results:
                     self.first_result_ns = time.monotonic_ns()
-                self.watched.look()
+                self._watched.look()
                 if frames is not None and self._record.results >= frames:
                     self.ended_by = "frames"
                     return
@@ -276,7 +265,7 @@ class PipelineRunner:
 
     def counts(self) -> dict[str, Any]:
         """Return what it came to so far, in the fields of a `RunSummary`."""
-        record, loop, stats = self._record, self.loop, self._source.stats
+        record, loop = self._record, self.loop
         return {
             "results": record.results,
             "late": loop.counts[Tick.LATE],
@@ -289,7 +278,7 @@ class PipelineRunner:
             "serial": record.serial(),
             "inference": record.inference(),
             "fps": record.fps(),
-            "source": msgspec.structs.replace(stats, dropped=stats.dropped - self._overtaken),
+            "source": self._source.stats,
             "delivery": self._stream.stats(),
         }
 
@@ -310,7 +299,7 @@ class PipelineRunner:
 
     def _apply(self, control: CameraControls) -> None:
         self._version = control.version
-        self.loop.least_gap_ns = _gap_ns(control.max_fps) if self._source.paced else 0
+        self.loop.least_gap_ns = int(1e9 / control.max_fps) if self._source.paced and control.max_fps > 0 else 0
         if self._controls.are_told:
             lowest = self._confidence if control.confidence is None else control.confidence
             self._stream.report_controls(
@@ -322,12 +311,7 @@ class PipelineRunner:
             )
 
 
-def _gap_ns(max_fps: float) -> int:
-    """Return the time between two frames; of any number, for what is raised here ends the stream."""
-    return int(1e9 / max(max_fps, SLOWEST_FPS)) if max_fps > 0 else 0
-
-
 def _set_confidence(loop: Loop, confidence: float | None) -> None:
-    stages = loop.stages.stages if isinstance(loop.stages, Timed) else loop.stages
+    stages = loop.stages.stages if isinstance(loop.stages, Window) else loop.stages
     if isinstance(stages, Stages) and stages.confidence != confidence:
         stages.set_confidence(confidence)

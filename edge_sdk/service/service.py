@@ -38,6 +38,7 @@ _END_S = 1.4  # for streams and the results that wait, counted from then like th
 _CLOSE_TIMEOUT_S = 0.9  # ... and for the results at most
 _SHORTEST_S = 0.2  # for each of them however late it is, and for the disk that takes the last events after that
 _VIDEO_S = 125.0  # for the streams where one writes a video: cut off it would be none, and a slow board takes long
+_LONG_S = 10.0  # a slow card reads bundles in that
 _MOST_WAITING = 32  # for a reload, while a disk hangs; of more the first are not told
 _LONGER_S = 1.5  # for the results where nobody waits for the end
 
@@ -68,6 +69,7 @@ class Service:
         self._health = HealthReporter(notifier, start, self._output, shared.progress)
         self._streams = Supervisor(self._make, is_service=settings.waits)
         self._reading: BackgroundTask[RunSettings] | None = None
+        self._slow_at_s = math.inf  # when it is said that reading takes long
         self._told = deque[Told]()  # of this reading
         self._asking = deque[Told](maxlen=_MOST_WAITING)  # for the next
         self._names: dict[str, NameLock] = {}  # by key; while another name is taken, both
@@ -162,6 +164,12 @@ class Service:
             else:
                 self._take(fresh)
                 self._tell("")
+        elif reading is not None and time.monotonic() >= self._slow_at_s:
+            self._slow_at_s = math.inf
+            _log.warning(
+                f"the configuration is being read for {_LONG_S:g} s, with its keys and bundles; does their disk "
+                "answer? What runs goes on, and it is not read once more before that ends"
+            )
         if not self._stop.reload or self._reading is not None:
             return
         self._stop.reload = False  # before anything is read: who asks from here on may have changed what was
@@ -172,6 +180,7 @@ class Service:
             return
         self._health.reloading()
         self._told, self._asking = self._asking, deque(maxlen=_MOST_WAITING)
+        self._slow_at_s = time.monotonic() + _LONG_S
         reread, before = self._reread, self._settings
         try:
             self._reading = BackgroundTask(lambda: self._read_again(reread, before), "edge-reload")

@@ -62,12 +62,9 @@ class ImageFiles(PicturesInTurn):
             is_any = is_any or image is not None
             yield None if image is None else turned(image, self._options.rotate)
         if not is_any:
-            raise self._none_readable()
-
-    def _none_readable(self) -> CameraError:
-        _image_paths(self._path)  # which says that none is there
-        why = next(filter(None, map(missing_permission, self._paths)), _EXPECTED)
-        return CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
+            _image_paths(self._path)  # which says that none is there
+            why = next(filter(None, map(missing_permission, self._paths)), _EXPECTED)
+            raise CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
 
 
 def _image_paths(path: Path) -> list[Path]:

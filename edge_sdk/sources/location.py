@@ -36,20 +36,12 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options with which a source is opened; those that do not concern its kind are ignored.
 
     Attributes:
-        size_wh: pixels, 1 to 16384, of a camera that can be asked; None: as it delivers.
-        fps: frames a second, 0.1 to 240, of a camera that can be asked, and of what has no rate of its own; of a
-            pattern 1 or more.
-        pixel_format: of a V4L2 camera.
-        transport: of RTSP. With `tcp` FFmpeg still takes UDP from a server that has nothing else.
-        rotate: degrees clockwise by which every picture is turned, after what its own EXIF or display matrix says.
-        repeat: a video file, or a folder of images, begins again when it is through.
-        open_timeout_s: seconds, 0.1 to 60, that a stream may take to open.
-        read_timeout_s: seconds, 0.1 to 60, without a frame after which a stream is lost. A V4L2 camera has 2.
-        tls_fingerprint: SHA-256 of the one certificate that an rtsps or https camera may show, 64 hexadecimal digits,
-            with colons or without.
-        tls_ca_file: PEM file of the authorities whose certificates are trusted instead of the system's.
+        fps: also of what has no rate of its own, as a pattern, which has 1 or more.
+        transport: with `tcp` FFmpeg still takes UDP from a server that has nothing else.
+        rotate: after what a picture's own EXIF or display matrix says.
+        read_timeout_s: a V4L2 camera has 2.
         tls_verify: False: any certificate is taken, and whoever shows one gets the password.
-        allow_other_hosts: a stream may redirect to other hosts, which then get the password.
+        allow_other_hosts: which then get the password.
 
     Raises:
         SettingError: one that is out of its range, or several of the three about certificates.
@@ -99,16 +91,14 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields(self, SourceOptions)
-        given = [name for name, is_given in self._ways_to_trust() if is_given]
+        ways = {
+            "tls_fingerprint": self.tls_fingerprint is not None,
+            "tls_ca_file": self.tls_ca_file is not None,
+            "tls_verify = false": not self.tls_verify,
+        }
+        given = [name for name, is_given in ways.items() if is_given]
         if len(given) > 1:
             raise SettingError(f"{' and '.join(given)}: expected one of them")
-
-    def _ways_to_trust(self) -> tuple[tuple[str, bool], ...]:
-        return (
-            ("tls_fingerprint", self.tls_fingerprint is not None),
-            ("tls_ca_file", self.tls_ca_file is not None),
-            ("tls_verify = false", not self.tls_verify),
-        )
 
 
 def bare_fingerprint(written: str) -> str:
@@ -204,12 +194,10 @@ def _shown_address(rest: str) -> str:
     """Show what follows the login in a URL: host and path, without what may be a secret."""
     address, query, _ = rest.partition("#")[0].partition("?")
     host, slash, path = address.partition("/")
-    shown_path = _LONG_RUN.sub(_word_or_dots, _SECRET_IN_PATH.sub(r"\1…", path))
+    shown_path = _LONG_RUN.sub(
+        lambda run: run[0] if _WORDS.fullmatch(run[0]) else "…", _SECRET_IN_PATH.sub(r"\1…", path)
+    )
     return _SECRET_IN_PATH.sub(r"\1…", host) + slash + shown_path + ("?…" if query else "")
-
-
-def _word_or_dots(run: re.Match[str]) -> str:
-    return run[0] if _WORDS.fullmatch(run[0]) else "…"
 
 
 def without_slashes(location: str) -> str:

@@ -45,13 +45,11 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of source: one entry of `TABLE`.
 
     Attributes:
-        name: for programs.
         form: how its locations are written, for people.
         is_named: whether a location names a source of this kind; of files and folders their path decides.
         opener: `module:function` of a camera or stream. The function takes location, password and `SourceOptions`,
             raises what no waiting mends, and returns what opens a `Capture` or raises a CameraError that says no more
             than why not. Empty for files.
-        advice: the next step where the first opening fails.
     """
 
     name: str

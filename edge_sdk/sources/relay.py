@@ -342,7 +342,12 @@ class Relay:
                 size = ffmpeg.recv_into(buffer)
                 if not size:
                     return
-                self._send(camera, memoryview(exchange.asked(buffer[:size])))
+                data, until_s = (
+                    memoryview(exchange.asked(buffer[:size])),
+                    time.monotonic() + self._options.read_timeout_s,
+                )
+                while data:
+                    data = data[finished(partial(camera.send, data), camera, until_s) :]
             if camera.fileno() in ready and not self._fetch(camera, ffmpeg, exchange, buffer):
                 return
 
@@ -359,11 +364,6 @@ class Relay:
             ffmpeg.sendall(exchange.answered(buffer[:size]))
             is_more = isinstance(camera, ssl.SSLSocket) and camera.pending() > 0  # decrypted, which no poll shows
         return True
-
-    def _send(self, camera: socket.socket, data: memoryview) -> None:
-        until_s = time.monotonic() + self._options.read_timeout_s
-        while data:
-            data = data[finished(partial(camera.send, data), camera, until_s) :]
 
 
 class _Exchange:
@@ -390,7 +390,7 @@ class _Exchange:
             return b""
         self._has_asked = True
         first, *lines = head.split(b"\r\n")
-        kept = [line for line in lines if _name(line) not in (b"host", b"connection")]
+        kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in (b"host", b"connection")]
         host = b"Host: " + self._relay.address.authority.encode()
         return b"\r\n".join([first, host, b"Connection: close", *kept]) + end
 
@@ -464,10 +464,6 @@ class _Exchange:
             parts = [part for part in value.split(b";") if not part.strip().lower().startswith(b"source=")]
             return b"Transport: " + b";".join([*parts, b"source=" + self._camera])
         return line
-
-
-def _name(line: bytes) -> bytes:
-    return line.partition(b":")[0].strip().lower()
 
 
 def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, took_s: float) -> CameraError:

@@ -30,7 +30,6 @@ class VideoFile:
 
     Attributes:
         capture: stands behind the first frame.
-        first: that frame.
         fps: frames a second, their mean where it varies; 25 where the file says nothing sensible.
 
     Raises:

@@ -6,12 +6,15 @@ by row. A stride that does not divide the input is rounded up, as convolutions w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+STRIDES = (8, 16, 32)
+"""Of the levels that most detectors have."""
 MAX_CANDIDATES = 1000
 """The strongest candidates that go on to suppression: a frame of noise must not cost a second of it."""
 MAX_SIZE_LOGIT = np.float32(20)
@@ -78,6 +81,12 @@ def strongest(confidences: NDArray[np.float32]) -> NDArray[np.int64]:
     order: NDArray[np.int64] = np.argsort(-confidences, kind="stable")[:MAX_CANDIDATES]
     order.sort()
     return order
+
+
+def logit_of(probability: float) -> float:
+    """Return the logit whose sigmoid is a probability; finite for 0 and 1 too."""
+    bounded = min(max(probability, 1e-9), 1 - 1e-9)
+    return math.log(bounded / (1 - bounded))
 
 
 def sizes_of(logits: NDArray[np.float32]) -> NDArray[np.float32]:

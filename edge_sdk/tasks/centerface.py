@@ -6,6 +6,7 @@ Its landmarks are not read: a result holds boxes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,30 +18,24 @@ from edge_sdk.tasks.spec import TaskSpec
 _STRIDE = 4
 
 
-class CenterFace:
-    """Reads heatmap float (1, 1, H, W), 0-1; scale (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
+def read_centerface(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read heatmap float (1, 1, H, W), 0-1; scale (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
 
     Box centre = (cell + offset + 0.5) * 4, size = exp(scale) * 4. A heatmap of several classes is read as well.
     """
-
-    def __init__(self, confidence: float) -> None:
-        self._confidence = np.float32(confidence)
-
-    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read heatmap, scale and offset of one frame."""
-        heat, scale, offset = (output[0].reshape(output.shape[1], -1) for output in outputs)
-        places = np.flatnonzero(heat >= self._confidence)
-        if not len(places):
-            return NO_CANDIDATES
-        class_ids, found = np.divmod(places, heat.shape[1])
-        row, column = np.divmod(found, outputs[0].shape[3])
-        boxes = np.empty((len(found), 4), np.float32)
-        boxes[:, 0] = column + offset[1, found]
-        boxes[:, 1] = row + offset[0, found]
-        boxes[:, :2] += np.float32(0.5)
-        boxes[:, 2:] = sizes_of(scale[::-1, found].T)
-        boxes *= np.float32(_STRIDE)
-        return Candidates(corner_boxes(boxes), heat[class_ids, found], class_ids)
+    heat, scale, offset = (output[0].reshape(output.shape[1], -1) for output in outputs)
+    places = np.flatnonzero(heat >= np.float32(confidence))
+    if not len(places):
+        return NO_CANDIDATES
+    class_ids, found = np.divmod(places, heat.shape[1])
+    row, column = np.divmod(found, outputs[0].shape[3])
+    boxes = np.empty((len(found), 4), np.float32)
+    boxes[:, 0] = column + offset[1, found]
+    boxes[:, 1] = row + offset[0, found]
+    boxes[:, :2] += np.float32(0.5)
+    boxes[:, 2:] = sizes_of(scale[::-1, found].T)
+    boxes *= np.float32(_STRIDE)
+    return Candidates(corner_boxes(boxes), heat[class_ids, found], class_ids)
 
 
 def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
@@ -53,5 +48,5 @@ CENTERFACE = Decoder(
     name="centerface",
     task="detection",
     layouts=_layouts,
-    make=lambda spec, _label_count, _layout: CenterFace(spec.thresholds.confidence),
+    make=lambda spec, _label_count, _layout: partial(read_centerface, spec.thresholds.confidence),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -59,11 +60,6 @@ class Softmax:
         return probabilities
 
 
-def _pick(probabilities: Floats, top: NDArray[np.int64]) -> Floats:
-    """Read probabilities as they are."""
-    return probabilities[top]
-
-
 def _layouts(_spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     return [(ModelOutput((1, label_count)),)]
 
@@ -71,4 +67,6 @@ def _layouts(_spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequen
 LOGITS = Decoder(
     name="logits", task="classification", layouts=_layouts, make=lambda _spec, count, _layout: Softmax(count)
 )
-SOFTMAX = Decoder(name="softmax", task="classification", layouts=_layouts, make=lambda _spec, _count, _layout: _pick)
+SOFTMAX = Decoder(
+    name="softmax", task="classification", layouts=_layouts, make=lambda _spec, _count, _layout: operator.getitem
+)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,8 @@ _CHECKED_A_FRAME = 4096
 """Values checked for NaN a frame, on average: a quarter of a microsecond, where decoding takes 40 to 180."""
 
 
-class Decode(Protocol):
-    """Reads the outputs of one family of detectors."""
-
-    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Return the candidates of batch 1, from the outputs in the decoder's own order."""
+Decode: TypeAlias = Callable[[Sequence[Tensor]], Candidates]
+"""Reads the outputs of one family of detectors, batch 1, in the decoder's own order."""
 
 
 class Detect:
@@ -34,9 +31,7 @@ class Detect:
     with objects. After a frame with a fault every frame is checked, until there is none.
 
     Args:
-        decode: reads this model's outputs.
         places: which of the model's outputs it reads, in its own order.
-        thresholds: confidence, and iou, above which the weaker box of a class goes.
     """
 
     def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds) -> None:

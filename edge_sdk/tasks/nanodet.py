@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, cell_count, cells_of, rows_of
+from edge_sdk.tasks.boxes import NO_CANDIDATES, STRIDES, Candidates, cell_count, cells_of, rows_of
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
-_STRIDES = (8, 16, 32)
 _PLUS_STRIDES = (8, 16, 32, 64)
 
 Floats = NDArray[np.float32]
@@ -35,7 +34,7 @@ class NanoDet:
     def __init__(
         self, size_wh: tuple[int, int], class_count: int, reg_max: int, confidence: float, *, is_plus: bool
     ) -> None:
-        strides = _PLUS_STRIDES if is_plus else _STRIDES
+        strides = _PLUS_STRIDES if is_plus else STRIDES
         self._confidence = np.float32(confidence)
         self._classes = class_count
         self._cells = cells_of(size_wh, strides)
@@ -79,7 +78,7 @@ class NanoDet:
 
 def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     input_wh, sides = spec.input.size_wh, 4 * (spec.detection.reg_max + 1)
-    levels = [cell_count(input_wh, stride) for stride in _STRIDES]
+    levels = [cell_count(input_wh, stride) for stride in STRIDES]
     plus = cell_count(input_wh, *_PLUS_STRIDES)
     flat = (*(ModelOutput((n, label_count)) for n in levels), *(ModelOutput((n, sides), None) for n in levels))
     batched = (

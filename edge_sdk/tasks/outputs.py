@@ -74,16 +74,10 @@ Layout: TypeAlias = tuple[ModelOutput, ...]
 """The outputs that a decoder reads together, in the decoder's own order."""
 
 
-def _needs_nothing(_detection: DetectionSpec) -> None:
-    """Accept any [detection] section."""
-
-
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """One way of reading a model's outputs: one entry of the table in `tasks.decoders`.
 
     Attributes:
-        name: as `decoder` in model.toml has it; unique among the decoders of a task.
-        task: the task whose results it gives.
         layouts: (spec, label_count, got shapes) -> the layouts that it reads for so many labels, the likelier first.
         make: (spec, label_count, layout) -> the reader of one layout, as the task's stage takes it: `Candidates` of
             outputs for detection, a class map of an output for segmentation, confidences of scores for classification.
@@ -98,7 +92,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     task: Task
     layouts: Callable[[TaskSpec, int, Sequence[Shape]], Sequence[Layout]]
     make: Callable[[TaskSpec, int, Layout], Any]
-    check: Callable[[DetectionSpec], None] = _needs_nothing
+    check: Callable[[DetectionSpec], None] = lambda _detection: None
     needs: str = ""
     reads_all: bool = False
     box_axis: int | None = None

@@ -5,14 +5,22 @@ Exporters write boxes in two ways: corners, decoded in the graph, or offsets fro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, cell_count, cells_of, corner_boxes, rows_of, sizes_of
+from edge_sdk.tasks.boxes import (
+    NO_CANDIDATES,
+    Candidates,
+    cell_count,
+    cells_of,
+    corner_boxes,
+    logit_of,
+    rows_of,
+    sizes_of,
+)
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
@@ -36,7 +44,7 @@ class Ssd:
         self._variances = np.array(spec.variances, np.float32).repeat(2)
         self._background = int(spec.background_class)
         self._are_logits = spec.scores == "logits"
-        self._lowest = np.float32(_logit(confidence) - _SLACK if self._are_logits else confidence)
+        self._lowest = np.float32(logit_of(confidence) - _SLACK if self._are_logits else confidence)
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read boxes and scores of one frame."""
@@ -86,11 +94,6 @@ def _priors_of(spec: DetectionSpec, size_wh: tuple[int, int]) -> Floats:
         both = np.concatenate([np.broadcast_to(centres, shape), np.broadcast_to(sizes, shape)], axis=2)
         levels.append(both.reshape(-1, 4))
     return np.concatenate(levels).astype(np.float32)
-
-
-def _logit(probability: float) -> float:
-    bounded = min(max(probability, 1e-9), 1 - 1e-9)
-    return math.log(bounded / (1 - bounded))
 
 
 def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:

@@ -6,21 +6,29 @@ as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
+from edge_sdk.tasks.boxes import (
+    MAX_CANDIDATES,
+    MAX_SIZE_LOGIT,
+    NO_CANDIDATES,
+    STRIDES,
+    Candidates,
+    corner_boxes,
+    logit_of,
+    strongest,
+)
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 Floats = NDArray[np.float32]
 
-_STRIDES = (8, 16, 32)
 _HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
 
 
@@ -45,8 +53,7 @@ class YoloV4:
         confidence: float,
     ) -> None:
         # A box can only reach the threshold if its objectness alone does: compare logits, spare the exponentials.
-        bounded = min(max(confidence, 1e-9), 1 - 1e-9)
-        self._objectness_logit = math.log(bounded / (1 - bounded))
+        self._objectness_logit = logit_of(confidence)
         scales = list(scale_xy) or [1.0] * len(anchors)
         self._heads = [
             ((len(head), -1, grid[0] * grid[1]), _cell_table(head, grid, size_wh, scale))
@@ -105,38 +112,31 @@ def _cell_table(
     return table.reshape(-1, 6).astype(np.float32)
 
 
-class YoloV5:
-    """Reads decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes."""
+def read_yolov5(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes.
 
-    def __init__(self, confidence: float) -> None:
-        self._confidence = confidence
+    Args:
+        confidence: lowest objectness * class that counts.
+        outputs: of one frame.
+    """
+    rows: Floats = outputs[0][0]
+    rows = rows[rows[:, 4] >= confidence]
+    return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
 
-    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output of one frame."""
-        rows: Floats = outputs[0][0]
-        rows = rows[rows[:, 4] >= self._confidence]
-        return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
 
-
-class YoloV8:
-    """Reads decoded columns: float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1."""
-
-    def __init__(self, confidence: float) -> None:
-        self._confidence = confidence
-
-    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output of one frame."""
-        columns: Floats = outputs[0][0]
-        best = columns[4:].max(axis=0)
-        strong = (best >= self._confidence).nonzero()[0]
-        if not len(strong):
-            # Another pass over all scores, to see whether they are numbers, would cost as much as this whole reading.
-            highest = float(np.maximum(best.max(), columns[:4].max()))
-            return Candidates(NO_CANDIDATES.boxes_xywh, best[strong], strong, highest)
-        if len(strong) > MAX_CANDIDATES:  # to gather a column costs more than to see that others are stronger
-            strong = strong[strongest(best[strong])]
-        rows = columns[:, strong].T
-        return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
+def read_yolov8(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read decoded columns, float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1."""
+    columns: Floats = outputs[0][0]
+    best = columns[4:].max(axis=0)
+    strong = (best >= confidence).nonzero()[0]
+    if not len(strong):
+        # Another pass over all scores, to see whether they are numbers, would cost as much as this whole reading.
+        highest = float(np.maximum(best.max(), columns[:4].max()))
+        return Candidates(NO_CANDIDATES.boxes_xywh, best[strong], strong, highest)
+    if len(strong) > MAX_CANDIDATES:  # to gather a column costs more than to see that others are stronger
+        strong = strong[strongest(best[strong])]
+    rows = columns[:, strong].T
+    return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
 
 
 def _sigmoid(x: Floats) -> None:
@@ -200,7 +200,7 @@ def _check_v4(detection: DetectionSpec) -> None:
 
 def _cells(input_wh: tuple[int, int]) -> int:
     """Count the cells of all levels; where a stride does not divide the input, round down as Ultralytics does."""
-    return sum((input_wh[0] // stride) * (input_wh[1] // stride) for stride in _STRIDES)
+    return sum((input_wh[0] // stride) * (input_wh[1] // stride) for stride in STRIDES)
 
 
 def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
@@ -226,13 +226,13 @@ YOLOV5 = Decoder(
     name="yolov5",
     task="detection",
     layouts=_v5_layouts,
-    make=lambda spec, _label_count, _layout: YoloV5(spec.thresholds.confidence),
+    make=lambda spec, _label_count, _layout: partial(read_yolov5, spec.thresholds.confidence),
     box_axis=-1,
 )
 YOLOV8 = Decoder(
     name="yolov8",
     task="detection",
     layouts=_v8_layouts,
-    make=lambda spec, _label_count, _layout: YoloV8(spec.thresholds.confidence),
+    make=lambda spec, _label_count, _layout: partial(read_yolov8, spec.thresholds.confidence),
     box_axis=1,
 )

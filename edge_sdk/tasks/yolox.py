@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import Candidates, cells_of, corner_boxes, sizes_of
+from edge_sdk.tasks.boxes import STRIDES, Candidates, cells_of, corner_boxes, sizes_of
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
-
-_STRIDES = (8, 16, 32)
 
 
 class YoloX:
@@ -23,7 +21,7 @@ class YoloX:
 
     def __init__(self, size_wh: tuple[int, int], confidence: float) -> None:
         self._confidence = confidence
-        self._cells = cells_of(size_wh, _STRIDES)
+        self._cells = cells_of(size_wh, STRIDES)
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read the one output of one frame."""
@@ -41,7 +39,7 @@ class YoloX:
 
 def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     width, height = spec.input.size_wh
-    cells = sum((width // stride) * (height // stride) for stride in _STRIDES)
+    cells = sum((width // stride) * (height // stride) for stride in STRIDES)
     return [(ModelOutput((1, cells, 5 + label_count), class_axis=2, others=5),)]
 
 

@@ -148,7 +148,6 @@ class Search:
 
     Args:
         promise: what runs without tuning, on the providers that are here in order of preference.
-        ratings: of the variants that may run, by name.
     """
 
     def __init__(
@@ -258,19 +257,13 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What tuning came to: what was measured, and which of it runs.
 
     Attributes:
-        limits: what had to be kept.
-        fps: of the camera that it was measured on.
         metric: what `quality` is.
         providers: execution providers that the bundle promises and that started here.
         before: what the bundle promises by default; None where it could not be measured.
-        chosen: what runs.
-        reason: why.
         meets_budget, meets_cpu_share: whether `chosen` keeps the limits.
-        measured: all of it, in that order.
         others: the share of the processors' time that other programs took meanwhile, 0-1; None where it is not known.
         untried: variants with a higher figure of quality than `chosen` for which there was no time, the best first.
         provisional: whether others took so much, or so little was tried, that it has to be measured again.
-        seconds: how long it took.
     """
 
     limits: Limits
@@ -374,9 +367,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         promise: what runs without tuning, on the providers that are here, with a core left to camera and broker.
-        ratings: of the variants that may run, by name.
-        threads: numbers of threads to try, ascending.
-        pace: how long one candidate is looked at.
         seconds: for all of them; choosing and loading the chosen one comes on top.
     """
 
@@ -400,16 +390,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         seconds: float | None,
         cores: Cores,
     ) -> Plan:
-        """Make a plan for a bundle.
+        """Make a plan for a bundle, whose first variant is the promised one.
 
         Args:
-            bundle: as it was opened; its first variant is the promised one.
+            bundle: as it was opened.
             limits: what has to be kept.
             only_first: whether no other variant than the promised one may run.
             providers: those that a session got here, in order of preference.
             fps: of the camera.
-            seconds: for all candidates. None: 20, and more for a camera that is so slow that not every variant could
-                be looked at in them.
+            seconds: None: 20, and more for a camera so slow that not every variant could be looked at in them.
             cores: the cores here.
         """
         metric, rated = ratings(bundle.manifest)

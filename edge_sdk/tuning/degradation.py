@@ -59,7 +59,7 @@ def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
     _, rated = ratings(manifest)
     first, *others = manifest.variants
     chosen = [first]
-    for variant in sorted(() if fixed else others, key=lambda v: (-costs[v.name], -_pixels(v))):
+    for variant in sorted(() if fixed else others, key=lambda v: (-costs[v.name], -v.size_wh[0] * v.size_wh[1])):
         is_faster = costs[variant.name] <= _GAIN * costs[chosen[-1].name]
         is_beaten = any(
             costs[o.name] <= costs[variant.name] and rated[o.name].rank > rated[variant.name].rank
@@ -83,10 +83,6 @@ def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:
     if all(e is not None for e in estimates):
         return {v.name: e.latency_ms for v, e in zip(variants, estimates, strict=True) if e is not None}
     return {v.name: v.host_latency_ms for v in variants}
-
-
-def _pixels(variant: Variant) -> int:
-    return variant.size_wh[0] * variant.size_wh[1]
 
 
 def ordinal(number: int) -> str:
@@ -181,10 +177,8 @@ class Governor:
         period_ns: between two frames of the source, nanoseconds.
         now_ns: monotonic nanoseconds.
         start: index of the level on which the stream starts, 0 for the top.
-        controller: of the streams that share the machine with it; None: it is alone.
 
     Attributes:
-        levels: those that there are now.
         index: of the level that runs; 0 is the top.
         misses_until_ns: until when, monotonic nanoseconds, it counts as one that misses too many deadlines to step up.
         rises_until_ns: until when it counts as one that would step up after some more quiet.
@@ -400,11 +394,7 @@ _BESIDE_MIB = 64
 def check_free_memory(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
     """Refuse to load a variant beside another one where memory is short: what runs already must not be killed for it.
 
-    Args:
-        bundle: that has it.
-        variant: its name.
-        root: the folder that holds `proc` and `sys`; another one in tests. Where it does not say what is free, all
-            is well.
+    Where the machine, whose `proc` and `sys` are below `root`, does not say what is free, all is well.
 
     Raises:
         NoRoomError: memory is short now; later it may not be.

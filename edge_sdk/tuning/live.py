@@ -19,7 +19,7 @@ from edge_sdk.core.protocols import Stage
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.tuning.candidates import Plan, Tuned
-from edge_sdk.tuning.measurement import Candidate, Measurement, Timed, Window
+from edge_sdk.tuning.measurement import Candidate, Measurement, Window
 
 _log = logging.getLogger(__name__)
 LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90; the model that it found sound loads in far less
@@ -171,25 +171,29 @@ class LiveTuner:
                 return None
             finally:
                 self._slowest_load_ns = max(self._slowest_load_ns, self._clock_ns() - began_ns)
-        pace, fallback = self.plan.pace, None if stages is home else home
-        on_fallback = lambda: self._on_variant(self.home.variant)  # noqa: E731
-        timed = Timed(stages, fallback, self._clock_ns, pace.room, on_fallback)
-        del stages, fallback
-        self._give(loop, timed, candidate.variant)
-        window = Window(candidate, timed, pace, self._clock_ns(), self._cpu_ns())
+        window = Window(
+            candidate,
+            stages,
+            None if stages is home else home,
+            self.plan.pace,
+            on_fallback=lambda: self._on_variant(self.home.variant),
+            clock_ns=self._clock_ns,
+            cpu_ns=self._cpu_ns,
+        )
+        del stages
+        self._give(loop, window, candidate.variant)
         yield
-        while not window.is_over(self._clock_ns(), self._cpu_ns()):
+        while not window.is_over():
             if self._tick is Tick.STALE:
                 # Setting them anew makes the drop rule forget: a candidate that had one slow frame is measured on the
                 # next, and not on one a second.
-                loop.stages = timed
+                loop.stages = window
             yield
-        rating = self.plan.ratings.get(candidate.variant, UNRATED)
-        found = window.measurement(rating, self._clock_ns(), self._cpu_ns())
+        found = window.measurement(self.plan.ratings.get(candidate.variant, UNRATED))
         self._give(loop, home, self.home.variant)
-        self._leaving.append(timed.give_up())
-        if timed.failure is not None:
-            _log.info(f"tuning passes over {candidate}: {timed.failure}")
+        self._leaving.append(window.give_up())
+        if window.failure:
+            _log.info(f"tuning passes over {candidate}: {window.failure}")
         return found
 
     def _take_over(self, loop: Loop, tuned: Tuned) -> _Steps[None]:

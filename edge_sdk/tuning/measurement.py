@@ -1,6 +1,6 @@
 """Measuring one candidate on the frames of a running loop.
 
-A `Candidate` is a variant of a bundle with settings; `Timed` puts a clock around its stages, `Window` says when enough
+A `Candidate` is a variant of a bundle with settings; a `Window` puts a clock around its stages and says when enough
 frames were measured, and a `Measurement` is what came out. Nothing here reads a clock of its own.
 """
 
@@ -12,7 +12,6 @@ from typing import Annotated
 import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from edge_sdk.bundle.manifest import Manifest, Rating
 from edge_sdk.core.clock import percentiles_of
@@ -113,74 +112,6 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return Rating(self.quality, self.like_reference)
 
 
-class Timed:
-    """Stages that note how long each frame took.
-
-    Args:
-        fallback: what gives the result where they fail; None lets the error through.
-        room: the most durations that are kept; later ones are counted no more.
-        on_fallback: called before `fallback` gives a result.
-
-    Attributes:
-        failure: what the stages raised last.
-    """
-
-    def __init__(
-        self,
-        stages: Stage[Frame, Result],
-        fallback: Stage[Frame, Result] | None,
-        clock_ns: Callable[[], int],
-        room: int,
-        on_fallback: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._stages: Stage[Frame, Result] | None = stages
-        self._fallback, self._on_fallback, self._clock_ns = fallback, on_fallback, clock_ns
-        self._durations_ns = np.zeros(room, np.int64)
-        self.count = 0
-        self.failure: str | None = None
-
-    def __call__(self, frame: Frame, /) -> Result:
-        """Return the result of one frame; not after `give_up`."""
-        if self._stages is None:
-            raise ValueError("expected stages, they were given up")
-        start_ns = self._clock_ns()
-        try:
-            result = self._stages(frame)
-        except EdgeError as cause:
-            if self._fallback is None:
-                raise
-            return self._fall_back(self._fallback, frame, str(cause))
-        if not result.is_finite and self._fallback is not None:
-            return self._fall_back(self._fallback, frame, "its outputs are NaN or infinite")
-        if self.count < len(self._durations_ns):
-            self._durations_ns[self.count] = self._clock_ns() - start_ns
-            self.count += 1
-        return result
-
-    def _fall_back(self, fallback: Stage[Frame, Result], frame: Frame, failure: str) -> Result:
-        self.failure = failure
-        self._on_fallback()
-        return fallback(frame)
-
-    @property
-    def stages(self) -> Stage[Frame, Result] | None:
-        """The stages that are measured; None after `give_up`."""
-        return self._stages
-
-    def durations_ns(self) -> NDArray[np.int64]:
-        """Return the durations so far, int64 (count,), in nanoseconds."""
-        return self._durations_ns[: self.count]
-
-    def give_up(self) -> Stage[Frame, Result] | None:
-        """Return the stages and hold them no longer."""
-        stages, self._stages = self._stages, None
-        return stages
-
-    def restart(self) -> None:
-        """Forget the durations so far."""
-        self.count = 0
-
-
 _WARM_UP_FRAMES = 3  # of a camera's own size: buffers are made, caches filled
 _LEAST_FRAMES = 20  # a percentile of fewer says little
 _FEWEST_FRAMES = 5  # where the camera stops in the middle; a percentile of fewer says nothing
@@ -210,11 +141,6 @@ class Pace(msgspec.Struct, frozen=True):
         return max(_LEAST_FRAMES, round(self.window_s * self.fps))
 
     @property
-    def room(self) -> int:
-        """The most frames that are looked at."""
-        return 2 * self.frames
-
-    @property
     def longest_ns(self) -> int:
         """Nanoseconds after which a window is over, however many frames came."""
         return int(_PATIENCE * (self.frames + _WARM_UP_FRAMES) / self.fps * 1e9) + _PATIENCE_NS
@@ -226,42 +152,88 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Window:
-    """Measures one candidate while its frames run.
+    """Stages of a candidate that are measured while their frames run: a stage itself.
 
     Args:
-        now_ns, cpu_ns: the time and the process's CPU time, in nanoseconds.
+        fallback: what gives the result where they fail; None lets the error through.
+        on_fallback: called before `fallback` gives a result.
+        clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
+
+    Attributes:
+        stages: None after `give_up`.
+        failure: what the stages raised last.
     """
 
-    def __init__(self, candidate: Candidate, timed: Timed, pace: Pace, now_ns: int, cpu_ns: int) -> None:
-        self.candidate, self.timed = candidate, timed
-        self._pace = pace
-        self._start_ns, self._start_cpu_ns = now_ns, cpu_ns
-        self._over_ns = now_ns + pace.longest_ns
+    def __init__(
+        self,
+        candidate: Candidate,
+        stages: Stage[Frame, Result],
+        fallback: Stage[Frame, Result] | None,
+        pace: Pace,
+        *,
+        on_fallback: Callable[[], None] = lambda: None,
+        clock_ns: Callable[[], int],
+        cpu_ns: Callable[[], int],
+    ) -> None:
+        self.candidate, self.failure = candidate, ""
+        self.stages: Stage[Frame, Result] | None = stages
+        self._fallback, self._on_fallback, self._pace = fallback, on_fallback, pace
+        self._clock_ns, self._cpu_ns = clock_ns, cpu_ns
+        self._start_ns, self._start_cpu_ns = clock_ns(), cpu_ns()
+        self._over_ns = self._start_ns + pace.longest_ns
         self._enough = pace.frames
-        self._is_warm = False
-        self._given_up = False
+        self._durations_ns = np.zeros(2 * pace.frames, np.int64)
+        self._count = 0
+        self._is_warm = self._given_up = False
 
-    def is_over(self, now_ns: int, cpu_ns: int) -> bool:
+    def __call__(self, frame: Frame, /) -> Result:
+        """Return the result of one frame; not after `give_up`."""
+        if self.stages is None:
+            raise ValueError("expected stages, they were given up")
+        start_ns = self._clock_ns()
+        try:
+            result = self.stages(frame)
+        except EdgeError as cause:
+            if self._fallback is None:
+                raise
+            return self._fall_back(self._fallback, frame, str(cause))
+        if not result.is_finite and self._fallback is not None:
+            return self._fall_back(self._fallback, frame, "its outputs are NaN or infinite")
+        if self._count < len(self._durations_ns):
+            self._durations_ns[self._count] = self._clock_ns() - start_ns
+            self._count += 1
+        return result
+
+    def _fall_back(self, fallback: Stage[Frame, Result], frame: Frame, failure: str) -> Result:
+        self.failure = failure
+        self._on_fallback()
+        return fallback(frame)
+
+    def give_up(self) -> Stage[Frame, Result] | None:
+        """Return the stages and hold them no longer."""
+        stages, self.stages = self.stages, None
+        return stages
+
+    def is_over(self) -> bool:
         """Whether enough was seen."""
-        timed = self.timed
+        now_ns = self._clock_ns()
         self._given_up = self._cannot_keep_the_budget()
-        if self._given_up or timed.failure is not None or now_ns >= self._over_ns:
+        if self._given_up or self.failure or now_ns >= self._over_ns:
             return True
         if self._is_warm:
-            return timed.count >= self._enough and not self._looks_again(now_ns)
-        if timed.count >= _WARM_UP_FRAMES:
-            timed.restart()
-            self._is_warm = True
-            self._start_ns, self._start_cpu_ns = now_ns, cpu_ns
+            return self._count >= self._enough and not self._looks_again(now_ns)
+        if self._count >= _WARM_UP_FRAMES:
+            self._is_warm, self._count = True, 0
+            self._start_ns, self._start_cpu_ns = now_ns, self._cpu_ns()
         return False
 
-    def measurement(self, rating: Rating, now_ns: int, cpu_ns: int) -> Measurement | None:
+    def measurement(self, rating: Rating) -> Measurement | None:
         """Return what was measured; None where the candidate failed, or on too few frames."""
-        found = percentiles_of(self.timed.durations_ns())
-        elapsed_ns = now_ns - self._start_ns
-        if found is None or self.timed.failure is not None or elapsed_ns <= 0:
+        found = percentiles_of(self._durations_ns[: self._count])
+        elapsed_ns = self._clock_ns() - self._start_ns
+        if found is None or self.failure or elapsed_ns <= 0:
             return None
-        if self.timed.count < _FEWEST_FRAMES and not self._given_up:
+        if self._count < _FEWEST_FRAMES and not self._given_up:
             return None
         return Measurement(
             candidate=self.candidate,
@@ -269,26 +241,25 @@ class Window:
             like_reference=rating.like_reference,
             p50_ms=found.p50_ms,
             p99_ms=found.p99_ms,
-            cpu_share=round((cpu_ns - self._start_cpu_ns) / elapsed_ns, 3),
-            frames=self.timed.count,
+            cpu_share=round((self._cpu_ns() - self._start_cpu_ns) / elapsed_ns, 3),
+            frames=self._count,
             given_up=self._given_up,
         )
 
     def _looks_again(self, now_ns: int) -> bool:
         """Whether to measure twice as many frames, of which the p99 forgives one slow frame."""
-        found = percentiles_of(self.timed.durations_ns())
-        budget_ms = self._pace.budget_ms
-        if found is None or self._enough == self._pace.room or found.p99_ms <= budget_ms:
+        found = percentiles_of(self._durations_ns[: self._count])
+        budget_ms, most = self._pace.budget_ms, len(self._durations_ns)
+        if found is None or self._enough == most or found.p99_ms <= budget_ms:
             return False
-        self._enough = self._pace.room
+        self._enough = most
         self._over_ns = now_ns + self._pace.longest_ns
         return found.p50_ms <= budget_ms * _HICCUP
 
     def _cannot_keep_the_budget(self) -> bool:
         """Whether the fastest of the first frames is too slow: then one a second runs, and the others are dropped."""
-        count = self.timed.count
-        if count < _HOPELESS_FRAMES:
+        if self._count < _HOPELESS_FRAMES:
             return False
-        fastest_ms = float(np.min(self.timed.durations_ns())) / 1e6
+        fastest_ms = float(np.min(self._durations_ns[: self._count])) / 1e6
         budget_ms = self._pace.budget_ms
-        return fastest_ms > budget_ms * _HOPELESS or (count >= _MISSING_FRAMES and fastest_ms > budget_ms)
+        return fastest_ms > budget_ms * _HOPELESS or (self._count >= _MISSING_FRAMES and fastest_ms > budget_ms)

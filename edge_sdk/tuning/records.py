@@ -7,6 +7,7 @@ line that says so.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,7 +19,6 @@ from edge_sdk.core.files import forget_oldest, read_regular, write_record
 from edge_sdk.core.machine import Cores, Cpu
 from edge_sdk.inference.runtime import available_providers, onnxruntime_version
 from edge_sdk.tuning.candidates import Limits, Tuned
-from edge_sdk.tuning.measurement import Candidate
 
 _GIB = 1 << 30
 _NAMES = {
@@ -80,11 +80,8 @@ def _listed(value: object) -> str:
 
 
 def _memory_class_gib() -> int:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    size = 1
-    while size * _GIB < pages:
-        size *= 2
-    return size
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
+    return 1 << (math.ceil(gib) - 1).bit_length()
 
 
 SCHEMA_VERSION = 2
@@ -115,7 +112,6 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What tuning came to, and for what it was measured.
 
     Attributes:
-        machine: where it was measured.
         at: when, RFC 3339, UTC.
     """
 
@@ -132,34 +128,32 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def recall(self, bundle: Bundle, request: Request, machine: TunedMachine) -> Record | str | None:
+    def recall(self, request: Request, machine: TunedMachine) -> Record | str | None:
         """Return the record that holds here, or why the one that is there does not; None where there is none."""
-        record = self._read(self._folder / request.file_name)
-        return record if not isinstance(record, Record) else _objection(record, bundle, request, machine) or record
+        record = self._read(self._folder / request.file_name, machine)
+        if isinstance(record, Record) and record.request != request:
+            return "what is remembered is of something else"
+        return record
 
     def known(self, bundle: Bundle, machine: TunedMachine) -> list[Record]:
         """Return all records that hold here for a bundle, whatever they were asked for."""
-        records = [self._read(path) for path in sorted(self._folder.glob(f"{bundle.digest[:16]}-*.json"))]
-        return [
-            record
-            for record in records
-            if isinstance(record, Record) and _objection(record, bundle, record.request, machine) is None
-        ]
+        paths = sorted(self._folder.glob(f"{bundle.digest[:16]}-*.json"))
+        return [record for path in paths if isinstance(record := self._read(path, machine), Record)]
 
-    def _read(self, path: Path) -> Record | str | None:
+    def _read(self, path: Path, machine: TunedMachine) -> Record | str | None:
         try:
-            data = read_regular(path)
+            loose = msgspec.json.decode(read_regular(path))
+            if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:
+                return f"{path} is of another version of edge-sdk"
+            record = msgspec.convert(loose, Record)
         except FileNotFoundError:
             return None
         except OSError as cause:
             return f"{path} cannot be read: {cause.strerror}"
-        try:
-            loose = msgspec.json.decode(data)
-            if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:
-                return f"{path} is of another version of edge-sdk"
-            return msgspec.convert(loose, Record)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return f"{path} is damaged"
+        difference = record.machine.difference(machine)
+        return record if difference is None else f"what is remembered was measured on something else: {difference}"
 
     def remember(self, request: Request, machine: TunedMachine, tuned: Tuned) -> None:
         """Keep a record, and of all no more than the newest.
@@ -171,25 +165,3 @@ class Records:
         record = Record(request=request, machine=machine, at=at, tuned=tuned)
         write_record(self._folder / request.file_name, msgspec.json.encode(record))
         forget_oldest(self._folder, _KEPT)
-
-
-def _objection(record: Record, bundle: Bundle, request: Request, machine: TunedMachine) -> str | None:
-    """Say why a record does not hold here; what it names is checked, because anybody may have written it."""
-    if record.request != request:
-        return "what is remembered is of something else"
-    difference = record.machine.difference(machine)
-    if difference is not None:
-        return f"what is remembered was measured on something else: {difference}"
-    named = (record.tuned.before, record.tuned.chosen, *record.tuned.measured)
-    for candidate in (m.candidate for m in named if m is not None):
-        if not _is_possible(candidate, bundle):
-            return f"what is remembered is {candidate}, which {bundle.path} does not have"
-    if request.variant not in (None, record.tuned.chosen.candidate.variant):
-        return f"what is remembered chose another variant than {request.variant}"
-    return None
-
-
-def _is_possible(candidate: Candidate, bundle: Bundle) -> bool:
-    manifest = bundle.manifest
-    is_known = candidate.variant in {v.name for v in manifest.variants}
-    return is_known and bool(candidate.providers) and set(candidate.providers) <= {*manifest.providers}

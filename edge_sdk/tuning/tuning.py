@@ -19,7 +19,6 @@ from edge_sdk.core.errors import CameraError, EdgeError, SessionError, StoppedEr
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import Cores
 from edge_sdk.core.protocols import Source
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned, figures
@@ -33,15 +32,6 @@ _SAME_RATE = 0.1  # a camera that promises 25 FPS and a file of 23.976 are not w
 
 Open = Callable[[Bundle, Candidate], Stages]
 """Loads a candidate of a bundle and proves it."""
-
-
-def open_candidate(bundle: Bundle, candidate: Candidate) -> Stages:
-    """Load a candidate and replay its golden inputs.
-
-    Raises:
-        EdgeError: when it cannot be loaded, read or trusted here.
-    """
-    return Stages.open(bundle.with_primary(candidate.variant), candidate.settings(SessionSettings.of(bundle.manifest)))
 
 
 class Tuning:
@@ -64,7 +54,7 @@ class Tuning:
         *,
         camera: str,
         variant: str | None,
-        open_stages: Open = open_candidate,
+        open_stages: Open,
         cores: Cores | None = None,
     ) -> None:
         self._bundle = bundle if variant is None else bundle.with_primary(variant)
@@ -85,8 +75,10 @@ class Tuning:
         Raises:
             EdgeError: when what is promised cannot be loaded, read or trusted here.
         """
-        record = self._recall()
-        if record is None:
+        record = self._records.recall(self._request, self._machine) if self._records is not None else None
+        if not isinstance(record, Record):
+            if record is not None:
+                _log.info(f"tuning anew: {record}")
             return self.open_promised()
         chosen = record.tuned.chosen
         wanted = self._with_missing(record.tuned)
@@ -108,10 +100,6 @@ class Tuning:
         """Load and prove what the bundle promises by default, with a core left to camera and broker."""
         return self._open(self._bundle, self._promise)
 
-    def open_variant(self, variant: str) -> Stages:
-        """Load one of the bundle's models with the settings that served it best here, or those that were chosen."""
-        return self._open(self._bundle, self.candidate_of(variant))
-
     def holds_for(self, fps: float) -> bool:
         """Whether what is remembered was measured at about so many frames a second, on a machine that was not busy."""
         tuned = self.tuned
@@ -128,16 +116,10 @@ class Tuning:
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
     ) -> LiveTuner:
-        """Make what tunes while the loop runs, whatever is remembered.
+        """Make what tunes while the loop runs, whatever is remembered: see `LiveTuner`.
 
-        Args:
-            home: what runs now, whoever opened it.
-            fps: of the camera.
-            seconds: for all candidates; by default as `Plan.of` has it.
-            load_limit_s: for one load, with whatever `open_stages` does before it, such as a trial.
-            on_tuned: called with what came out, and why it is not remembered; empty where it is.
-            on_trying: called with every candidate before it is loaded or measured.
-            on_variant: called with the variant of the next frames whenever the loop gets other stages.
+        The time for all candidates is by default as `Plan.of` has it; the limit of a load counts for whatever
+        `open_stages` does before it, too, such as a trial.
         """
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
         # that was cut short by choice the record knows what else started.
@@ -170,7 +152,7 @@ class Tuning:
         return msgspec.structs.replace(chosen, providers=tuple(wanted))
 
     def candidate_of(self, variant: str) -> Candidate:
-        """Return the settings with which `open_variant` opens one of the bundle's models."""
+        """Return the settings that served one of the bundle's models best here, or those that were chosen."""
         if self.tuned is not None:
             return self.tuned.for_variant(variant)
         return msgspec.structs.replace(self._promise, variant=variant)
@@ -183,7 +165,6 @@ class Tuning:
         """Load a candidate while another one runs.
 
         Raises:
-            EdgeError: when it cannot be loaded, read or trusted here, or for want of memory.
             SessionError: one of its providers does not start: what would be measured is another candidate.
         """
         check_free_memory(self._bundle, candidate.variant)
@@ -192,15 +173,6 @@ class Tuning:
         if why_not:  # what would be measured is something else
             raise SessionError("; ".join(f"{name} does not start: {reason}" for name, reason in why_not.items()))
         return stages
-
-    def _recall(self) -> Record | None:
-        if self._records is None:
-            return None
-        found = self._records.recall(self._bundle, self._request, self._machine)
-        if isinstance(found, str):
-            _log.info(f"tuning anew: {found}")
-            return None
-        return found
 
     def _remember(self, tuned: Tuned) -> None:
         self.tuned = tuned
@@ -259,26 +231,16 @@ def tune(
     silence_s: float = _SILENCE_S,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Tuned, str]:
-    """Tune on a source that comes at its own pace, whatever is remembered.
-
-    Args:
-        tuning: of the bundle.
-        limits: what has to be kept.
-        source: opened by the caller, who closes it.
-        fps: its frames a second.
-        seconds: for all candidates; by default 20, and more for a camera so slow that these are not enough.
-        on_trying: called with every candidate before it is loaded or measured.
-        silence_s: how long the source may deliver nothing.
-        is_stopped: asked at every step.
+    """Tune on a source that comes at its own pace, whatever is remembered; the caller closes it.
 
     Returns:
         What came out, and why it is not remembered; empty where it is.
 
     Raises:
-        CameraError: the source ended first, or fell silent.
+        CameraError: the source ended first, or delivered nothing for `silence_s` seconds.
         SessionError: nothing could be measured, or what was chosen cannot be loaded again.
         EdgeError: what the bundle promises cannot be loaded, read or trusted here.
-        StoppedError: `is_stopped` said so.
+        StoppedError: `is_stopped`, which is asked at every step, said so.
     """
     outcome: list[tuple[Tuned, str]] = []
     home = tuning.open_promised()

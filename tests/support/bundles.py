@@ -37,6 +37,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
+from edge_sdk.tuning.measurement import Candidate
 from edge_sdk_tools.build.pipeline import build
 from tests.support import models as tiny
 from tests.support.projects import write_detector
@@ -154,6 +155,11 @@ def write_graded(
         latency_budget_ms=latency_ms,
     )
     return write_bundle(folder, for_here(manifest), files)
+
+
+def open_candidate(bundle: Bundle, candidate: Candidate) -> Stages:
+    """Load a candidate of a bundle and replay its golden inputs."""
+    return Stages.open(bundle.with_primary(candidate.variant), candidate.settings(SessionSettings.of(bundle.manifest)))
 
 
 def open_variant(folder: Path, variant: str, threads: int = 1) -> Stages:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -129,3 +131,27 @@ class Office:
         """What went to `res`, once there is so much."""
         until(lambda: len(self.link.documents("response")) >= count)
         return self.link.documents("response")
+
+
+class Manager:
+    """The service manager's end of its socket."""
+
+    def __init__(self, address: Path | str) -> None:
+        self.address = str(address)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.address.replace("@", "\0"))
+        self.socket.settimeout(WAIT_S)
+
+    def hear(self) -> list[str]:
+        """Lines of the next message."""
+        return self.socket.recv(4096).decode().split("\n")
+
+    def told(self) -> list[str]:
+        """Messages that have come."""
+        messages = list[str]()
+        while select.select([self.socket], [], [], 0)[0]:
+            messages.append("\n".join(self.hear()))
+        return messages
+
+    def close(self) -> None:
+        self.socket.close()

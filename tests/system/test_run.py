@@ -18,12 +18,10 @@ from tests.support.bundles import (
     cell_picture,
     copy_bundle,
     edit_manifest,
-    endless,
     not_a_number,
     write_real_bundle,
 )
-from tests.support.configs import HEALTHY, Table, config_text, write_at_ease, write_config
-from tests.support.device import Device
+from tests.support.configs import Table, config_text, write_config
 from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
 from tests.support.results import AsyncApi
 from tests.support.subscribers import documents, statuses
@@ -125,16 +123,6 @@ def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp
     done = edge_sdk("run", bundle, "--source", video, "--every-frame")
     assert done.returncode == 0, done.stderr
     assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == list(range(200))
-
-
-def test_frames_that_hang_the_model_are_given_up_and_three_in_a_row_end_the_run(tmp_path: Path) -> None:
-    bundle = write_real_bundle(tmp_path / "a.edge", endless())
-    pictures = _pictures(tmp_path / "pictures", [50, 255, 255, 60, 255, 255, 255, 70])
-    done = edge_sdk("run", bundle, "--source", pictures, "--run-limit", 0.5)
-    assert done.returncode == 1
-    assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == [0, 3]
-    assert done.stderr.count(" s and was ended; the frame is given up") == 5
-    assert "3 frames in a row" in done.stderr.splitlines()[-1]
 
 
 def test_outputs_that_are_no_numbers_and_accelerators_that_are_not_there_are_said_once(tmp_path: Path) -> None:
@@ -242,30 +230,3 @@ def test_a_label_that_the_bundle_has_not_is_said(cell_bundle: Path, tmp_path: Pa
     assert "warning: [[events]] labels: 'bleu' is no label of" in done.stderr
     assert "did you mean 'blue'?" in done.stderr
     assert [msgspec.json.decode(line)["label"] for line in done.stdout.splitlines() if '"event"' in line] == ["red"] * 2
-
-
-def test_a_camera_has_few_results_and_pictures_where_that_is_asked_for(
-    broker: Broker, cell_bundle: Path, tmp_path: Path
-) -> None:
-    tables: dict[str, Table] = {
-        "mqtt": {"url": broker.url},
-        "publish.results": {"max_per_s": 1, "qos": 1},
-        "publish.snapshots": {"on": "interval", "interval_s": 0.5, "quality": 30},
-    }
-    config = write_at_ease(tmp_path, cell_bundle, {"gate": HEALTHY}, **tables)
-    with Subscriber(broker) as subscriber, Device(config, "--json") as device:
-        subscriber.wait_for(lambda _: len(subscriber.messages("snapshot/gate")) > 3, "pictures")
-        assert device.stop() == 0
-        subscriber.wait_for(lambda ms: b'"offline"' in ms[-1].payload, "the goodbye")
-        results = documents(subscriber.messages("result/gate"))
-        pictures = subscriber.messages("snapshot/gate")
-    assert not device.lines_with("did not reach the broker")
-    delivery = msgspec.json.decode(device.printed[-1])["delivery"]
-    assert delivery["sent"] == delivery["put"] - delivery["limited"] == len(results)
-    assert delivery["limited"] > 0
-    numbers = [result["seq"] for result in results]
-    assert numbers == sorted(set(numbers))
-    shapes = {cv2.imdecode(np.frombuffer(m.payload, np.uint8), cv2.IMREAD_COLOR).shape for m in pictures}
-    assert shapes == {(240, 320, 3)}
-    seen = [int(dict(m.user_properties)["seq"]) for m in pictures]
-    assert all(later - earlier >= 5 for earlier, later in itertools.pairwise(seen))

@@ -8,22 +8,16 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
 import termios
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import cv2
-import msgspec
-import numpy as np
 import pytest
 
 from tests.support.broker import Broker, Subscriber, free_port
-from tests.support.bundles import LARGE, cell_picture, endless, failing, write_graded, write_real_bundle
+from tests.support.bundles import LARGE, endless, failing, write_graded, write_real_bundle
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
 from tests.support.device import Device, count_results, results_after, wait_for_results
-from tests.support.pictures import with_orientation, write_images, write_video
+from tests.support.pictures import write_images, write_video
 from tests.support.streams import http_server, rtsp_server
 from tests.support.subscribers import statuses
 
@@ -176,102 +170,3 @@ def test_what_repeats_comes_back_as_the_only_stream(cell_bundle: Path, tmp_path:
         assert device.stop() == 0
     assert not device.lines_with("ended")
     assert not device.lines_with("bug")
-
-
-# Frames of every size, turned, grey, damaged, of a varying rate.
-
-_SIZES_WH = {
-    "0-12-megapixels.jpg": (4000, 3000),
-    "1-tiny.png": (16, 16),
-    "2-grey.png": (128, 128),
-    "3-alpha.png": (128, 128),
-    "4-turned-by-exif.jpg": (128, 256),
-    "5-one-row.png": (200, 1),
-}
-
-
-def _write_pictures(folder: Path) -> Path:
-    """Of cells; sizes are those that a viewer shows."""
-    folder.mkdir()
-    cells = cell_picture(1)
-    pictures = (
-        cv2.resize(cells, (4000, 3000), interpolation=cv2.INTER_NEAREST),
-        cell_picture(1, 16),
-        cv2.cvtColor(cells, cv2.COLOR_BGR2GRAY),
-        np.dstack([cells, np.full(cells.shape[:2], 7, np.uint8)]),
-        cv2.resize(cells, (256, 128), interpolation=cv2.INTER_NEAREST),
-        np.full((1, 200, 3), 255, np.uint8),
-    )
-    for name, picture in zip(_SIZES_WH, pictures, strict=True):
-        cv2.imwrite(str(folder / name), picture)
-    turned = folder / "4-turned-by-exif.jpg"
-    turned.write_bytes(with_orientation(turned.read_bytes(), 6))
-    return folder
-
-
-def _size_wh(result: dict[str, Any]) -> tuple[int, int]:
-    return result["frame"]["width"], result["frame"]["height"]
-
-
-def _assert_within(result: dict[str, Any]) -> None:
-    width, height = _size_wh(result)
-    for found in result["detections"]:
-        left, top, right, bottom = found["box_xyxy"]
-        assert 0 <= left <= right <= width
-        assert 0 <= top <= bottom <= height
-
-
-def _assert_shows(result: dict[str, Any], cells: dict[str, tuple[int, int]]) -> None:
-    """These cells of 4 x 4, by column and row."""
-    cell_w, cell_h = (side / 4 for side in _size_wh(result))
-    boxes = {found["label"]: found["box_xyxy"] for found in result["detections"]}
-    assert set(boxes) == set(cells)
-    for label, (column, row) in cells.items():
-        box = np.array(boxes[label]) / [cell_w, cell_h, cell_w, cell_h]
-        assert box == pytest.approx([column, row, column + 1, row + 1], abs=0.05)
-
-
-def test_pictures_of_any_kind_have_their_size_and_boxes_within(cell_bundle: Path, tmp_path: Path) -> None:
-    pictures = _write_pictures(tmp_path / "pictures")
-    streams = {"shown": {"source": pictures}, "turned": {"source": pictures, "rotate": 90}}
-    with Device(write_at_ease(tmp_path, cell_bundle, streams)) as device:
-        assert device.end() == 0
-    shown, turned = device.results("shown"), device.results("turned")
-    sizes_wh = list(_SIZES_WH.values())
-    assert [_size_wh(result) for result in shown] == sizes_wh
-    assert [_size_wh(result) for result in turned] == [(height, width) for width, height in sizes_wh]
-    for result in (*shown, *turned):
-        _assert_within(result)
-    # Of what shows cells in colour they are where a viewer sees them, and turned once more where that was asked for.
-    upright, clockwise = {"red": (1, 1), "blue": (3, 1)}, {"red": (2, 1), "blue": (2, 3)}
-    for number, cells in ((0, upright), (1, upright), (3, upright), (4, clockwise)):
-        _assert_shows(shown[number], cells)
-        _assert_shows(turned[number], {label: (3 - row, column) for label, (column, row) in cells.items()})
-    assert not device.lines_with("bug")
-
-
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
-def test_a_video_of_a_varying_rate_plays_by_its_own_times_to_its_end(cell_bundle: Path, tmp_path: Path) -> None:
-    """Ten frames a fiftieth of a second apart, then ten a fifth: the mean rate fits none of them."""
-    parts = []
-    for name, fps in (("fast", 50.0), ("slow", 5.0)):
-        parts += ["-i", str(write_video(tmp_path / f"{name}.avi", range(10), fps=fps, size_wh=(96, 64)))]
-    join = ["-filter_complex", "[0:v][1:v]concat=n=2,settb=1/1000", "-vsync", "vfr", "-c:v", "mpeg4"]
-    subprocess.run(["ffmpeg", "-v", "error", *parts, *join, str(tmp_path / "film.mp4")], check=True)
-    streams = {"film": {"source": tmp_path / "film.mp4"}, "yard": HEALTHY}
-    with Device(write_at_ease(tmp_path, cell_bundle, streams)) as device:
-        device.hear("film: ", "ended")
-        device.run_on("yard")  # what is over ends nothing else
-        assert device.stop() == 0
-    assert device.lines_with("film: stopped by end of source; ")
-    results = device.results("film")
-    due_ms = [20 * number for number in range(11)] + [400 + 200 * number for number in range(9)]
-    first = results[0]
-    assert results[-1]["seq"] >= 18  # some versions of ffmpeg leave the last one out
-    for result in results:
-        since_s = _seconds(result["captured_at"]) - _seconds(first["captured_at"])
-        assert since_s * 1000 == pytest.approx(due_ms[result["seq"]] - due_ms[first["seq"]], abs=2)
-
-
-def _seconds(stamp: str) -> float:
-    return msgspec.convert(stamp, datetime).timestamp()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import Broker, Subscriber, wait_until
-from tests.support.bundles import endless_of_hostile, write_graded, write_hostile
+from tests.support.bundles import endless_of_hostile, write_graded
 from tests.support.device import MOMENTS, Device, Moment, Scene, broker_is_frozen, loading, running, tuning
 from tests.support.pictures import write_video
 from tests.support.program import PATIENCE_S, start_edge_sdk
@@ -100,18 +100,6 @@ def test_a_run_hears_sigterm_before_anything_large_is_loaded(arguments: list[str
 
 
 # A run or a tuning that ends while a model is tried.
-
-
-@pytest.mark.smoke
-def test_a_signal_during_the_trial_of_its_bundle_ends_the_run(tmp_path: Path) -> None:
-    hostile = write_hostile(tmp_path / "hostile.edge", endless_of_hostile())
-    process = start_edge_sdk("run", hostile, "--source", tmp_path, "--trial-seconds", 200, "--json")
-    assert process.stderr is not None
-    assert "warning" in process.stderr.readline()  # that no key is trusted: the trial is next
-    process.send_signal(signal.SIGTERM)
-    output, complaint = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, complaint
-    assert '"ended_by":"signal"' in output
 
 
 @pytest.fixture

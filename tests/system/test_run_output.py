@@ -9,10 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import cv2
 import msgspec
@@ -52,10 +50,6 @@ def full_pipe() -> Iterator[int]:
     yield writer
     os.close(reader)
     os.close(writer)
-
-
-def _waiting_bytes(pipe: IO[str]) -> int:
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
 
 
 @pytest.mark.parametrize(("of", "options"), [("video", ()), ("pictures", ("--json",))])

@@ -27,7 +27,6 @@ from tests.support.device import (
     write_sources,
 )
 from tests.support.streams import rtsp_server
-from tests.support.subscribers import documents
 
 pytestmark = pytest.mark.system
 
@@ -89,24 +88,6 @@ def test_another_name_and_another_source(site: Site) -> None:
     for camera in ("bars", "lines"):
         assert_increasing(site.results(camera))
     assert_film_then_pictures(site.results("film"))
-
-
-def test_another_name_of_the_device(site: Site) -> None:
-    with site.running() as device:
-        site.name = "pi-2"
-        assert "all streams begin again" in device.reload(site.text())
-        wait_until(lambda: bool(site.listener.messages("/pi-2/result/film")), "results of the new name")
-        site.wait_for_more("bars")
-        assert device.stop() == 0, device.said
-    runs = [{r["run_id"] for r in documents(site.listener.messages(f"/{name}/result/film"))} for name in ("pi", "pi-2")]
-    assert [len(run) for run in runs] == [1, 1]
-    assert runs[0] != runs[1]
-    for name in ("pi", "pi-2"):
-        said = [d["status"] for d in documents(site.listener.messages(f"/{name}/status"))]
-        assert (said.count("offline"), said[-1]) == (1, "offline")
-    for name in ("pi", "pi-2"):
-        for camera in site.cameras:
-            assert_increasing(documents(site.listener.messages(f"/{name}/result/{camera}")))
 
 
 def test_another_broker_gets_results_where_the_first_is_gone(site: Site) -> None:

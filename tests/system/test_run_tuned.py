@@ -20,7 +20,7 @@ from edge_sdk.sources.opening import open_source
 from edge_sdk.tuning.candidates import Limits
 from edge_sdk.tuning.tuning import Tuning, tune
 from tests.support.broker import Broker, Subscriber, wait_until
-from tests.support.bundles import LARGE, SMALL, write_graded, write_variants
+from tests.support.bundles import LARGE, SMALL, open_candidate, write_graded, write_variants
 from tests.support.configs import config_text, write_config
 from tests.support.device import Device
 from tests.support.pictures import write_video
@@ -76,7 +76,7 @@ def test_the_first_run_tunes_itself_and_the_next_has_it_at_once(tmp_path: Path, 
 def test_tuning_on_a_camera_that_falls_silent_ends_with_one_line(tmp_path: Path) -> None:
     limits = Limits(1000)
     bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
-    tuning = Tuning(bundle, limits, camera="c", variant=None)
+    tuning = Tuning(bundle, limits, camera="c", variant=None, open_stages=open_candidate)
     with http_server() as server, contextlib.closing(open_source(server.url())) as source:
         server.pause()
         with pytest.raises(CameraError) as caught:

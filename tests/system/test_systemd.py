@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +15,8 @@ from tests.support.absent import not_installed
 from tests.support.broker import find_program
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
 from tests.support.device import Device
-from tests.support.program import PATIENCE_S, edge_sdk
+from tests.support.program import PATIENCE_S
+from tests.support.service import Manager
 
 pytestmark = pytest.mark.system
 
@@ -34,35 +33,11 @@ os.open = answer_slowly
 """In a program's sitecustomize.py: files named slow.pub are on a disk that does not answer until a test says so."""
 
 
-class Manager:
-    """Hears what the program says."""
-
-    def __init__(self, path: Path) -> None:
-        self.address = str(path)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.address)
-        self._socket.settimeout(PATIENCE_S)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def hear(self) -> list[str]:
-        return self._socket.recv(4096).decode().split("\n")
-
-    def rest(self) -> list[list[str]]:
-        """What a program said that has ended."""
-        self._socket.setblocking(False)
-        heard = list[list[str]]()
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                heard.append(self.hear())
-        return heard
-
-    def hear_until(self, word: str) -> list[str]:
-        """Signs of life, and starts that ask for time, up to a message that begins with the word."""
-        while not (message := self.hear())[0].startswith(word):
-            assert message == ["WATCHDOG=1"] or message[0].startswith("EXTEND_TIMEOUT_USEC=")
-        return message
+def _hear_until(manager: Manager, word: str) -> list[str]:
+    """Signs of life, and starts that ask for time, up to a message that begins with the word."""
+    while not (message := manager.hear())[0].startswith(word):
+        assert message == ["WATCHDOG=1"] or message[0].startswith("EXTEND_TIMEOUT_USEC=")
+    return message
 
 
 @pytest.fixture
@@ -82,15 +57,15 @@ def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, lo
         env=environment,
     )
     assert manager.hear() == ["EXTEND_TIMEOUT_USEC=330000000"]  # its turn to start
-    assert manager.hear_until("READY=1") == ["READY=1", f"STATUS=cells runs on {long_video}"]
+    assert _hear_until(manager, "READY=1") == ["READY=1", f"STATUS=cells runs on {long_video}"]
     for _ in range(3):
         assert manager.hear() == ["WATCHDOG=1"]
     process.send_signal(signal.SIGHUP)
-    assert manager.hear_until("RELOADING=1")[1].startswith("MONOTONIC_USEC=")
-    assert manager.hear_until("READY=1")
-    assert manager.hear_until("WATCHDOG=1")
+    assert _hear_until(manager, "RELOADING=1")[1].startswith("MONOTONIC_USEC=")
+    assert _hear_until(manager, "READY=1")
+    assert _hear_until(manager, "WATCHDOG=1")
     process.send_signal(signal.SIGTERM)
-    assert manager.hear_until("STOPPING=1")
+    assert _hear_until(manager, "STOPPING=1")
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert said.count("s after start (interpreter and command") == 1
@@ -106,24 +81,16 @@ def test_while_a_configuration_is_read_for_long_everything_goes_on(
     (tmp_path / "sitecustomize.py").write_text(_SLOW_DISK)
     environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000", "PYTHONPATH": tmp_path}
     with Device(write_config(tmp_path, text()), environment=environment) as device:
-        assert manager.hear_until("READY=1")
+        assert _hear_until(manager, "READY=1")
         device.ask_to_reload(text(device={"name": "other"}, trust={"keys": ["slow.pub"]}))
-        assert manager.hear_until("RELOADING=1")
+        assert _hear_until(manager, "RELOADING=1")
         for _ in range(5):
             assert manager.hear() == ["WATCHDOG=1"]
         device.run_on("yard")
         (tmp_path / "slow.pub.answers").touch()
         device.hear("the configuration is not taken, what runs goes on: ", "slow.pub")
-        assert manager.hear_until("READY=1")
+        assert _hear_until(manager, "READY=1")
         assert device.stop() == 0
-
-
-def test_what_cannot_start_is_never_ready(
-    manager: Manager, cell_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
-    assert edge_sdk("run", cell_bundle, "--source", tmp_path / "none.avi").returncode == 1
-    assert {message[0].partition("=")[0] for message in manager.rest()} <= {"EXTEND_TIMEOUT_USEC"}
 
 
 # The unit of the examples.

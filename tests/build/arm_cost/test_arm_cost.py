@@ -383,17 +383,6 @@ def test_a_table_and_an_estimate_that_says_so(cache: Path, model: Path, capsys: 
     assert said["estimate"]["latency_ms"] == pytest.approx(6 * 0.84 / 1.8)
 
 
-def test_a_board_without_a_clock_gets_no_estimate(
-    cache: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept_counter(cache, "printf 1.31.1")
-    text = (Path(__file__).parents[3] / "targets" / "raspberry_pi_5.toml").read_text()
-    own = tmp_path / "board.toml"
-    own.write_text(re.sub(r"(?m)^clock_mhz.*\n", "", text).replace('"raspberry_pi_5"', '"board"', 1))
-    assert run(["arm-cost", "count", str(model), "--target", str(own)]) == 0
-    assert "no estimate of time: the clock of board is not known" in capsys.readouterr().out
-
-
 def test_a_board_that_cannot_be_counted_is_refused(
     cache: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

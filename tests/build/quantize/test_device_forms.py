@@ -20,6 +20,7 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.target_form import fit_to_core
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.quantize.calibration import watch_activations
 from edge_sdk_tools.quantize.quantize import (
     Quantized,
@@ -132,6 +133,15 @@ def test_an_upsampling_that_does_more_than_repeat_stays() -> None:
         before = proto.SerializeToString()
         upsample_by_copies(proto, _shape_of_result(proto))
         assert proto.SerializeToString() == before
+
+
+def test_what_is_an_output_too_is_not_read_by_one_node_alone() -> None:
+    nodes = [helper.make_node("Relu", ["images"], ["a"]), helper.make_node("Sigmoid", ["a"], ["b"])]
+    shape = [1, 4, 6, 8]
+    for outputs, alone in (({"b": shape}, True), ({"a": shape, "b": shape}, False)):
+        links = GraphIndex(tiny.model(nodes, shape, outputs).graph)
+        assert (links.only_reader("a", "Sigmoid") is not None) is alone
+        assert links.only_reader("a", "Relu") is None
 
 
 def test_softmax_runs_along_the_last_axis() -> None:

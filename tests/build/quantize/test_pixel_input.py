@@ -110,7 +110,7 @@ def test_levels_give_every_bit_that_floats_give(
     assert [f"{graph.tensor.layout} {graph.tensor.color}" for graph in graphs] == expected
     floats = _outputs(proto.SerializeToString(), Prepare(spec))
     assert len(set(floats)) == len(floats)  # every picture has another result
-    four = with_fourth_channel(proto, spec)
+    four = with_fourth_channel(proto, spec, graphs[0].tensor)
     assert (four is not None) == ("BGR" in expected[0])  # as soon as convolutions of all channels alone read the input
     assert four is None or four.tensor.color == spec.color + "A"
     for number, graph in enumerate([*graphs, *([four] if four else [])]):
@@ -178,9 +178,10 @@ def test_integers_that_are_no_levels_are_made_on_the_device(tmp_path: Path, mean
     proto = _quantized(tmp_path / "q", tiny.classifier(size=SIDE), spec)
     floats = _outputs(proto.SerializeToString(), Prepare(spec))
     assert len(set(floats)) == len(floats)  # every picture has another result
-    four = with_fourth_channel(proto, spec)
+    graphs = _graphs(proto, spec)
+    four = with_fourth_channel(proto, spec, graphs[0].tensor)
     assert four is not None
-    for graph in (four, *_graphs(proto, spec)):
+    for graph in (four, *graphs):
         assert graph.tensor.scale is not None
         assert _outputs(graph.proto.SerializeToString(), Prepare(spec, graph.tensor)) == floats
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 import cv2
@@ -16,17 +16,11 @@ from onnx import helper, numpy_helper
 
 from edge_sdk.core.frame import Detections, Result
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.report.schema import (
     PANEL_PX,
     BuildReport,
-    Candidate,
-    LayerSensitivity,
-    Measure,
     OperatorSize,
-    Step,
-    Verdict,
     WorstImage,
     from_json,
     operator_sizes,
@@ -40,49 +34,6 @@ from tests.support.models import changed
 from tests.support.projects import CLASSIFIER, write_labelled, write_project
 from tests.support.reports import empty_report, full_report, top1
 from tests.support.results import make_classification, make_detections, make_frame, make_segmentation
-
-NAN, INFINITE = math.nan, math.inf
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
-            lambda: Step(kind="fp32", name="FP32", size_mb=NAN),
-            r"Step\.size_mb is nan, expected a finite number, or None",
-        ),
-        (lambda: Step(kind="fp32", name="FP32", latency_ratio=INFINITE), "latency_ratio is inf"),
-        (lambda: Step(kind="fp32", name="FP32", peak_memory_mb=-1.0), r"peak_memory_mb is -1\.0, expected 0 or more"),
-        (lambda: Step(kind="fp32", name="FP32", change=Interval(0.2, 0.0, 0.1)), "inside its interval, 0.0 to 0.1"),
-        (lambda: Measure("top-1", Interval(82.8, 80.0, 85.0)), r"82\.8, expected 0 to 1"),
-        (lambda: Candidate(recipe="", held=True, board_minstructions=NAN), "board_minstructions is nan"),
-        (lambda: LayerSensitivity(node="", operator="", macs_share=1.5, is_integer=True), "macs_share is 1.5"),
-        (lambda: OperatorSize("Conv", -1, 0), "fp32_bytes is -1"),
-        (lambda: Verdict(carries=None, why="", least_change=0.01), r"least_change is 0\.01, expected -1 to 0"),
-        (lambda: WorstImage(image="", truth=None, fp32="", int8="", picture=b"<svg>"), "bytes of a JPEG"),
-    ],
-)
-def test_what_is_no_figure_is_refused(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
-def test_steps_are_in_order_and_each_once() -> None:
-    int8, fp32 = Step(kind="int8", name="INT8"), Step(kind="fp32", name="FP32")
-    for steps in ((int8, fp32), (fp32, fp32)):
-        with pytest.raises(ValueError, match="expected each once, in the order source, teacher"):
-            msgspec.structs.replace(empty_report(), steps=steps)
-
-
-def test_one_file_ships_and_one_recipe_is_chosen() -> None:
-    ledger = full_report()
-    assert (ledger.shipped, empty_report().shipped) == (ledger.steps[-2], None)
-    twice = tuple(msgspec.structs.replace(step, shipped=True) for step in ledger.steps)
-    with pytest.raises(ValueError, match="shipped: 7, expected one at most"):
-        msgspec.structs.replace(ledger, steps=twice)
-    chosen = tuple(msgspec.structs.replace(candidate, chosen=True) for candidate in ledger.candidates)
-    with pytest.raises(ValueError, match="chosen: 3"):
-        msgspec.structs.replace(ledger, candidates=chosen)
 
 
 def _without_pictures(ledger: BuildReport) -> BuildReport:
@@ -113,8 +64,10 @@ def test_json_of_a_later_version_is_read_and_another_meaning_is_not() -> None:
     document["schema_version"] = 2
     with pytest.raises(msgspec.ValidationError):
         from_json(json.dumps(document).encode())
-    with pytest.raises(msgspec.ValidationError, match="inside its interval"):
-        from_json(to_json(full_report()).replace(b'"low": 0.82,', b'"low": 0.99,'))
+    for wrong in (b'"size_mb": -1', b'"macs_share": 1.5', b'"least_change": 0.01', b'"fp32_bytes": -1'):
+        name = wrong.partition(b":")[0]
+        with pytest.raises(msgspec.ValidationError, match=r"Expected `(float|int)` [<>]= "):
+            from_json(re.sub(name + rb": [-+.0-9e]+", wrong, to_json(full_report()), count=1))
 
 
 def test_names_that_no_file_can_hold_are_made_writable() -> None:
@@ -269,10 +222,7 @@ def test_each_step_is_compared_with_the_one_before_and_their_errors_add_up(tmp_p
     assert "The bundle carries INT8" in page
     assert str(tmp_path) not in page
     document = json.loads((tmp_path / "a.edge" / "report.json").read_bytes())
-    validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
-    validator.validate(document)
-    for wrong in ({"steps": [{}]}, {"schema_version": 2}, {"images": -1}, {"local_noise": [{"node": 1}]}):
-        assert not validator.is_valid({**document, **wrong}), wrong
+    jsonschema.Draft202012Validator(json.loads(report_schema())).validate(document)
 
 
 def test_images_on_which_the_two_differ_are_shown(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import hashlib
 import math
 import re
 from itertools import product
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,7 +31,7 @@ from edge_sdk_tools.report.charts import (
     sizes,
     waterfall,
 )
-from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html, write_report
+from edge_sdk_tools.report.page import render_html
 from edge_sdk_tools.report.schema import (
     BuildReport,
     Candidate,
@@ -43,7 +42,6 @@ from edge_sdk_tools.report.schema import (
     Step,
     Verdict,
     WorstImage,
-    from_json,
 )
 from tests.support.reports import (
     Page,
@@ -172,17 +170,6 @@ def test_models_beside_the_first_have_a_table_of_their_own() -> None:
     assert "yes; noise" in page
     alone = msgspec.structs.replace(full_report(), variants=full_report().variants[:1])
     assert "Models in the bundle" not in render_html(alone)
-
-
-def test_both_files_are_written_once(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    write_report(full_report(), folder)
-    assert {path.name for path in folder.iterdir()} == {HTML_FILE, JSON_FILE}
-    assert (folder / HTML_FILE).read_text(encoding="utf-8") == render_html(full_report())
-    assert from_json((folder / JSON_FILE).read_bytes()).steps == full_report().steps
-    with pytest.raises(FileExistsError):
-        write_report(empty_report(), folder)
-    assert from_json((folder / JSON_FILE).read_bytes()).name == "tiny"
 
 
 def test_the_verdict_has_what_a_board_will_take_and_is_said_once() -> None:

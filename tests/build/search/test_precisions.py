@@ -23,7 +23,8 @@ from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.runtime_versions import replay_variants
 from edge_sdk_tools.quantize.convert import bare, convert, float_file
-from edge_sdk_tools.quantize.precisions import product_work, with_half_weights
+from edge_sdk_tools.quantize.precisions import PRECISIONS, product_work, with_half_weights
+from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny
@@ -173,6 +174,17 @@ def test_products_are_quantized_dynamically_and_run_in_integers(tmp_path: Path) 
     assert any("MatMulInteger" in name or "DynamicQuantizeMatMul" in name for name in dynamic.operators)
     assert len(bundle.read(dynamic.file)) < 0.6 * onnx.load(tmp_path / "model.onnx").ByteSize()
     replay_variants(bundle)
+
+
+@pytest.mark.parametrize(("reduce_range", "largest"), [(False, 127), (True, 64)])
+def test_dynamic_weights_have_seven_bits_where_products_saturate(
+    tmp_path: Path, reduce_range: bool, largest: int
+) -> None:
+    recipe = Recipe(precision="int8_dynamic", reduce_range=reduce_range)
+    made = PRECISIONS[recipe.precision].write(simplify(mixer(), tmp_path), {}, recipe, tmp_path / "dynamic.onnx")
+    arrays = map(numpy_helper.to_array, onnx.load(made.path).graph.initializer)
+    integers = [array for array in arrays if array.dtype == np.int8 and array.ndim == 2]
+    assert max(int(np.abs(array.astype(int)).max()) for array in integers) == largest
 
 
 def test_dynamic_is_never_offered_for_convolutions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

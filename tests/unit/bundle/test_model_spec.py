@@ -10,10 +10,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec, read_labels
 from edge_sdk.bundle.target import load_target, target_names, targets_folder
 from edge_sdk.core.errors import ModelError, TargetError
-from edge_sdk.tasks.decoders import DECODERS, TABLE
+from edge_sdk.tasks.decoders import TABLE
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -64,7 +64,6 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
     ("old", "new", "expected"),
     [
         ('decoder = "yolov8"', 'decoder = "softmax"', "decoder: 'softmax' is not for detection; expected yolov4 or"),
-        ('decoder = "yolov8"', 'decoder = "YoloV8"', "expected argmax, centerface, logits, nanodet"),
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
         ('decoder = "yolov8"', "", "decoder is missing, expected one of argmax, centerface, logits"),
@@ -76,7 +75,6 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
             "decoder: 'softmax' is not for segmentation; expected logits or argmax",
         ),
         ("size_wh = [416, 320]", "", "input.size_wh is missing, expected a list of 2 whole numbers such as [416, 416]"),
-        ("[416, 320]", '[416, "320"]', "input.size_wh[1]: got a string, expected a whole number; leave out the quotes"),
         ("[416, 320]", "[416, 320]\nstd = [1, 0, 1]", "input.std holds 0"),
         ("[416, 320]", "[416, 320]\nmean = [nan, 0, 0]", "input.mean holds nan, expected finite numbers"),
         ("[416, 320]", "[416, 320]\n[detection]\nanchors = [[[0, 9]]]", "anchors holds 0.0, expected positive"),
@@ -85,10 +83,7 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
             "[416, 320]\nstd = [1, 1e-40, 1]",
             "input.mean and std make values of the picture that float32",
         ),
-        ("[416, 320]", "[416, 320]\nmean = [1, 0]", "input.mean has 2 values, expected 3"),
         ("[416, 320]", "[416, 320]\nbackground_class = true", "belongs under [classification]"),
-        ("[416, 320]", '[416, 320]\nlabels = "l.txt"', "belongs at the top, above the first [table] or"),
-        ("[416, 320]", "[416, 320]\n[input.thresholds]\niou = 0.5", "belongs to a table of its own, [thresholds]"),
         ("[416, 320]", "[416, 320]\n[gates]\nquality = 1", "gates.quality; known keys: int8_max"),
         ("[416, 320]", '[416, 320]\ncolor = "rgb"', "input.color: 'rgb', expected BGR, GRAY or RGB; did you mean RGB?"),
         ("[input]\nsize_wh = [416, 320]", "", "input is missing, expected a table [input]"),
@@ -131,11 +126,6 @@ def test_labels(tmp_path: Path) -> None:
         read_labels(path)
     with pytest.raises(ModelError, match="no such labels file"):
         read_labels(tmp_path / "none")
-
-
-def test_nhwc_and_gray_shapes() -> None:
-    assert InputSpec(size_wh=(32, 16), layout="NHWC").tensor_shape == (1, 16, 32, 3)
-    assert InputSpec(size_wh=(32, 16), color="GRAY").tensor_shape == (1, 1, 16, 32)
 
 
 @pytest.mark.parametrize(("section", "struct"), TABLES)
@@ -181,13 +171,6 @@ def test_the_reference_describes_every_decoder() -> None:
     assert set(rows) == {(decoder.name, decoder.task) for decoder in TABLE}
 
 
-def test_the_reference_has_an_example_of_each_kind() -> None:
-    examples = [tomllib.loads(e) for e in re.findall(r"^```toml\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)]
-    assert len({e["decoder"] for e in examples}) >= 8
-    assert {e["task"] for e in examples} == set(DECODERS)
-    assert all("model" in e for e in examples)
-
-
 @pytest.mark.parametrize("name", target_names())
 def test_every_target_loads_and_explains_each_field(name: str) -> None:
     target = load_target(name)
@@ -222,18 +205,13 @@ def test_what_sets_the_targets_apart() -> None:
         ('machine = "aarch64"', 'machin = "aarch64"', "unknown key machin; did you mean machine?"),
         ("intra_op_num_threads = 2", "intra_op_num_threads = 0", "intra_op_num_threads is 0, expected 1 or more"),
         ("intra_op_num_threads = 2", 'intra_op_num_threads = "2"', "got a string, expected a whole number; leave"),
-        ("allow_spinning = false", "allow_spinning = 0", "allow_spinning: got a whole number, expected true or false"),
-        ("memory_mb = 1024", "memory_mb = 1", "memory_mb is 1, expected 64 or more"),
         ('["CPUExecutionProvider"]', '["NeonExecutionProvider"]', "'NeonExecutionProvider' is not an execution"),
         ('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]', "expected CPUExecutionProvider last"),
-        ('["CPUExecutionProvider"]', "[]", "providers has 0 entries, expected 1 or more"),
         ('weight_type = "QInt8"', 'weight_type = "int8"', "'int8', expected QInt8 or QUInt8; did you mean QInt8?"),
-        ("latency_budget_ms = 200.0", "latency_budget_ms = -5", "latency_budget_ms is -5, expected more than 0"),
         ("latency_budget_ms = 200.0", "latency_budget_ms = inf", "latency_budget_ms is inf, expected a finite number"),
         ('max_onnxruntime = ""', 'max_onnxruntime = "new"', "max_onnxruntime: 'new', expected a version, or empty"),
         ('name = "arm64"', 'name = "other"', "name is 'other', expected 'arm64'"),
         ('name = "arm64"', "name = ", "not valid TOML"),
-        ("allow_spinning = false", "allow_spinning = False", "; true and false are written in small letters"),
     ],
 )
 def test_wrong_target_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:

@@ -107,19 +107,6 @@ def test_who_leads_is_the_best_of_those_that_keep_the_limits() -> None:
     assert _chosen(manifest, times)[0] == "int8"
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.3, "fp32"), (0.1, "int8")])
-def test_of_two_that_are_as_good_and_as_fast_the_cooler_one_runs_and_of_two_as_cool_the_higher_figure(
-    share: float, expected: str
-) -> None:
-    _, by_name = ratings(_manifest(int8=LOWER_BY_CHANCE, fp32=FP32))
-    int8, fp32 = (
-        rated(candidate("int8"), by_name["int8"], 20, share),
-        rated(candidate("fp32"), by_name["fp32"], 21, 0.3),
-    )
-    for measured in ([int8, fp32], [fp32, int8]):
-        assert choose(measured, Limits(50))[0].candidate.variant == expected
-
-
 def test_agreement_has_no_noise() -> None:
     def agreement(value: float) -> Agreement:
         return Agreement("top1_agreement", value, value - 0.01, 1.0, 500, 500)

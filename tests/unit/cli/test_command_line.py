@@ -36,15 +36,10 @@ _RUN = ["run", "none.edge", "--source"]
         (["sign"], "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),
         (["keygen", "/"], "/: expected the name of a file for the key"),
-        ([*_RUN, "0", "--latency-ms", "-inf"], "--latency-ms"),
         ([*_RUN, "0", "--duration", "nan"], "--duration"),
-        ([*_RUN, "0", "--run-limit", "0"], "--run-limit"),
-        ([*_RUN, "0", "--cpu-share", "-1"], "--cpu-share"),
-        ([*_RUN, "0", "--duration", "1e308"], "--duration"),
         ([*_RUN, "0", "--latency-ms", "x"], "--latency-ms"),
         ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more; was it seconds?"),
         ([*_RUN, "0", "--cpu-share", "9999"], "which this machine has; 0.5 is half a core"),
-        ([*_RUN, "0", "--run-limit", "5000"], "is 5000.0, expected 600 seconds or less; was it milliseconds?"),
         ([*_RUN, "0", "--trial-seconds", "-1"], "--trial-seconds is -1.0, expected 0 seconds or more"),
         ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "--source-tls-fingerprint: 'ab', expected 64"),
         ([*_RUN, "0", "--cpu-share", "0.5", "--no-tune"], "--cpu-share is a limit that tuning keeps"),
@@ -52,7 +47,6 @@ _RUN = ["run", "none.edge", "--source"]
         ([*_RUN, "0", "--device", "\udcff"], "device name '\\udcff'"),
         ([*_RUN, "0", "--mqtt", "mqtt://h", "--camera", "\udcff"], "camera name"),
         ([*_RUN, "rtsp://b:hun/ter2@h"], "give --source-password-file"),
-        ([*_RUN, "rtsp://:hun#ter2@h"], "give --source-password-file"),
         ([*_RUN, "rtsp://b@h:554/x:y"], "none.edge: no such bundle"),
         ([*_RUN, "0", "--source-password-file", "none"], "none: the source's password cannot be"),
     ],
@@ -65,40 +59,6 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list
     assert expected in captured.err
     assert captured.err.count("\n") == 1
     assert "ter2" not in captured.err
-
-
-_WORKSTATION = [
-    ["check", "PATH"],
-    ["build", "PATH", "--target", "arm64"],
-    ["build", "model.toml", "--target", "arm64", "-o", "PATH"],
-    ["build", "model.toml", "--target", "arm64", "--calibration", "PATH"],
-    ["evaluate", "PATH"],
-    ["evaluate", "model.toml", "--reference", "PATH"],
-    ["distill-check", "PATH"],
-    ["inspect", "PATH"],
-    ["inspect", "a.edge", "--graph", "PATH"],
-    ["bench", "PATH"],
-    ["bench", "a.edge", "--image", "PATH"],
-    ["sign", "PATH", "--key", "a.key"],
-    ["keygen", "PATH"],
-    ["tune", "PATH"],
-    ["arm-cost", "count", "PATH", "--target", "arm64"],
-    ["import", "onnx", "PATH", "--model", "model.toml"],
-    ["import", "darknet", "a.cfg", "PATH", "--labels", "labels.txt", "-o", "out"],
-]
-
-
-@pytest.mark.parametrize("arguments", _WORKSTATION, ids=lambda arguments: " ".join(arguments))
-def test_a_path_that_cannot_be_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("circle").symlink_to("circle")
-    for path, why in (("é" * 300, "File name too long"), ("circle", "Too many levels of symbol")):
-        assert run([path if argument == "PATH" else argument for argument in arguments]) == 2
-        said = capsys.readouterr().err
-        assert f"{path}: {why}" in said
-        assert said.count("\n") == 1
 
 
 def test_a_file_that_went_while_it_was_used_is_no_bug(

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import cv2
@@ -19,7 +20,7 @@ from edge_sdk.cli.options import logging_to_standard_error
 from edge_sdk.cli.root import run
 from edge_sdk.cli.run import _closing, _undelivered, _waiting
 from edge_sdk.core.clock import Percentiles
-from edge_sdk.core.logs import is_journal
+from edge_sdk.core.logs import is_journal, log_as_json
 from edge_sdk.outbox.event import EventStats
 from edge_sdk.publishing.publisher import PublisherStats, StreamStats
 from edge_sdk.service.runner import RunSummary
@@ -80,6 +81,17 @@ def test_that_nothing_was_delivered_is_seen_whichever_stream_is_last(
     config = _config(tmp_path, "gate", "yard!", mqtt={"url": f"mqtt://127.0.0.1:{free_port()}"})
     assert run(["run", "--config", str(config), "-q"]) == 1
     assert b"3 of 3 results did not reach the broker" in capsysbinary.readouterr().err
+
+
+def test_lines_are_json_where_that_is_asked_for(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    config = _config(tmp_path, "gate", "yard!")
+    assert run(["run", "--config", str(config), "--log-format", "json"]) == 2
+    lines = [msgspec.json.decode(line) for line in capsysbinary.readouterr().err.splitlines()]
+    log_as_json(wanted=False)
+    assert {"info", "warning", "error"} == {line["level"] for line in lines}
+    assert any(line["message"].startswith("source ") and line["camera"] == "gate" for line in lines)
+    assert "no such bundle" in lines[-1]["message"]
+    assert all(datetime.fromisoformat(line["at"].replace("Z", "+00:00")).tzinfo for line in lines)
 
 
 def test_where_nobody_reads_standard_error_lines_are_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from edge_sdk.cli.run import command
 from edge_sdk.cli.run_settings import config_file
+from edge_sdk.config import load
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import ConfigError, EdgeError, UsageError
 from edge_sdk.events.rules import EventRule, SnapshotSettings
@@ -196,16 +197,6 @@ def test_each_kind_travels_as_its_table_says(tmp_path: Path) -> None:
     assert settings.pipelines[0].snapshots == pictures
 
 
-def test_a_table_that_says_one_thing_leaves_the_others(tmp_path: Path) -> None:
-    mqtt = _settings(tmp_path, _MQTT + "[publish.events]\nmax_per_s = 3\n" + STREAM).mqtt
-    assert mqtt is not None
-    assert mqtt.channels == {
-        "result": Channel(qos=1),
-        "event": Channel(qos=1, expiry_s=EVENTS.expiry_s, max_per_s=3.0),
-        "snapshot": SNAPSHOTS,
-    }
-
-
 def test_rules_of_other_cameras_are_not_in_each_others_way(tmp_path: Path) -> None:
     text = STREAM + _YARD + _CAT + 'cameras = ["gate"]\n' + _CAT + 'cameras = ["yard"]\n'
     assert [len(pipeline.events) for pipeline in _settings(tmp_path, text).pipelines] == [1, 1]
@@ -330,23 +321,28 @@ def _context(*arguments: str) -> click.Context:
     return command.make_context("run", list(arguments))
 
 
-def test_flags_say_everything_or_a_file_does(tmp_path: Path) -> None:
-    usual = tmp_path / "config.toml"
+@pytest.fixture
+def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The device's usual place for a configuration, where there is none yet."""
+    monkeypatch.setattr(load, "DEFAULT_PATH", tmp_path / "config.toml")
+    return load.DEFAULT_PATH
+
+
+def test_flags_say_everything_or_a_file_does(usual: Path) -> None:
     usual.touch()
-    assert config_file(_context("a.edge", "--source", "0"), usual) is None
-    assert config_file(_context("--config", "other.toml"), usual) == Path("other.toml")
+    assert config_file(_context("a.edge", "--source", "0")) is None
+    assert config_file(_context("--config", "other.toml")) == Path("other.toml")
     assert config_file(_context("--config", "other.toml", "--check", "--json", "-q", "--duration", "1")) == Path(
         "other.toml"
     )
 
 
 @pytest.mark.parametrize("arguments", [(), ("--duration", "3", "--json", "-q")])
-def test_without_either_the_usual_file_is_taken_where_there_is_one(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    usual = tmp_path / "config.toml"
+def test_without_either_the_usual_file_is_taken_where_there_is_one(usual: Path, arguments: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=f"nothing to run; expected .*there is no {usual}"):
-        config_file(_context(*arguments), usual)
+        config_file(_context(*arguments))
     usual.touch()
-    assert config_file(_context(*arguments), usual) == usual
+    assert config_file(_context(*arguments)) == usual
 
 
 @pytest.mark.parametrize(
@@ -361,10 +357,9 @@ def test_without_either_the_usual_file_is_taken_where_there_is_one(tmp_path: Pat
     ],
 )
 def test_a_mixture_is_refused_even_where_the_usual_file_exists(
-    tmp_path: Path, arguments: tuple[str, ...], expected: str
+    usual: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
-    usual = tmp_path / "config.toml"
     usual.touch()
     with pytest.raises(UsageError) as caught:
-        config_file(_context(*arguments), usual)
+        config_file(_context(*arguments))
     assert str(caught.value).startswith(expected)

@@ -44,33 +44,22 @@ _BAD = [
     ("[mqqt]\n" + STREAM, "unknown key mqqt; did you mean mqtt?"),
     (_with('url = "x"'), f"{_GATE}: unknown key url; belongs under [mqtt]; known here: name, source,"),
     ('[defaults]\nname = "x"\n' + STREAM, "unknown key defaults.name; belongs under [device] or under [[pipelines]]"),
-    (_with('"a\\nb" = 1'), f"{_GATE}: unknown key 'a\\nb'"),
     (_with('"a`b" = 1'), f"{_GATE}: unknown key 'a`b'"),
     # what is missing
     ("", "pipelines is missing, expected a table [[pipelines]]"),
-    ("pipelines = []\n", "pipelines has 0 entries, expected 1 or more"),
-    ('[pipelines]\nname = "gate"\n', "pipelines: got a table, expected a list of tables; write [[pipelines]]"),
-    ("pipelines = [3]\n", "pipelines[0]: got a whole number, expected a table"),
     ('[[pipelines]]\nsource = "0"\nbundle = "a.edge"\n', "pipelines[0].name is missing, expected the camera's name"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
     # values
     (_with('latency_ms = "200 ms"'), "got a string, expected a number of milliseconds; leave out the unit"),
     (_with("latency_ms = nan"), f"{_GATE}: latency_ms is nan, expected 1 millisecond or more"),
     (_with("latency_ms = inf"), f"{_GATE}: latency_ms is inf, expected 1000000000 milliseconds or less"),
-    (_with("latency_ms = true"), "got true or false, expected a number of milliseconds"),
     (_with("latency_ms = 1" + "0" * 400), f"{_GATE}: latency_ms"),
     (_with("latency_ms = 1" + "0" * 5000), "not valid TOML: Exceeds the limit"),
-    (_with("latency_ms = 2026-01-01"), "got a date or a time, expected a number of milliseconds"),
-    (_with("fps = [15]"), f"{_GATE}: fps: got a list, expected a number of frames a second"),
     (_with("fps = 0.2\nread_timeout_s = 1"), "a V4L2 camera is lost after 2 s without one; expected 0.5"),
     (_source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n", "expected 1 or more, or a read_timeout_s above 2"),
-    ("[defaults]\nfps = 0.2\n" + _source("pattern:64x48"), f"{_GATE}: fps is 0.2, expected 1 or more: a pattern"),
     (_with("cpu_share = 0"), f"{_GATE}: cpu_share is 0, expected more than 0 cores"),
     (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
-    (_with('tune = "yes"'), f"{_GATE}: tune: got a string, expected true or false"),
     (_with("size_wh = [1280]"), f"{_GATE}: size_wh has 1 entry, expected 2, such as [1280, 720]"),
-    (_with("size_wh = [1280, 720.5]"), f"{_GATE}: size_wh[1]: got a number, expected a whole number"),
-    (_with("size_wh = [1280, 0]"), f"{_GATE}: size_wh[1] is 0, expected 1 or more"),
     (_with('size_wh = "1280x720"'), "got a string, expected a list of 2 whole numbers such as [1280, 720]"),
     (_with('pixel_format = "MJPEG"'), "pixel_format: 'MJPEG', expected MJPG or YUYV; did you mean MJPG?"),
     (_source("rtsps://h/x") + 'tls_fingerprint = "12:34"\n', f"{_GATE}: tls_fingerprint: '12:34', expected 64 hex"),
@@ -79,28 +68,21 @@ _BAD = [
         "tls_verify = false: expected one",
     ),
     (_source("rtsp://h/x") + 'tls_ca_file = "a.pem"\n', f"{_GATE}: tls_ca_file: it is for rtsps:// and https:// only"),
-    (_with('variant = ""'), f"{_GATE}: variant has 0 characters, expected 1 or more"),
     (_mqtt("protocol = 5"), "mqtt.protocol: got a whole number, expected 3.1.1 or 5; put it in quotes"),
-    (_mqtt("qos = true"), "mqtt.qos: got true or false, expected 0 or 1"),
-    ('[trust]\nkeys = "a.pub"\n' + STREAM, "trust.keys: got a string, expected a list of strings"),
     ('[trust]\nkeys = [""]\n' + STREAM, "trust.keys[0]: '', expected a path"),
     (STREAM.replace("a.edge", "a\\u0000b"), f"{_GATE}: bundle: 'a\\x00b', expected a NAME.edge folder"),
     # names
     (STREAM.replace("gate", "a/b"), "name: camera name 'a/b' cannot be part of a topic, expected no / + # $"),
-    (STREAM.replace("gate", "x" * 101), "pipelines[0]: name: camera name has 101 characters, expected 1 to 100"),
     ('[device]\nname = "a#"\n' + STREAM, "device.name: device name 'a#' cannot be part of a topic"),
     ('[device]\nsite = ""\n' + STREAM, "device.site: site name has 0 characters"),
     (_mqtt('prefix = "edge//v1"'), "mqtt.prefix: topic prefix name has 0 characters"),
     (STREAM + STREAM, "pipelines[0] and pipelines[1] are both named 'gate', expected a name of its own for each"),
     # URLs
     (_url("http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
-    (_url("mqtt://"), "mqtt.url: the URL names no host"),
-    (_url("mqtt://h:99999"), "mqtt.url: the URL's port is not a number from 1 to 65535"),
     (_url("mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_url("mqtt://edge:hun/ter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
-    (_source("http://h:99999/x"), f"{_GATE}: source: http://h:99999/x: no host, or no possible port (1 to 65535)"),
     (_source("ftp://h/x"), f"{_GATE}: source: ftp://h/x: this kind of URL is not supported, expected a V4L2 index"),
     (_source("rtsp:/h/x"), f"{_GATE}: source: rtsp:/h/x: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
     (_source("rtsp:/admin:hunter2@h/x"), f"{_GATE}: source: …@h/x: `//` is missing behind rtsp:"),
@@ -118,7 +100,6 @@ _BAD = [
         _url("mqtts://h").replace("[[", 'cert_file = "c"\nkey_password_env = "A"\nkey_password_file = "p"\n[[', 1),
         "mqtt.key_password_file and key_password_env are both there, expected one of them",
     ),
-    (_url("wss://h/a%20b"), "mqtt.url: the URL's path has characters that it may not have"),
     ('[commands]\nallow = ["pause"]\n' + STREAM, "commands: there is no broker, expected [mqtt] with the url of one"),
     ("[home_assistant]\n" + STREAM, "home_assistant: there is no broker, expected [mqtt] with the url of one"),
     ('[commands]\nallow = ["resume"]\n' + _mqtt(""), "write pause, which stands for resume too"),
@@ -138,38 +119,27 @@ _BAD = [
     ("[defaults]\ncpu_share = 0.5\n" + _with("tune = false"), "cpu_share is a limit that tuning keeps"),
     # units
     (_with("latency_ms = 0.2"), "latency_ms is 0.2, expected 1 millisecond or more; was it seconds?"),
-    (_with("open_timeout_s = 3000"), "open_timeout_s is 3000, expected 60 seconds or less; was it milliseconds?"),
-    (_with("read_timeout_s = 61"), "read_timeout_s is 61, expected 60 seconds or less"),
-    (_with("run_limit_s = 5000"), "run_limit_s is 5000, expected 600 seconds or less; was it milliseconds?"),
     (_with("trial_s = 60000"), "trial_s is 60000, expected 3600 seconds or less; was it milliseconds?"),
     (_with('cpu_share = "50%"'), "got a string, expected a number of cores; 0.5 is 50% of one core"),
     (_with('fps = "50%"'), "got a string, expected a number of frames a second; leave out the unit"),
     (_with("cpu_share = 50"), "cpu_share is 50, expected 4 cores or less, which this machine has; 0.5 is half a core"),
     # events, and how messages travel
-    (STREAM + "[[events]]\nlabels = []\n", "events[0].labels has 0 entries, expected 1 or more"),
     (STREAM + f'[[events]]\nlabels = ["{"x" * 101}"]\n', "can be no event's, expected 1 to 100 printable characters"),
     (STREAM + '[[events]]\nlabels = ["cat", "cat"]\n', "events[0].labels: one is there twice"),
-    (STREAM + _CAT + 'confidence = "60 %"\n', "confidence: got a string, expected a number"),
     (STREAM + _CAT + 'confidence = "60 %"\n', "0.6 is 60 %"),
-    (STREAM + _CAT + "appear_frames = 0\n", "appear_frames is 0, expected 1 or more"),
     (STREAM + _CAT + "appear_s = 90000\n", "appear_s is 90000, expected 86400 seconds or less; was it milliseconds?"),
-    (STREAM + _CAT + "disappear_s = -1\n", "disappear_s is -1, expected 0 seconds or more"),
     (STREAM + _CAT + 'cameras = ["gat"]\n', "'gat' is no pipeline's name; did you mean 'gate'?"),
     (STREAM + _CAT + _CAT + 'cameras = ["gate"]\n', "events[0] and events[1] are both about 'cat' on 'gate'"),
     ("[publish.results]\nqos = 1\n" + STREAM, "publish is of what goes to a broker, and none is named"),
     (_mqtt("[publish.events]\nqos = 0"), "publish.events.qos: 0, expected 1; nobody acknowledges at 0"),
     (_mqtt("[publish.events]\nqos = 2"), "publish.events.qos: 2, expected 1; 1 does, doubles bear one seq"),
     (_mqtt("[publish.results]\nmax_per_s = 0"), "publish.results.max_per_s is 0, expected 0.001"),
-    (_mqtt("[publish.events]\nexpiry_s = 0"), "publish.events.expiry_s is 0, expected 1 second or more"),
-    (_mqtt("[publish.snapshots]"), "publish.snapshots.on is missing"),
     (_mqtt('[publish.snapshots]\non = "event"'), "there are no [[events]]; expected some"),
     (_mqtt('[publish.snapshots]\non = "interval"'), "publish.snapshots.interval_s is missing"),
     (_mqtt('[publish.snapshots]\non = "event"\ninterval_s = 2') + _CAT, 'interval_s is for on = "interval"'),
     (_mqtt('[publish.snapshots]\non = "interval"\ninterval_s = 2\nmax_per_s = 1'), 'max_per_s is for on = "event"'),
-    (_mqtt('[publish.snapshots]\non = "event"\nwidth = 9') + _CAT, "width is 9, expected 16 pixels or more"),
     # no TOML
     (_with("a = " + "[" * 100_000), "not valid TOML"),
-    (_with("fps = 1\nfps = 2"), "not valid TOML: Cannot overwrite a value (at line 7"),
 ]
 
 
@@ -327,13 +297,6 @@ def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Pa
     assert last == f"{path}: there are more problems than these 20; correct these first"
 
 
-def test_rules_that_thousands_of_tables_break_are_cut_too(tmp_path: Path) -> None:
-    path = write_config(tmp_path, '[[pipelines]]\nname = "gate"\nsource = "0"\nbundle = "a.edge"\n' * 50)
-    with pytest.raises(ConfigError) as caught:
-        read_config(path)
-    assert len(str(caught.value).splitlines()) == 21
-
-
 _JSON = "; this looks like JSON; it must be TOML, see docs/config.md"
 _YAML = "; write key = value, see docs/config.md"
 _QUOTE = "; is a quote not closed?"
@@ -343,14 +306,9 @@ _QUOTE = "; is a quote not closed?"
     ("text", "hint"),
     [
         ('{"version": 1}', _JSON),
-        ('[{"name": "gate"}]', _JSON),
         ("version: 1\npipelines:\n  - name: gate\n", _YAML),
-        ("- name: gate\n", _YAML),
-        ("---\nversion: 1\n", _YAML),
         ('version = 1\n[mqtt]\nurl: "mqtt://h"\n', _YAML),
         ('version = 1\n[device]\nname = "gate\nsite = "x"\n', _QUOTE),
-        ('version = 1\r\n[device]\r\nname = "gate\r\n', _QUOTE),
-        ('version = 1\n[device]\nname = "gate', _QUOTE),
         ('version = 1\n[device]\nname = """gate\nsite = "x"\n\n', _QUOTE),
         ("version = 1\n[device\n", ""),
         ("version = 1\nname:gate = 2\n", _YAML),

@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import LONGEST_LINE, BundleError, ConfigError, failure_line
+from edge_sdk.core.errors import LONGEST_LINE, BundleError, ConfigError
 from tests.support.bundles import edit_manifest, write_bundle
 
 NO_TEXT = os.fsdecode(b"\xff")
@@ -42,32 +41,6 @@ def test_a_long_error_keeps_its_beginning_and_its_end() -> None:
 def test_several_lines_stay_apart_in_other_processes_too() -> None:
     error = pickle.loads(pickle.dumps(ConfigError("one", "two\n3")))
     assert str(error) == "one\ntwo 3"
-
-
-def test_a_fault_of_the_program_is_one_bounded_line() -> None:
-    said = failure_line(ValueError("\x1b" * 100_000))
-    assert len(said) == LONGEST_LINE
-    assert said.isprintable()
-
-
-def test_what_a_manifest_is_made_to_say_is_one_bounded_line(tmp_path: Path) -> None:
-    folder = write_bundle(tmp_path / "a.edge")
-    entry = {"name": "a\n" * 50_000, "size": 1, "sha256": "0" * 64}
-    edit_manifest(folder, files=[entry])
-    with pytest.raises(BundleError) as caught:
-        Bundle.open(folder)
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) <= LONGEST_LINE
-
-
-def test_a_file_of_a_bundle_whose_name_is_no_text_is_said_in_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write_bundle(tmp_path / "a.edge")
-    (folder / NO_TEXT).touch()
-    assert run(["run", "--check", "--json", str(folder), "--source", "pattern"]) == 7
-    found = msgspec.json.decode(capsys.readouterr().out)["found"]
-    assert found["pipelines"][0]["problems"][0]["text"].startswith(f"{folder}: � is not named by the manifest")
 
 
 @pytest.mark.parametrize("verb", [["inspect"], ["sign", "--key", "KEY"], ["run", "--check", "--source", "pattern"]])

@@ -46,11 +46,6 @@ def test_a_thread_that_imports_opencv_while_another_does_gets_all_of_it(tmp_path
     assert _output_of(_PROGRAM, PYTHONPATH=str(tmp_path)) == "all of it"
 
 
-def test_the_start_of_a_run_loads_neither_opencv_nor_paho() -> None:
-    program = "import sys, edge_sdk.service.startup; print({'cv2', 'paho'} & {*sys.modules})"
-    assert _output_of(program) == "set()"
-
-
 def test_one_module_imports_opencv_and_the_others_take_it_from_there() -> None:
     modules = {path: path.read_text() for path in Path(edge_sdk.__file__).parent.rglob("*.py")}
     assert [path.name for path, text in modules.items() if re.search(r"^\s*import cv2", text, re.M)] == ["opencv.py"]

@@ -58,6 +58,14 @@ def test_harm_is_one_line_and_nothing_is_remembered(state: Path, tmp_path: Path,
     assert not state.exists()
 
 
+def test_an_end_without_an_answer_proves_nothing(state: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code may end the process with 0 before its golden inputs were replayed."""
+    monkeypatch.setattr("sys.executable", "/bin/true")
+    with pytest.raises(IncompatibleError, match="cannot be tried here: exit code 0"):
+        prove_here(bundle)
+    assert not state.exists()
+
+
 def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In this very process: were it loaded here, the test run would end."""
     hostile = write_hostile(tmp_path / "hostile.edge", deep())

@@ -78,13 +78,6 @@ def test_a_password_without_a_user_and_a_name_that_is_no_topic(bundle: Path) -> 
     assert "hunter2" not in str(said)
 
 
-def test_a_name_that_is_no_topic_is_listed_with_all_else_that_is_wrong(bundle: Path) -> None:
-    stream = PipelineSettings(source="0097", bundle=bundle, camera="a/b", variant="fp64")
-    checked = _check(stream, mqtt=MqttSettings.parse("mqtt://h"))
-    assert [code for code, _ in _said(checked)] == [2, 1, 2]
-    assert checked.pipelines[0].result_topic is None
-
-
 def test_events_of_labels_that_the_bundle_has_and_of_one_that_it_has_not(bundle: Path) -> None:
     rules = (EventRule(labels=("dog",)), EventRule(labels=("cat", "fox")))
     stream = PipelineSettings(source="pattern", bundle=bundle, events=rules, snapshots=SnapshotSettings(on="event"))

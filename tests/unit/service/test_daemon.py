@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -35,7 +34,7 @@ from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, until
 from tests.support.logs import SAID
 from tests.support.outboxes import SlowDisk
-from tests.support.service import Site, open_cameras
+from tests.support.service import Manager, Site, open_cameras
 
 
 class Process:
@@ -43,8 +42,7 @@ class Process:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site, self._stdout, self._monkeypatch = Site(folder), io.BytesIO(), monkeypatch
-        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.manager.bind(str(folder / "notify"))
+        self.manager = Manager(folder / "notify")
         self.said, self.stop = SAID, Stop()
         self.config: RunSettings | Exception
         self.may_read = threading.Event()
@@ -64,7 +62,7 @@ class Process:
             self.config,
             Shared(Progress(math.inf)),
             self.stop,
-            Notifier(str(self.site.folder / "notify")),
+            Notifier(self.manager.address),
             Start(0.0),
             self._reread if has_config else None,
         )
@@ -236,7 +234,7 @@ def test_a_reload_changes_what_is_other_and_lets_the_rest_run(process: Process) 
     process.start(gate)
     process.until_results("gate")
     before = process.running["gate"]
-    assert cv2.getNumThreads() == 1
+    until(lambda: cv2.getNumThreads() == 1)
     assert "source pattern:64x48@50 is open" in process.said
     process.reload(gate, yard)
     process.until_results("yard")
@@ -330,16 +328,21 @@ def asking(process: Process) -> Asking:
     return Asking(process)
 
 
-def test_who_asks_while_a_configuration_is_read_is_told_of_the_next(process: Process, asking: Asking) -> None:
+def test_who_asks_while_a_configuration_is_read_is_told_of_the_next(
+    process: Process, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_sdk.service.service._LONG_S", 0.1)
     process.may_read.clear()
     asking.ask("first")
     until(lambda: process.reads == 1)
     asking.ask("second")
+    until(lambda: any("the configuration is being read for 0.1 s" in line for line in process.said))
     assert asking.told == []
     process.may_read.set()
     until(lambda: len(asking.told) == 2)
     assert asking.told == ["first: ", "second: "]
     assert process.reads == 2
+    assert sum("being read for" in line for line in process.said) == 1
 
 
 def test_a_bug_in_a_reading_and_want_of_a_thread_change_nothing(

@@ -11,9 +11,8 @@ import pytest
 
 from edge_sdk.events.snapshots import Jpeg
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.runner import Shot
-from tests.support.connections import WAIT_S, FakeLink, until
+from tests.support.connections import WAIT_S
 from tests.support.service import Office
 
 _EVIL = "gate\x1b]0;pwn\x07\x1b[2J\nNov 22 12:00:00 pi edge-sdk: all is well\u202e"
@@ -42,29 +41,6 @@ def _shoot(office: Office, number: int) -> None:
     office.hear("snapshot", camera="gate", id=str(number), width=64)
     office.controls.of("gate").shot = Shot(np.full((48, 64, 3), number, np.uint8), number)
     office.desk.look()
-
-
-def _pictures(office: Office) -> list[int | None]:
-    return [message.seq for kind, message in list(office.link.published) if kind == "snapshot"]
-
-
-def test_pictures_that_were_promised_wait_for_a_connection_and_are_counted_where_they_are_lost(office: Office) -> None:
-    office.link.answers = False
-    _shoot(office, 0)
-    until(lambda: _pictures(office) == [0])
-    lost = office.link
-    office.link = FakeLink()
-    office.link.may_open.clear()
-    lost.drop("gone")  # with a picture on its way
-    for number in range(1, 20):
-        _shoot(office, number)
-    office.link.may_open.set()
-    until(lambda: len(_pictures(office)) == 16)
-    assert [answer["ok"] for answer in office.answers(19)[-19:]] == [True] * 19
-    assert _pictures(office) == list(range(4, 20))
-    stats = office.outlet.stats()
-    assert isinstance(stats, PublisherStats)
-    assert stats.snapshots_lost == 4
 
 
 def test_a_picture_that_has_just_come_is_for_the_next_request_too(office: Office) -> None:
@@ -114,15 +90,6 @@ def test_a_picture_that_cannot_be_made_is_answered_and_costs_nothing_else(
     assert made["ok"]
 
 
-def test_a_picture_on_its_way_when_the_connection_breaks_is_sent_again(office: Office) -> None:
-    office.link.answers = False
-    _shoot(office, 7)
-    until(lambda: _pictures(office) == [7])
-    lost, office.link = office.link, FakeLink()
-    lost.drop("gone")
-    until(lambda: _pictures(office) == [7])
-
-
 def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(office: Office) -> None:
     def burst() -> None:
         for _ in range(30):
@@ -149,7 +116,7 @@ def test_a_few_refusals_are_said_each_and_of_many_how_many(office: Office) -> No
     office.look(2.1)
     office.hear("exec")
     assert len(office.said) == 6
-    assert office.said[5].endswith(" (8 lines before were not told)")
+    assert office.said[5].endswith(" (lines not told before it: 8)")
 
 
 def test_a_reload_gives_nobody_more(office: Office) -> None:
@@ -159,6 +126,8 @@ def test_a_reload_gives_nobody_more(office: Office) -> None:
     office.hear("report_state")
     office.look(1.1)
     assert [answer["ok"] for answer in office.answers(21)] == [True] * 20 + [False]
+    office.hear("pause", camera="gate")
+    assert office.answers(22)[-1]["error"]["code"] == "not_allowed"
 
 
 def test_who_asks_for_a_reload_is_told_why_it_is_not_taken(office: Office) -> None:

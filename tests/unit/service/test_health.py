@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -14,34 +15,20 @@ import pytest
 from edge_sdk.service.health import Alarms, Gauges, Readings
 from edge_sdk.service.progress import Progress, process_age_s
 from edge_sdk.service.systemd import Notifier
+from tests.support.service import Manager
 
 # The service manager, over a real datagram socket.
 
 
-class Manager:
-    """A service manager's socket."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(address.replace("@", "\0"))
-        self.socket.settimeout(10)
-
-    def hear(self) -> list[str]:
-        """Lines of the next message."""
-        return self.socket.recv(4096).decode().split("\n")
-
-    def fill(self) -> int:
-        """Send until the socket takes no more; how many messages that took."""
-        sent = 0
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
-            filler.setblocking(False)
-            try:
-                while True:
-                    filler.sendto(b"x", self.socket.getsockname())
-                    sent += 1
-            except BlockingIOError:
-                return sent
+def _fill(manager: Manager) -> int:
+    """Send until the socket takes no more; how many messages that took."""
+    sent = 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler, contextlib.suppress(BlockingIOError):
+        filler.setblocking(False)
+        while True:
+            filler.sendto(b"x", manager.socket.getsockname())
+            sent += 1
+    return sent
 
 
 def test_each_message_is_what_systemd_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +53,7 @@ def test_each_message_is_what_systemd_reads(monkeypatch: pytest.MonkeyPatch) -> 
     assert manager.hear() == ["STOPPING=1"]
     notifier.close()
     notifier.watchdog()
-    manager.socket.close()
+    manager.close()
 
 
 def test_the_environment_says_how_often_and_children_do_not_inherit_it() -> None:
@@ -100,7 +87,7 @@ def test_without_a_manager_that_listens_nobody_is_told(address: str | None) -> N
 def test_a_manager_that_reads_nothing_holds_nothing_up_and_is_told_what_comes_later(tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
     notifier = Notifier(manager.address, 2.0)
-    sent, began_s = manager.fill(), time.monotonic()
+    sent, began_s = _fill(manager), time.monotonic()
     notifier.ready("works")
     assert time.monotonic() - began_s < 1.5
     for _ in range(sent):
@@ -108,7 +95,7 @@ def test_a_manager_that_reads_nothing_holds_nothing_up_and_is_told_what_comes_la
     notifier.watchdog()
     assert manager.hear() == ["WATCHDOG=1"]
     notifier.close()
-    manager.socket.close()
+    manager.close()
 
 
 # When the watchdog is told that the process works.

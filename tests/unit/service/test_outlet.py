@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from edge_sdk.core.errors import StoppedError, UsageError
 from edge_sdk.messages.schema import TelemetryMessage
+from edge_sdk.publishing.json_lines import JsonLinesPublisher
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats
 from edge_sdk.service.output import Output
 from edge_sdk.service.settings import PipelineSettings, RunSettings
@@ -143,32 +142,19 @@ def test_without_standard_output_a_stream_is_told_so(monkeypatch: pytest.MonkeyP
         outlet.stream("0", make_encoder(outlet.identity))
 
 
-@pytest.mark.parametrize("keeps_all", [True, False])
 def test_lines_are_kept_for_a_slow_reader_only_where_no_stream_has_a_pace(
-    keeps_all: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that takes nothing: what is put waits for it, or makes room."""
-    (tmp_path / "a.png").touch()
-    settings = _lines(tmp_path / "a.png", tmp_path / "a.png" if keeps_all else "pattern")
-    with contextlib.ExitStack() as stack:
-        ends = os.pipe()
-        reading, writing = (stack.enter_context(os.fdopen(ends[i], mode, 0)) for i, mode in enumerate(("rb", "wb")))
-        is_stopped, is_done = threading.Event(), threading.Event()
-        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=writing))
-        outlet = Output(settings, is_stopped.is_set)
-        stream = outlet.stream("0", make_encoder(outlet.identity))
+    picture, kept = tmp_path / "a.png", list[bool]()
+    picture.touch()
 
-        def put() -> None:
-            for number in range(1500):  # more than wait
-                stream.put(make_detections(1, make_frame(number, "0")))
-            is_done.set()
+    def publish(_stdout: object, *, keeps_all: bool, is_stopped: object) -> JsonLinesPublisher:
+        kept.append(keeps_all)
+        raise StoppedError
 
-        putting = threading.Thread(target=put)
-        putting.start()
-        assert is_done.wait(0.2 if keeps_all else WAIT_S) is not keeps_all
-        is_stopped.set()
-        putting.join()
-        assert is_done.is_set()
-        reading.close()
-        with pytest.raises(BrokenPipeError):
-            outlet.close(WAIT_S)
+    monkeypatch.setattr("edge_sdk.service.output.JsonLinesPublisher", publish)
+    for sources in ((picture, picture), (picture, "pattern")):
+        outlet = Output(_lines(*sources), lambda: False)
+        with pytest.raises(StoppedError):
+            outlet.stream("0", make_encoder(outlet.identity))
+    assert kept == [True, False]

@@ -341,16 +341,6 @@ def test_remarks_are_told_once_when_the_camera_is_there() -> None:
     assert watch.look(SourceStatus.REOPENED) == [f"{_SHOWN}: {watch.camera.remarks[0]}"]
 
 
-def test_a_stream_that_goes_on_with_a_source_is_told_at_once_and_people_nothing_twice() -> None:
-    watch, states = Watch(), list[SourceState]()
-    watch.look(SourceStatus.OPENING, "connection refused")
-    watch.watched.go_on(SimpleNamespace(report_source=states.append))  # type: ignore[arg-type]
-    assert watch.look(SourceStatus.OPENING, "connection refused") == []
-    assert states == watch.states[-1:]
-    assert watch.look(SourceStatus.OPENED) == [f"{_SHOWN} is open"]
-    assert _told(states)[1:] == [("opened", "")]
-
-
 def test_of_a_camera_that_comes_and_goes_all_the_time_people_are_told_now_and_then() -> None:
     watch = Watch()
     watch.look(SourceStatus.OPENED)
@@ -359,5 +349,7 @@ def test_of_a_camera_that_comes_and_goes_all_the_time_people_are_told_now_and_th
         watch.look(SourceStatus.REOPENED, times=1)
     assert (len(watch.said), len(watch.states)) == (10, 101)
     watch.now_s += 61
-    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost (91 lines before were not told)"]
+    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost (lines not told before it: 91)"]
     assert watch.look(SourceStatus.REOPENED) == []  # one a minute, for as long as that goes on
+    watch.now_s += 61
+    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost (lines not told before it: 1)"]

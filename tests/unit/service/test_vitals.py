@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import select
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +22,7 @@ from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.systemd import Notifier
 from tests.support.connections import until
 from tests.support.logs import SAID
-from tests.support.service import Site
+from tests.support.service import Manager, Site
 
 _GATE_HEALTH = CameraHealth(fps=12.5, age_p50_ms=30.0, results=100, dropped=1, reopenings=2)
 
@@ -47,14 +45,13 @@ class Scene(Gauges):
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge_sdk.service.health.Periodic", self._begin_reading)
         self.site, self.now_s = Site(folder), 0.0
-        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.manager.bind(str(folder / "notify"))
-        self.manager.setblocking(False)
+        self.manager = Manager(folder / "notify")
+        self.told = self.manager.told
         self.said, self.progress = SAID, Progress(15.0)
         self.readings, self.watches = Readings(), list[Callable[[], None]]()
         self.start = Start(age_s=0.5)
         self.vitals = HealthReporter(
-            Notifier(str(folder / "notify"), watchdog_s=30.0),
+            Notifier(self.manager.address, watchdog_s=30.0),
             self.start,
             self.site.outlet,
             self.progress,
@@ -77,13 +74,6 @@ class Scene(Gauges):
         self.readings = Readings(**readings)
         self.watches[0]()
         self.look(*streams)
-
-    def told(self) -> list[str]:
-        """What the service manager was told since."""
-        messages = list[str]()
-        while select.select([self.manager], [], [], 0)[0]:
-            messages.append(self.manager.recv(4096).decode())
-        return messages
 
     def telemetry(self) -> list[dict[str, object]]:
         return self.site.link.documents("telemetry")

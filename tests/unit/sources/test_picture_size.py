@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from edge_sdk.core.errors import CameraError
-from edge_sdk.sources.opencv import decode, jpeg_size
+from edge_sdk.sources.opencv import JpegCapture, decode, jpeg_size
 from edge_sdk.sources.opening import open_source
 from tests.support.pictures import write_video
 
@@ -67,6 +67,20 @@ def test_a_stream_or_film_of_pictures_that_are_too_large_does_not_open(
         thread.join(30)
     with pytest.raises(CameraError, match=r"a\.avi: its pictures are \d+x\d+, expected"):
         open_source(str(write_video(tmp_path / "a.avi", range(3))))
+
+
+def test_a_picture_that_grows_in_a_stream_of_jpegs_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fetched:
+        def get(self, _property: int) -> float:
+            return 25.0
+
+        def retrieve(self) -> tuple[bool, np.ndarray]:
+            return True, np.frombuffer(_saved("JPEG"), np.uint8)
+
+    capture, buffer = JpegCapture(Fetched(), 0, on_release=lambda: None), np.zeros((1, 1, 3), np.uint8)  # type: ignore[arg-type]
+    assert capture.retrieve_into(buffer) is not None
+    monkeypatch.setattr("edge_sdk.sources.opencv.MAX_SENT_PX", 53 * 37 - 1)
+    assert capture.retrieve_into(buffer) is None
 
 
 _OPEN = """

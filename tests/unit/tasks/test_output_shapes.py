@@ -44,12 +44,10 @@ def _refusal(kind: str, labels: int, shapes: list[Any], **changes: Any) -> Model
         ("yolov5", 2, [("batch", None, "values")]),
         ("yolov8", 2, [(1, 6, 126), (1, 32, 16, 24)]),
         ("nanodet", 2, [("batch", *shape) for shape in reversed(SIX)]),
-        ("nanodet", 2, [(1, 128, 34)]),
         ("centerface", 1, [(1, 2, 16, 24), (1, 10, 16, 24), (1, 2, 16, 24), (1, 1, 16, 24)]),
         ("ssd", 2, [(1, 9, 4), (1, 77, 4), (1, 77, 3)]),
         ("ssd", 2, [("batch", "boxes", 4), ("batch", "boxes", 3)]),
         ("segmentation logits", 3, [(1, 3, 5, 9), (1, 3, 4, 4)]),
-        ("segmentation logits", 255, [(1, 64, 96, 255)]),
         ("segmentation logits", 3, [("batch", "classes", None, None)]),
         ("segmentation argmax", 2, [("batch", 16, "columns")]),
     ],
@@ -68,13 +66,11 @@ def test_shapes_that_are_read(kind: str, labels: int, shapes: list[Any]) -> None
         ("centerface", 1, FACES[:2], "have shapes 1x1x16x24, 1x2x16x24, expected 1x1x16x24, 1x2x16x24, 1x2x16x24; "),
         ("ssd", 2, [(1, 77, 4), (1, 76, 3)], "have shapes 1x77x4, 1x76x3, expected 1x77x4, 1x77x3; check decoder"),
         ("yolov4", 2, [(1, 14, 4, 6)], "have shapes 1x14x4x6, expected 1x14xHxW, 1x7xHxW; check decoder"),
-        ("yolov4", 2, [(1, 14, 4, 6), (1, 8, 2, 3)], "expected 1x14x4x6, 1x7x2x3"),
         ("yolov4", 2, [(1, 14, 5, 5), (1, 7, 2, 3)], "5x5 cells does not divide input.size_wh 96x64"),
         # Heads that disagree, or that leave no class, say nothing of labels.
         ("yolov4", 3, [(1, 14, 4, 6), (1, 9, 2, 3)], "the model's outputs have shapes 1x14x4x6, 1x9x2x3"),
         ("yolov8", 2, [(1, 4, 126)], "the model's outputs have shapes 1x4x126, expected 1x6x126"),
         ("segmentation logits", 3, [(1, 9, 4)], "have shapes 1x9x4, expected 1x3xHxW or 1xHxWx3; check decoder"),
-        ("segmentation logits", 3, [], "expected 1x3xHxW or 1xHxWx3; check decoder"),
         ("segmentation argmax", 3, [(1, 2, 8, 8)], "have shapes 1x2x8x8, expected 1xHxW or 1x1xHxW; check decoder"),
         # One score a cell.
         ("segmentation logits", 1, [(1, 1, 64, 64)], "has one value a cell, expected one a label; if it is a class id"),
@@ -103,7 +99,6 @@ def test_as_many_boxes_as_priors() -> None:
         ("yolov8", 80, [(None, 5, "cells")], "labels has 80 lines, the model has 1 class "),
         ("yolov4", 3, [(1, 14, 4, 6), (1, 7, 2, 3)], "2 classes (output 1x14x4x6, 14 = 2 * (5 + 2) for"),
         ("yolox", 3, [(1, 126, 7)], "2 classes (output 1x126x7, 7 = 5 + 2 for yolox); expected one line"),
-        ("nanodet", 3, SIX, "labels has 3 lines, the model has 2 classes (output 96x2); expected one line"),
         ("nanodet", 3, [(1, 128, 34)], "the model has 2 classes (output 1x128x34, 34 = 32 + 2 for nanodet)"),
         ("centerface", 2, FACES, "the model has 1 class "),
         ("ssd", 81, [(1, 9, 4), (1, 9, 81)], 'is the first line "background"? Then take it out, ssd'),
@@ -113,7 +108,6 @@ def test_as_many_boxes_as_priors() -> None:
         ("classification logits", 1002, [(1, 1001)], "1002 lines, the model has 1001 classes (output 1x1001); is the"),
         ("classification logits", 80, [(1, 1001)], "(output 1x1001); expected one line a class, in output"),
         ("segmentation logits", 20, [(1, 19, 8, 8)], "20 lines, the model has 19 classes (output 1x19x8x8); is the fi"),
-        ("segmentation logits", 80, [(1, 21, 8, 8)], "(output 1x21x8x8); expected one line a class, in output order"),
     ],
 )
 def test_a_difference_in_classes_is_said_in_labels(kind: str, labels: int, shapes: list[Any], expected: str) -> None:
@@ -143,19 +137,14 @@ def test_where_model_toml_says_so_the_background_is_no_question() -> None:
         ("yolov5", 2, [(1, 6, 126)], "yolov8: correct decoder in"),
         ("yolov8", 2, [(1, 21, 4, 6), (1, 21, 2, 3)], "yolov4: correct decoder and give detection.anchors in"),
         ("yolov8", 2, SIX, "nanodet: correct decoder in"),
-        ("yolov8", 2, [(1, 126, 7)], "yolox: correct decoder in"),
         ("nanodet", 1, FACES, "centerface: correct decoder in"),
         ("yolov5", 2, [(1, 77, 3), (1, 77, 4)], "ssd: correct decoder in"),
         ("segmentation logits", 3, [(1, 16, 24)], "argmax: correct decoder in"),
         ("segmentation logits", 80, [(1, 84, 126)], "argmax: correct decoder in"),  # a detector's shape too
-        ("segmentation argmax", 3, [(1, 3, 16, 24)], "logits: correct decoder in"),
         ("segmentation logits", 3, [(1, 3)], "classification with logits: correct task and decoder in"),
-        ("segmentation logits", 3, [(1, 7, 126)], "detection with yolov8: correct task and decoder in"),
         ("segmentation argmax", 2, [(1, 21, 4, 6)], "detection with yolov4: correct task and decoder and give"),
         ("classification softmax", 2, SIX, "detection with nanodet: correct task and decoder in"),
         ("classification logits", 3, [(1, 3, 16, 24)], "segmentation with logits: correct task and decoder in"),
-        ("classification logits", 3, [(1, 64, 96)], "segmentation with argmax: correct task and decoder in"),
-        ("yolov8", 3, [(1, 3, 16, 24)], "segmentation with logits: correct task and decoder in"),
     ],
 )
 def test_the_task_or_the_decoder_that_would_fit_is_named(

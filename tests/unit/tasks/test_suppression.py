@@ -8,7 +8,7 @@ import pytest
 from edge_sdk.tasks.boxes import Candidates
 from edge_sdk.tasks.detection import suppress
 from edge_sdk.tasks.spec import Thresholds
-from edge_sdk.tasks.yolo import YoloV8
+from edge_sdk.tasks.yolo import read_yolov8
 
 
 def _iou(a: list[float], b: list[float]) -> float:
@@ -54,7 +54,7 @@ def test_noise_costs_no_more_than_the_strongest_thousand() -> None:
     output[0, :2] = (candidates.boxes_xywh[:, :2] + candidates.boxes_xywh[:, 2:] / 2).T
     output[0, 2:4] = candidates.boxes_xywh[:, 2:].T
     output[0, 4 + candidates.class_ids, np.arange(5000)] = candidates.confidences
-    read = YoloV8(0.25)([output])
+    read = read_yolov8(0.25, [output])
     assert len(read.confidences) == 1000
     chosen = np.sort(order[:1000])
     assert np.array_equal(read.boxes_xywh, candidates.boxes_xywh[chosen])

@@ -195,11 +195,6 @@ def test_a_variant_that_does_not_load_is_left_out() -> None:
     assert world.path == [1, 0]
 
 
-def test_a_single_rung_has_nowhere_to_go() -> None:
-    world = World(lambda _s: 10.0, ladder=LADDER[:1]).run(60)
-    assert world.steps == []
-
-
 def test_nothing_is_decided_while_a_move_is_under_way() -> None:
     world = World(lambda s: 60.0 if s >= 10 else 1.0, load_s=30).run(39)
     assert world.steps == []
@@ -274,13 +269,6 @@ def test_when_memory_is_free_again_the_smaller_model_runs_and_all_is_as_it_was()
     small = ["small", "small, every 2nd frame", "small, every 3rd frame"]
     assert [str(rung) for rung in world.governor.levels] == ["large", *small]
     assert str(world.run(500).governor.level) == "large"
-
-
-def test_a_model_between_that_has_no_room_is_passed_over_in_both_directions() -> None:
-    world = World(between(10, 40, 6.0), ladder=THREE, short=lambda _s: "middle").run(300)
-    assert [step.rung for step in world.steps][-1] == 0
-    assert str(world.governor.level) == "large"
-    assert len(world.postponed_s) >= 1
 
 
 def _missing(governor: Governor, second: int) -> str:

@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,9 @@ from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.opening import open_source
 from edge_sdk.tuning.candidates import Limits
-from edge_sdk.tuning.measurement import Candidate, Timed
+from edge_sdk.tuning.measurement import Candidate, Pace, Window
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
-from tests.support.bundles import write_variants
+from tests.support.bundles import open_candidate, write_variants
 from tests.support.logs import SAID
 from tests.support.loops import Board, Slowed
 from tests.support.pictures import write_video
@@ -156,12 +158,17 @@ def test_a_candidate_whose_outputs_are_no_numbers_fails_and_what_ran_before_answ
         return Classification(frame, 0, np.zeros(1, np.float32), np.zeros(1, np.int64), is_finite)
 
     frame = Frame(np.zeros((4, 4, 3), np.uint8), 0, 0.0, 0, "camera")
-    timed = Timed(lambda f: result(f, is_finite=False), lambda f: result(f, is_finite=True), lambda: 0, 8)
-    assert timed(frame).is_finite
-    assert (timed.failure, timed.count) == ("its outputs are NaN or infinite", 0)
-    timed = Timed(lambda f: result(f, is_finite=False), None, lambda: 0, 8)  # what ran before is measured all the same
-    assert not timed(frame).is_finite
-    assert (timed.failure, timed.count) == (None, 1)
+
+    def window(fallback: Callable[[Frame], Classification] | None) -> Window:
+        stages, pace = partial(result, is_finite=False), Pace(50, 30, 1)
+        return Window(candidate(), stages, fallback, pace, clock_ns=lambda: 0, cpu_ns=lambda: 0)
+
+    failing = window(partial(result, is_finite=True))
+    assert failing(frame).is_finite
+    assert failing.failure == "its outputs are NaN or infinite"
+    alone = window(None)  # what ran before is measured all the same
+    assert not alone(frame).is_finite
+    assert not alone.failure
 
 
 def test_where_nothing_can_be_measured_nothing_is_held_either(tmp_path: Path) -> None:
@@ -246,7 +253,7 @@ def test_where_nothing_could_be_measured_the_next_step_is_named(
     """The camera delivers far less than it says."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     bundle, limits = Bundle.open(write_variants(tmp_path / "a.edge")), Limits(1000)
-    tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8")
+    tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8", open_stages=open_candidate)
     with pytest.raises(SessionError, match=r"; mend what the lines above tell of, or give more --seconds$"):
         tune(tuning, limits, golden_camera(bundle, 3, "c"), 1000, 0.1)
     assert SAID == ["tuning could measure nothing: what runs stays"]

@@ -30,6 +30,7 @@ from edge_sdk_tools.evaluate.evaluation import OnProgress, summarise
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import observe
+from edge_sdk_tools.graph.index import GraphIndex, copy_of
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from edge_sdk_tools.prove.board import check_latency
 from edge_sdk_tools.prove.golden import agreement_of
@@ -92,12 +93,7 @@ _SPATIAL = ("AveragePool", "Conv", "MaxPool")
 
 
 class Resized(msgspec.Struct, frozen=True, eq=False):
-    """The model at another size.
-
-    Attributes:
-        spec: model.toml with that size.
-        checked: passed the export gate at that size.
-    """
+    """The model at another size."""
 
     spec: ModelSpec
     checked: CheckedModel
@@ -160,9 +156,8 @@ def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, i
 
 def _set_free(proto: onnx.ModelProto, spec: ModelSpec) -> onnx.ModelProto:
     """Forget the sides of input and outputs, and all shapes between them."""
-    free = onnx.ModelProto()
-    free.CopyFrom(proto)
-    weights = {w.name for w in free.graph.initializer}
+    free = copy_of(proto)
+    weights = GraphIndex(free.graph).constants
     [image] = [i for i in free.graph.input if i.name not in weights]
     rows = 2 if spec.input.layout == "NCHW" else 1
     for axis in (rows, rows + 1):
@@ -185,12 +180,7 @@ def _refusal(spec: ModelSpec, sized: ModelSpec, target: Target) -> str:
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
-    """The variants that a build will make.
-
-    Attributes:
-        request: what was asked for.
-        resized: the model at each of the request's sizes but model.toml's own, in their order.
-    """
+    """The variants that a build will make."""
 
     request: Request
     resized: tuple[Resized, ...] = ()

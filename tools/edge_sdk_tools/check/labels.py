@@ -1,17 +1,14 @@
 """The labels file, held against model.toml and against the model's outputs.
 
-Every fault is said once: advice about too many or too few lines names the line and settles what follows from it.
+Where there are too many or too few lines, that alone is said.
 Whether the order of the lines is that of the outputs no file says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias
-
-import msgspec
 
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError
@@ -20,10 +17,6 @@ from edge_sdk.tasks.outputs import ModelOutput, Shape
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
 
-Subject: TypeAlias = Literal["background", "empty", "twice"]
-"""What lines are spoken of for."""
-
-ONE_A_CLASS = "write one line a class, in output order"
 _FLAG = "background_class = true under [classification]"
 _SHOWN = 5
 _LONGEST_SHOWN = 40  # characters of a label
@@ -53,59 +46,6 @@ class Lines:
     def empty(self) -> list[int]:
         """Lines without a label."""
         return [n for n, label in enumerate(self.labels, start=1) if not label]
-
-    @property
-    def again(self) -> list[int]:
-        """Lines whose label an earlier line has."""
-        return sorted(number for numbers in self.numbers.values() for number in numbers[1:])
-
-
-class Advice(msgspec.Struct, frozen=True):
-    """What to do about too many or too few lines.
-
-    Attributes:
-        step: the next step.
-        settles: what needs no words of its own any more.
-    """
-
-    step: str
-    settles: frozenset[Subject] = frozenset()
-
-
-def count_advice(spec: ModelSpec, lines: Lines, class_count: int) -> Advice:
-    """Find the line that is too much or missing, as far as the lines show it."""
-    surplus = len(lines.labels) - class_count
-    if surplus > 0:
-        return _advice_for_more(spec, lines, surplus)
-    hint = labels_hint(spec, len(lines.labels), class_count)
-    if lines.background or hint.startswith("expected"):
-        return Advice(ONE_A_CLASS)
-    if _counts_from_background(spec):
-        step = "the file lacks the line for output 0: write `background` as line 1, as background_class = true says"
-        return Advice(step, frozenset(["background"]))
-    return Advice(hint)
-
-
-def _advice_for_more(spec: ModelSpec, lines: Lines, surplus: int) -> Advice:
-    empty, background, again = lines.empty, lines.background, lines.again
-    if len(empty) == surplus:
-        return Advice(f"take out the empty {_numbered(empty)}", frozenset(["empty"]))
-    if surplus == 1 and background:
-        step = f"take out line {background[0]}, 'background': the model has no such class"
-        if not _counts_from_background(spec):
-            return Advice(step, frozenset(["background"]))
-        if background[0] == 1:
-            return Advice(f"take out the line that is too much; if that is line 1, {_FLAG} too")
-        return Advice(ONE_A_CLASS)
-    if len(again) == surplus:
-        those = "that label" if surplus == 1 else "those labels"
-        step = f"take out {_numbered(again)}, if the model has {those} once: an earlier line has the same"
-        return Advice(step, frozenset(["twice"]))
-    if surplus == 1 and spec.decoder == "ssd" and spec.detection.background_class:
-        return Advice(
-            f"if no score is the background's, set background_class = false under [detection]; else {ONE_A_CLASS}"
-        )
-    return Advice(ONE_A_CLASS)
 
 
 def check_flag(spec: ModelSpec) -> Iterator[Finding]:
@@ -146,26 +86,13 @@ def check_background(spec: ModelSpec, lines: Lines) -> Iterator[Finding]:
         yield finding("warning", spec, what, step)
 
 
-def check_lines(
-    spec: ModelSpec, lines: Lines, surplus: int | None, settled: Collection[Subject] = ()
-) -> Iterator[Finding]:
-    """Name lines that are empty, and labels that are there more than once.
-
-    Args:
-        spec: one model.toml.
-        lines: of its labels file.
-        surplus: how many of them are too many, below 0 too few; None where that is not known.
-        settled: what has been said.
-    """
-    if lines.empty and "empty" not in settled:
+def check_lines(spec: ModelSpec, lines: Lines, *, is_counted: bool) -> Iterator[Finding]:
+    """Name lines that are empty, and labels that are there more than once; `is_counted`: there is one an output."""
+    if lines.empty:
         verb = "is" if len(lines.empty) == 1 else "are"
         what = f"{spec.labels}: {_numbered(lines.empty)} {verb} empty, and counted as a label"
         step = "write the label of that output"
-        # Without the line there would be one too few.
-        can_go = surplus is None or surplus > 0
-        yield finding("warning", spec, what, f"{step}, or take the line out" if can_go else step)
-    if "twice" in settled:
-        return
+        yield finding("warning", spec, what, step if is_counted else f"{step}, or take the line out")
     twice = [f"{_shown(label)} in lines {_joined(found)}" for label, found in lines.numbers.items() if len(found) > 1]
     if twice:
         more = f" and {len(twice) - _SHOWN} more" if len(twice) > _SHOWN else ""
@@ -177,10 +104,6 @@ def check_lines(
 def finding(severity: Severity, spec: ModelSpec, what: str, next_step: str) -> Finding:
     """Make a finding about the labels file."""
     return Finding(severity=severity, rule="labels", where=spec.labels, what=what, next_step=next_step)
-
-
-def _counts_from_background(spec: ModelSpec) -> bool:
-    return spec.task == "classification" and spec.classification.background_class
 
 
 def _shown(label: str) -> str:
@@ -204,74 +127,64 @@ _CORRECT = "correct task, decoder and input.size_wh in model.toml"
 
 
 def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
-    """Say what is wrong with the labels, and what the decoder makes of the outputs with so many of them."""
+    """Say what is wrong with the labels, and what the decoder makes of the outputs with so many of them.
+
+    Where there are too many or too few, nothing else is said of the lines: what is mended first may mend that too.
+    """
     flag = list(check_flag(spec))
     try:
         labels = read_labels(Path(spec.labels))
     except ModelError as cause:
         return [finding("error", spec, str(cause), _WRITE), *flag]
     lines = Lines(labels)
-    outputs = _check_outputs(spec, lines, report)
-    found = [] if "background" in outputs.settles else list(check_background(spec, lines))
-    found += check_lines(spec, lines, outputs.surplus, outputs.settles)
-    return [*found, *flag, *outputs.findings]
+    try:
+        is_counted = _check_outputs(spec, labels, report)
+    except WrongLabelsError as cause:
+        step = labels_hint(spec, len(labels), cause.class_count).replace("expected", "write", 1)
+        return [finding("error", spec, str(cause).partition("; ")[0], step), *flag]
+    except ModelError as cause:
+        # Tasks put the next step behind a semicolon, where they have one.
+        what, _, step = str(cause).partition("; ")
+        wrong = [finding("error", spec, what, step or _CORRECT)]
+    else:
+        wrong = []
+    return [*check_background(spec, lines), *check_lines(spec, lines, is_counted=is_counted), *flag, *wrong]
 
 
-class _Outputs(msgspec.Struct, frozen=True):
-    """The findings about the labels that the model's outputs give.
+def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> bool:
+    """Whether the number of lines is known to be that of the outputs.
 
-    Attributes:
-        findings: one at most.
-        surplus: how many lines are too many, below 0 too few; None where that is not known.
-        settles: what its next step settles too.
+    Raises:
+        WrongLabelsError: it is another one.
+        ModelError: the decoder does not read such outputs.
     """
-
-    findings: tuple[Finding, ...] = ()
-    surplus: int | None = None
-    settles: frozenset[Subject] = frozenset()
-
-
-def _check_outputs(spec: ModelSpec, lines: Lines, report: CheckReport) -> _Outputs:
     errors = {error.rule for error in report.of("error")}
     # Without costs the graph was not looked at: the outputs are as the file declares them.
     is_open = report.costs is None or bool(errors.intersection(_BEFORE_OUTPUTS))
     if not report.outputs:
-        return _Outputs()
+        return False
     if is_open or any(output.shape is None for output in report.outputs):
-        return _check_count(spec, lines, report.outputs)
-    try:
-        make_task(spec, len(lines.labels), [output.shape or () for output in report.outputs])
-    except WrongLabelsError as cause:
-        return _wrong_count(spec, lines, str(cause).partition("; ")[0], cause.class_count)
-    except ModelError as cause:
-        # Tasks put the next step behind a semicolon, where they have one.
-        what, _, step = str(cause).partition("; ")
-        return _Outputs((finding("error", spec, what, step or _CORRECT),))
-    # An output of class ids does not show how many there are.
-    return _Outputs(surplus=None if spec.decoder == "argmax" else 0)
+        _check_count(spec, len(labels), report.outputs)
+        return False
+    make_task(spec, len(labels), [output.shape or () for output in report.outputs])
+    return spec.decoder != "argmax"  # an output of class ids does not show how many there are
 
 
-def _check_count(spec: ModelSpec, lines: Lines, outputs: Sequence[TensorInfo]) -> _Outputs:
+def _check_count(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> None:
     """Compare the number of classes alone, which weights say and the size of the picture does not change."""
-    label_count = len(lines.labels)
     counts: dict[int, TensorInfo] = {}
     for expected, output in _readings(spec, label_count, outputs):
         count = _class_count(expected, output.shape or ())
         if count is not None and count > 0:
             counts[count] = output
     if label_count in counts or len(counts) != 1:  # of two readings either may be meant
-        return _Outputs()
+        return
     [(count, output)] = counts.items()
-    what = (
+    raise WrongLabelsError(
         f"labels has {_counted(label_count, 'line', 'lines')}, the model has {_counted(count, 'class', 'classes')} "
-        f"(output {show_shape(output.shape)})"
+        f"(output {show_shape(output.shape)})",
+        count,
     )
-    return _wrong_count(spec, lines, what, count)
-
-
-def _wrong_count(spec: ModelSpec, lines: Lines, what: str, class_count: int) -> _Outputs:
-    advice = count_advice(spec, lines, class_count)
-    return _Outputs((finding("error", spec, what, advice.step),), len(lines.labels) - class_count, advice.settles)
 
 
 def _readings(

@@ -269,12 +269,7 @@ _MOST_PARTS = 500_000  # nodes, weights and declared values; the largest detecto
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A model's bytes without its large weights.
-
-    Attributes:
-        skeleton: a ModelProto whose large initializers have no data.
-        spans: offset and length of that data, by the initializer's index.
-    """
+    """A model's bytes without its large weights."""
 
     skeleton: bytes
     spans: dict[int, tuple[int, int]]

@@ -12,7 +12,7 @@ import msgspec
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.toml import shown
-from edge_sdk_tools.datasets.dataset import Truth, same_truth
+from edge_sdk_tools.datasets.dataset import Dataset, Format, Truth, same_truth
 from edge_sdk_tools.datasets.images import (
     SUFFIXES,
     ImageFile,
@@ -47,16 +47,7 @@ class Labelled(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
 
 
-class Gathered(msgspec.Struct, frozen=True):
-    """Images of different content, their truths in the same order, and the counts of a `Dataset`."""
-
-    images: ImageSet
-    truths: tuple[Truth | None, ...]
-    duplicates: int
-    conflicts: int
-
-
-def gather(found: Iterable[Found], *, decode: bool) -> Gathered:
+def gather(found: Iterable[Found], kind: Format = "images", *, decode: bool) -> Dataset:
     """Read every file; of those with the same content keep the first."""
     kept: dict[str, tuple[ImageFile, Truth | None]] = {}
     skipped: list[Skipped] = []
@@ -71,7 +62,8 @@ def gather(found: Iterable[Found], *, decode: bool) -> Gathered:
         else:
             kept[image.sha256] = image, item.truth
     images = ImageSet(tuple(image for image, _ in kept.values()), tuple(skipped))
-    return Gathered(images, tuple(truth for _, truth in kept.values()), duplicates, conflicts)
+    truths = tuple(truth for _, truth in kept.values() if truth is not None)
+    return Dataset(images, None if kind == "images" else truths, kind, duplicates, conflicts)
 
 
 def _fitting(item: Found, image: ImageFile | Skipped) -> ImageFile | Skipped:

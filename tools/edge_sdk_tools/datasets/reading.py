@@ -1,48 +1,63 @@
-"""Labelled images in: tells the formats apart.
-
-Owns the choice of the format, and which formats hold what a task needs. What is in them is read by their own files.
-"""
+"""Labelled images in: one table of the formats, of which the first that is there and fits the task is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets import class_folders, yolo
-from edge_sdk_tools.datasets.class_folders import are_class_folders, read_class_folders
 from edge_sdk_tools.datasets.class_names import ClassNames
 from edge_sdk_tools.datasets.coco import coco_files, read_coco
 from edge_sdk_tools.datasets.dataset import Dataset, Format
 from edge_sdk_tools.datasets.finding import Found, Labelled, gather, no_images
 from edge_sdk_tools.datasets.images import ImageSet, files_below, is_candidate, is_file, is_folder
 
-_OF_TASK: dict[Task, tuple[Format, ...]] = {
-    "classification": ("labels.csv", "class folders"),
-    "detection": ("coco", "yolo"),
-    "segmentation": ("masks",),
-}
-"""What a task needs, in the order in which it is looked for."""
 
-_READERS: dict[Format, Callable[[Path, ClassNames], Labelled]] = {
-    "images": lambda folder, _names: Labelled([Found(path) for path in filter(is_candidate, files_below(folder))]),
-    "labels.csv": class_folders.read_labels_csv,
-    "class folders": read_class_folders,
-    "coco": read_coco,
-    "yolo": yolo.read_yolo,
-    "masks": yolo.read_masks,
+class LabelFormat(NamedTuple):
+    """One form of labels: what it holds, by what it is recognised, and what reads it."""
+
+    task: Task
+    sign: str
+    is_there: Callable[[Path, ClassNames], bool]
+    read: Callable[[Path, ClassNames], Labelled]
+
+
+def _has_folders(folder: Path, *names: str) -> bool:
+    return all(is_folder(folder / name) for name in names)
+
+
+FORMATS: dict[Format, LabelFormat] = {
+    "labels.csv": LabelFormat(
+        "classification",
+        "labels.csv",
+        lambda folder, _: is_file(folder / class_folders.NAME),
+        class_folders.read_labels_csv,
+    ),
+    "class folders": LabelFormat(
+        "classification", "a folder a class", class_folders.are_class_folders, class_folders.read_class_folders
+    ),
+    "coco": LabelFormat("detection", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
+    "yolo": LabelFormat(
+        "detection",
+        "images/ beside labels/",
+        lambda folder, _: _has_folders(folder, yolo.IMAGES, yolo.LABELS),
+        yolo.read_yolo,
+    ),
+    "masks": LabelFormat(
+        "segmentation",
+        "images/ beside masks/",
+        lambda folder, _: _has_folders(folder, yolo.IMAGES, yolo.MASKS),
+        yolo.read_masks,
+    ),
 }
+"""In the order in which they are looked for."""
 
 _KIND: dict[Task, str] = {"classification": "classes", "detection": "boxes", "segmentation": "masks"}
-
-_SIGNS: dict[Format, str] = {
-    "labels.csv": "labels.csv",
-    "class folders": "a folder a class",
-    "coco": "a COCO .json",
-    "yolo": "images/ beside labels/",
-    "masks": "images/ beside masks/",
-}
 
 
 def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False) -> Dataset:
@@ -61,51 +76,43 @@ def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_cl
     """
     names = ClassNames(labels, background_class=background_class)
     chosen = _choose(path, names, task)
-    labelled = _READERS[chosen](path, names)
-    gathered = gather(labelled.found, decode=False)
-    skipped = tuple(sorted((*labelled.skipped, *gathered.images.skipped), key=lambda s: s.path))
-    if not gathered.images:
+    if chosen == "images":
+        labelled = Labelled([Found(file) for file in filter(is_candidate, files_below(path))])
+    else:
+        labelled = FORMATS[chosen].read(path, names)
+    dataset = gather(labelled.found, chosen, decode=False)
+    skipped = tuple(sorted((*labelled.skipped, *dataset.images.skipped), key=lambda s: s.path))
+    if not dataset.images:
         raise no_images(str(path), skipped)
-    truths = tuple(truth for truth in gathered.truths if truth is not None)
-    return Dataset(
-        ImageSet(gathered.images.images, skipped),
-        None if chosen == "images" else truths,
-        chosen,
-        gathered.duplicates,
-        gathered.conflicts,
-    )
+    return msgspec.structs.replace(dataset, images=ImageSet(dataset.images.images, skipped))
 
 
 def _choose(path: Path, names: ClassNames, task: Task) -> Format:
     """The first format that is there and fits the task; plain images where there is no label at all."""
-    there = _formats(path, names if task == "classification" else None)
-    fitting = [known for known in _OF_TASK[task] if known in there]
+    there = _formats(path, names, task)
+    fitting = [known for known in there if FORMATS[known].task == task]
     if fitting:
         return fitting[0]
     if there:
-        kind = next(_KIND[other] for other, formats in _OF_TASK.items() if there[0] in formats)
-        wanted = ", ".join(_SIGNS[known] for known in _OF_TASK[task])
+        first = FORMATS[there[0]]
+        wanted = ", ".join(known.sign for known in FORMATS.values() if known.task == task)
         raise DataError(
-            f"{path}: holds {kind} ({_SIGNS[there[0]]}), but the model's task is {task}; expected {_KIND[task]} "
+            f"{path}: holds {_KIND[first.task]} ({first.sign}), but the model's task is {task}; expected {_KIND[task]} "
             f"({wanted}), or images without labels"
         )
     return "images"
 
 
-def _formats(path: Path, names: ClassNames | None) -> list[Format]:
-    """What is there; class folders are looked for only where `names` are given: `train` is a class of COCO too."""
+def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
+    """What is there; class folders are looked for only where classes are wanted: `train` is a class of COCO too."""
     if not is_folder(path):
         if not is_file(path):
             raise DataError(f"{path}: no such folder, or .json of COCO")
         if path.suffix.lower() != ".json":
             raise DataError(f"{path}: is a file, expected a folder of images or the .json of COCO")
         return ["coco"]
-    has_images = is_folder(path / yolo.IMAGES)
-    signs: dict[Format, bool] = {
-        "labels.csv": is_file(path / class_folders.NAME),
-        "coco": bool(coco_files(path)),
-        "yolo": has_images and is_folder(path / yolo.LABELS),
-        "masks": has_images and is_folder(path / yolo.MASKS),
-        "class folders": names is not None and are_class_folders(path, names),
-    }
-    return [known for known, is_there in signs.items() if is_there]
+    return [
+        name
+        for name, known in FORMATS.items()
+        if (name != "class folders" or task == known.task) and known.is_there(path, names)
+    ]

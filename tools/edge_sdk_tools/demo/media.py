@@ -6,8 +6,6 @@ what a message says about it.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,7 +119,6 @@ def fetch_media(cache: Path, tell: Callable[[str], None], fetch: Fetch = pip_dow
 CALIBRATION_FRAMES = 48
 EVALUATION_FRAMES = 32
 _PATTERN = ("calibration", "evaluation", "calibration", "evaluation", "calibration")  # 48 to 32
-_FORMAT = "1"  # in the folder's name: a changed choice of frames gets a new folder
 
 
 class Images(msgspec.Struct, frozen=True):
@@ -131,31 +128,16 @@ class Images(msgspec.Struct, frozen=True):
     evaluation: Path
 
 
-def write_images(media: Media, cache: Path) -> Images:
-    """Take frames for calibration and evaluation, once.
+def write_images(media: Media, folder: Path) -> Images:
+    """Take frames for calibration and evaluation; the two alternate over the whole video, so that both see all of it.
 
     Raises:
         DataError: the video cannot be decoded.
-        OutputError: the cache cannot be written.
+        OSError: the folder cannot be written.
     """
-    choice = f"{_FORMAT}-{CALIBRATION_FRAMES}-{EVALUATION_FRAMES}-{cv2.__version__}"
-    folder = cache / "images" / hashlib.sha256(choice.encode()).hexdigest()[:12]
-    if not folder.is_dir():
-        partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-        try:
-            _write(media, partial)
-            _settle(partial, folder)
-        except OSError as cause:
-            raise OutputError(f"{folder}: cannot be written: {cause.strerror or cause}") from cause
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return Images(folder / "calibration", folder / "evaluation")
-
-
-def _write(media: Media, folder: Path) -> None:
-    """The two purposes alternate over the whole video, so that both see all of it."""
-    for name in ("calibration", "evaluation"):
-        (folder / name).mkdir(parents=True)
+    images = Images(folder / "calibration", folder / "evaluation")
+    for purpose in (images.calibration, images.evaluation):
+        purpose.mkdir(parents=True)
     total, places = _count(media.calibration_video), CALIBRATION_FRAMES + EVALUATION_FRAMES
     wanted = {_spread(place, places, total): _PATTERN[place % len(_PATTERN)] for place in range(places)}
     for index, image in read_frames(media.calibration_video, set(wanted)):
@@ -163,6 +145,7 @@ def _write(media: Media, folder: Path) -> None:
         _save(folder / name / f"frame_{index:05d}.png", image)
     for picture in media.pictures:
         shutil.copyfile(picture, folder / "calibration" / picture.name)
+    return images
 
 
 def read_frames(video: Path, wanted: set[int]) -> Iterator[tuple[int, Image]]:
@@ -207,15 +190,6 @@ def _spread(place: int, places: int, total: int) -> int:
 def _save(path: Path, image: Image) -> None:
     if not cv2.imwrite(str(path), image):
         raise OSError(f"{path.name} cannot be written")
-
-
-def _settle(partial: Path, folder: Path) -> None:
-    try:
-        partial.rename(folder)
-    except OSError:
-        # Another demo was faster: its folder holds the same.
-        if not folder.is_dir():
-            raise
 
 
 def draw_picture(message: DetectionMessage, video: Path, labels: tuple[str, ...], path: Path) -> None:

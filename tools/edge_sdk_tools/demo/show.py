@@ -18,14 +18,12 @@ import msgspec
 import numpy as np
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.errors import OutputError
 from edge_sdk.messages.schema import DetectionMessage
-from edge_sdk_tools.evaluate.evaluation import OnProgress
 
 PICTURE = "annotated.jpg"
 VIDEO = "annotated.mp4"
@@ -104,14 +102,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """Follows one file of messages.
-
-    Attributes:
-        frames: results so far.
-        people: in all frames together.
-        now: in the newest frame.
-        best: the result with the most people, and of those the surest.
-    """
+    """Follows one file of messages."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -181,22 +172,6 @@ class Show:
     def tell(self, text: str) -> None:
         """One line of detail."""
         self._console.print(Text(f"     {text}"), soft_wrap=True)
-
-    @contextmanager
-    def building(self) -> Iterator[OnProgress]:
-        """Bars for a build's steps; nothing where there is no terminal."""
-        columns = (TextColumn("     {task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        # Standard output is swallowed while the quantizer narrates there.
-        console = Console(stderr=True)
-        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-            tasks = {}
-
-            def on_progress(step: str, done: int, total: int) -> None:
-                if step not in tasks:
-                    tasks[step] = progress.add_task(step, total=total)
-                progress.update(tasks[step], completed=done, total=total)
-
-            yield on_progress
 
     @contextmanager
     def running(self) -> Iterator[Running]:

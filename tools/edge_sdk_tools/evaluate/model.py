@@ -114,12 +114,7 @@ DIGEST_LENGTH = 16
 
 
 class Answer(msgspec.Struct, frozen=True, eq=False):
-    """The outputs of a model for one image.
-
-    Attributes:
-        result: decoded.
-        outputs: raw, in the model's order; overwritten by the next image.
-    """
+    """The outputs of a model for one image."""
 
     result: Result
     outputs: tuple[Tensor, ...]

@@ -99,13 +99,7 @@ Look = Callable[[int, Image], T]
 
 
 class Seen(msgspec.Struct, Generic[T], frozen=True):
-    """What the images gave.
-
-    Attributes:
-        indices: of the images that could be read, in order.
-        values: one each.
-        skipped: the others.
-    """
+    """What the images gave."""
 
     indices: tuple[int, ...]
     values: tuple[T, ...]

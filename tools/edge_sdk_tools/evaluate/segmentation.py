@@ -20,12 +20,7 @@ _PIXELS_AT_ONCE = 250_000
 
 
 class Overlap(msgspec.Struct, frozen=True, eq=False):
-    """Pixels of one image, by class: int64 (C,) each.
-
-    Attributes:
-        both: that are of this class in answer and truth.
-        either: in one of them.
-    """
+    """Pixels of one image, by class: int64 (C,) each."""
 
     both: NDArray[np.int64]
     either: NDArray[np.int64]

@@ -136,6 +136,13 @@ class OutputDifference(msgspec.Struct, frozen=True):
     on_images: float | None = None
 
 
+class Observation(msgspec.Struct, frozen=True, eq=False):
+    """The reference outputs for the test inputs."""
+
+    names: tuple[str, ...]
+    outputs: tuple[tuple[Tensor, ...], ...]
+
+
 class Comparison(msgspec.Struct, frozen=True):
     """The outcome of a comparison before and after an import.
 
@@ -191,25 +198,22 @@ class Runner:
             ) from cause
 
 
-def compare_model(
-    model: bytes, where: str, probes: Sequence[Probe], expected: Sequence[tuple[Tensor, ...]], names: Sequence[str]
-) -> Comparison:
-    """Run the model as a device would on every probe and compare; where it differs, look for the cause in ONNX Runtime.
+def verify(model: bytes, where: str, probes: Sequence[Probe], original: Observation) -> Comparison:
+    """Run a model as a device would on every probe and compare it with what the original said.
+
+    Where it differs, the cause is looked for in ONNX Runtime's own optimizer.
 
     Args:
         model: its bytes.
         where: what to call it in errors.
         probes: its inputs.
-        expected: the original's outputs, one tuple a probe.
-        names: of the original's outputs.
+        original: what it said on them.
 
     Raises:
         ModelError: when ONNX Runtime fails.
     """
-    found = compare(Runner(model, where), probes, expected, names)
-    if found.problem is None:
-        return found
-    if compare(Runner(model, where, optimize=False), probes, expected, names).problem is not None:
+    found = _compare(Runner(model, where), probes, original)
+    if found.problem is None or _compare(Runner(model, where, optimize=False), probes, original).problem is not None:
         return found
     why = (
         f"ONNX Runtime {ort.__version__} changes the result when it optimizes the graph, a fault of its own; write the "
@@ -218,17 +222,11 @@ def compare_model(
     return Comparison(found.outputs, f"{found.problem}: {why}", is_explained=True)
 
 
-def compare(
-    runner: Runner, probes: Sequence[Probe], expected: Sequence[tuple[Tensor, ...]], names: Sequence[str]
-) -> Comparison:
-    """Run the model on every probe and compare.
-
-    Raises:
-        ModelError: when ONNX Runtime fails.
-    """
+def _compare(runner: Runner, probes: Sequence[Probe], original: Observation) -> Comparison:
+    names = original.names
     differences: list[list[OutputDifference]] = [[] for _ in names]
     problem = None
-    for probe, wanted in zip(probes, expected, strict=True):
+    for probe, wanted in zip(probes, original.outputs, strict=True):
         got = tuple(runner(probe.make()).values())
         if len(got) != len(wanted):
             return Comparison((), f"it has {len(got)} outputs, the original {len(wanted)}")
@@ -301,18 +299,6 @@ class Original(Protocol):
     def __call__(self, tensor: Tensor, /) -> Mapping[str, Tensor]:
         """The outputs by name, for one input; the caller may keep them."""
         ...
-
-
-class Observation(msgspec.Struct, frozen=True, eq=False):
-    """The reference outputs for the test inputs.
-
-    Attributes:
-        names: of the outputs, in order.
-        outputs: one tuple a probe.
-    """
-
-    names: tuple[str, ...]
-    outputs: tuple[tuple[Tensor, ...], ...]
 
 
 def observe(model: Original, probes: Sequence[Probe]) -> Observation:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import msgspec
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from edge_sdk.core.errors import ModelError, UsageError
+from edge_sdk.core.errors import UsageError
 from edge_sdk.sources.location import is_utf8
 from edge_sdk_tools.check.gate import check_model
-from edge_sdk_tools.importers.comparison import Runner, compare_model, observe
+from edge_sdk_tools.graph.index import GraphIndex, attribute
+from edge_sdk_tools.importers.comparison import Runner, observe
 from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, plan_import
 
 _RANK = 4  # NCHW
@@ -32,7 +33,7 @@ def pool_means(proto: onnx.ModelProto) -> int:
     Returns:
         How many were replaced.
     """
-    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    links = GraphIndex(proto.graph)
     ranks = {
         value.name: len(value.type.tensor_type.shape.dim)
         for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
@@ -41,7 +42,7 @@ def pool_means(proto: onnx.ModelProto) -> int:
     found = [
         node
         for node in proto.graph.node
-        if node.op_type == "ReduceMean" and ranks.get(node.input[0]) == _RANK and _means_pictures(node, constants)
+        if node.op_type == "ReduceMean" and ranks.get(node.input[0]) == _RANK and _means_pictures(node, links)
     ]
     axes = {name for node in found for name in node.input[1:]}
     for node in found:
@@ -51,12 +52,11 @@ def pool_means(proto: onnx.ModelProto) -> int:
     return len(found)
 
 
-def _means_pictures(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> bool:
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    axes = attributes.get("axes")  # an attribute until opset 17, an input since
-    if len(node.input) > 1 and node.input[1] in constants:
-        axes = numpy_helper.to_array(constants[node.input[1]]).tolist()
-    return bool(attributes.get("keepdims", 1)) and axes is not None and {a % _RANK for a in axes} == {2, 3}
+def _means_pictures(node: onnx.NodeProto, links: GraphIndex) -> bool:
+    axes = attribute(node, "axes")  # an attribute until opset 17, an input since
+    if len(node.input) > 1 and (given := links.value(node.input[1])) is not None:
+        axes = given.tolist()
+    return bool(attribute(node, "keepdims", 1)) and axes is not None and {a % _RANK for a in axes} == {2, 3}
 
 
 def _drop_axes(graph: onnx.GraphProto, names: set[str]) -> None:
@@ -69,8 +69,8 @@ def _drop_axes(graph: onnx.GraphProto, names: set[str]) -> None:
 def _read(graph: onnx.GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield from node.input
-        for attribute in node.attribute:
-            yield from _read(attribute.g)
+        for inner in node.attribute:
+            yield from _read(inner.g)
 
 
 def import_onnx(
@@ -101,10 +101,8 @@ def import_onnx(
     on_progress("compare", 0, 1)
     # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
     observation = observe(Runner(str(source), str(source), optimize=False), plan.probes)
-    written = f"{source} as it would be written"
-    comparison = compare_model(proto.SerializeToString(), written, plan.probes, observation.outputs, observation.names)
-    if comparison.problem is not None:
-        remedy = "" if comparison.is_explained else "; export it again where it was trained, with opset 17"
-        raise ModelError(f"{source}: with its opset raised and its shapes fixed {comparison.problem}{remedy}")
+    blame = "with its opset raised and its shapes fixed "
+    remedy = "; export it again where it was trained, with opset 17"
+    comparison = plan.verify(proto, "as it would be written", observation, blame, remedy)
     on_progress("compare", 1, 1)
     return plan.finish(proto, "ONNX", "the export gate", comparison.outputs)

@@ -35,7 +35,16 @@ from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.datasets.images import Skipped, is_folder
-from edge_sdk_tools.importers.comparison import OutputDifference, Probe, make_probes, probe_images
+from edge_sdk_tools.graph.index import replace_all
+from edge_sdk_tools.importers.comparison import (
+    Comparison,
+    Observation,
+    OutputDifference,
+    Probe,
+    make_probes,
+    probe_images,
+    verify,
+)
 
 
 @contextlib.contextmanager
@@ -164,10 +173,7 @@ def read_import_record(path: Path) -> ImportRecord | None:
 
 def _drop(proto: onnx.ModelProto) -> None:
     """Take out an older record, of the file that this one was made of."""
-    kept = [(entry.key, entry.value) for entry in proto.metadata_props if entry.key != _KEY]
-    del proto.metadata_props[:]
-    for key, value in kept:
-        proto.metadata_props.add(key=key, value=value)
+    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != _KEY])
 
 
 def _digest(proto: onnx.ModelProto) -> str:
@@ -374,6 +380,25 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
     def limit_opset(self, preferred: int) -> int:
         """The preferred opset, or the target's highest where that is lower."""
         return min(preferred, self.target.max_opset) if self.target else preferred
+
+    def verify(self, proto: onnx.ModelProto, what: str, original: Observation, blame: str, remedy: str) -> Comparison:
+        """Compare a model with its original on all probes.
+
+        Args:
+            proto: as it would be written.
+            what: what was done to it, for the error.
+            original: what it said.
+            blame: what is to blame for a difference that ONNX Runtime's optimizer does not explain.
+            remedy: what to do about that.
+
+        Raises:
+            ModelError: it computes something else.
+        """
+        found = verify(proto.SerializeToString(), f"{self.source} {what}", self.probes, original)
+        if found.problem is not None:
+            words = found.problem if found.is_explained else f"{blame}{found.problem}{remedy}"
+            raise ModelError(f"{self.source}: {words}")
+        return found
 
     def finish(
         self,

@@ -14,7 +14,7 @@ import torch
 
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.importers.comparison import Comparison, Observation, Probe, compare_model
+from edge_sdk_tools.importers.comparison import Comparison, Observation, Probe, verify
 from edge_sdk_tools.importers.onnx_model import pool_means
 from edge_sdk_tools.importers.plan import place_in, place_outside, root_cause, silenced
 from edge_sdk_tools.importers.pytorch_model import TorchModel
@@ -77,12 +77,7 @@ class Order(msgspec.Struct, frozen=True, eq=False):
 
 
 class Exporter(msgspec.Struct, frozen=True):
-    """One way to export.
-
-    Attributes:
-        name: for people.
-        export: gives what it made, or why it could not.
-    """
+    """One way to export."""
 
     name: str
     export: Callable[[Order], Exported | Failure]
@@ -180,13 +175,7 @@ _REMEDY = "use torch.where instead of if, fixed loop counts and shapes, and tens
 
 
 class Success(msgspec.Struct, frozen=True, eq=False):
-    """An export that computes what the model computes.
-
-    Attributes:
-        exported: what was made.
-        comparison: its figures.
-        notes: what is to be known about it.
-    """
+    """An export that computes what the model computes."""
 
     exported: Exported
     comparison: Comparison
@@ -219,7 +208,7 @@ def _try(exporter: Exporter, order: Order, probes: Sequence[Probe], observation:
         return made
     data = made.proto.SerializeToString()
     try:
-        found = compare_model(data, "the exported model", probes, observation.outputs, observation.names)
+        found = verify(data, "the exported model", probes, observation)
     except ModelError as cause:  # exporters do write what ONNX Runtime does not load
         return Failure(exporter.name, str(cause))
     if found.problem is None:

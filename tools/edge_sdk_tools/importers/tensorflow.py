@@ -19,7 +19,7 @@ import onnx
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.importers.comparison import compare_model, observe
+from edge_sdk_tools.importers.comparison import observe
 from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, needed_by, plan_import, silenced
 
 OPSET = 17
@@ -249,11 +249,7 @@ def import_tensorflow(
     on_progress("load", 1, 1)
     on_progress("convert", 0, 1)
     proto = _convert(model, plan.limit_opset(OPSET))
-    data, converted = proto.SerializeToString(), f"{source} as converted"
-    comparison = compare_model(data, converted, plan.probes, observation.outputs, observation.names)
-    if comparison.problem is not None:
-        blame = "" if comparison.is_explained else "tf2onnx wrote another computation: "
-        raise ModelError(f"{source}: {blame}{comparison.problem}")
+    comparison = plan.verify(proto, "as converted", observation, "tf2onnx wrote another computation: ", "")
     on_progress("convert", 1, 1)
     turned = f", its {model.layout} input turned to {model.wanted}" if model.turns else ""
     del model  # the gate loads the ONNX model again

@@ -23,15 +23,7 @@ _MOST_KEPT = 2_000_000_000  # bytes
 
 
 class Finished(msgspec.Struct, Generic[R], frozen=True):
-    """One job that is done, for whoever shows progress.
-
-    Attributes:
-        key: of the item.
-        result: what it gave.
-        remembered: it was in the store.
-        done: how many are done, of ...
-        total: ... so many.
-    """
+    """One job that is done, for whoever shows progress."""
 
     key: str
     result: R

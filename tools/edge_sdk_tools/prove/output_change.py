@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.model_spec import ModelSpec
@@ -54,8 +55,6 @@ StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8",
 """In the order of a build: where the model was trained (PyTorch); its teacher; the model as given; after the graph was
 simplified; quantized (QDQ ONNX); the file that ships, in ORT format or as ONNX; the same file on an emulated ARM."""
 
-STEP_ORDER: tuple[StepKind, ...] = ("source", "teacher", "fp32", "simplified", "int8", "ort", "arm")
-
 
 Inputs: TypeAlias = tuple[Tensor, Tensor]
 """One prepared image: as all forms take it, and as the one that ships does."""
@@ -64,6 +63,11 @@ Run: TypeAlias = Callable[[Inputs], Sequence[Tensor]]
 """One form of a model: a prepared image in, its raw outputs out, which it may overwrite with the next call."""
 
 _TINY = 1e-30
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Signed: TypeAlias = Annotated[float, Meta(ge=-1, le=1)]
 
 
 class OutputChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,31 +89,19 @@ class OutputChange(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     against: StepKind
-    images: int
-    inputs: int
+    images: Count
+    inputs: Count
     identical: bool | None = None
-    largest: float
-    largest_share: float | None = None
-    relative_error: float | None = None
-    total_error: float | None = None
-    cosine: float | None = None
-    top1_agreement: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("largest", "largest_share", "relative_error", "total_error", "cosine", "top1_agreement"):
-            value = getattr(self, name)
-            if value is not None and not math.isfinite(value):
-                raise ValueError(f"OutputChange.{name} is {value}, expected a finite number, or None")
+    largest: Amount
+    largest_share: Amount | None = None
+    relative_error: Amount | None = None
+    total_error: Amount | None = None
+    cosine: Signed | None = None
+    top1_agreement: Share | None = None
 
 
 class Form(msgspec.Struct, frozen=True, eq=False):
-    """One form of a model that can run here.
-
-    Attributes:
-        kind: which.
-        against: what its outputs are compared with, a form that comes before it; None for the first.
-        run: it.
-    """
+    """One form of a model that can run here."""
 
     kind: StepKind
     against: StepKind | None

@@ -12,7 +12,6 @@ import math
 import os
 import threading
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias, get_args
 
@@ -28,11 +27,12 @@ from edge_sdk.core.frame import Image
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.datasets.images import ImageSet, Skipped
 from edge_sdk_tools.evaluate.predictions import look_at
+from edge_sdk_tools.graph.index import GraphIndex, copy_of
 from edge_sdk_tools.graph.profile import register_extensions
 from edge_sdk_tools.jobs.runner import Workshop
 from edge_sdk_tools.jobs.store import key_of
-from edge_sdk_tools.quantize.graph_index import entrance
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
+from edge_sdk_tools.quantize.uint8_graph import entrance
 
 BINS = 2**16
 """Of a histogram: one for every pattern of sixteen bits."""
@@ -365,13 +365,8 @@ def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str
     A convolution whose only follower is a Relu or Clip is quantized together with it: its own output never exists.
     """
     graph = model.proto.graph
-    weights = {w.name for w in graph.initializer}
+    links = GraphIndex(graph)
     kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
-    readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            readers[name].append(node)
-    outputs = {output.name for output in graph.output}
     wanted: dict[str, None] = {}
     followed: dict[str, str] = {}
     tail = set(model.tail)
@@ -379,12 +374,12 @@ def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str
         if node.op_type not in QUANTIZED_TYPES or node.name in tail:
             continue
         for name in (*node.input, *node.output):
-            if not name or name in weights or kinds.get(name) != onnx.TensorProto.FLOAT:
+            if not name or name in links.constants or kinds.get(name) != onnx.TensorProto.FLOAT:
                 continue
-            after = readers[name]
-            if not symmetric and name not in outputs and len(after) == 1 and after[0].op_type in _FUSED:
-                followed[name] = after[0].output[0]
-                wanted[after[0].output[0]] = None
+            after = None if symmetric else links.only_reader(name, *_FUSED)
+            if after is not None:
+                followed[name] = after.output[0]
+                wanted[after.output[0]] = None
             else:
                 wanted[name] = None
     return list(wanted), followed
@@ -392,8 +387,7 @@ def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str
 
 def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
     """A copy whose outputs are the model's first one, and these tensors."""
-    augmented = onnx.ModelProto()
-    augmented.CopyFrom(proto)
+    augmented = copy_of(proto)
     known = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
     first = proto.graph.output[0]
     there = {first.name, *(v.name for v in proto.graph.input)}

@@ -27,6 +27,7 @@ from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.check.values import nodes_of
+from edge_sdk_tools.graph.index import copy_of, keep_used_domains
 from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.quiet import silenced
 
@@ -61,12 +62,7 @@ _INTEGER_KERNELS = (*_INTEGER_CONVOLUTIONS, *_INTEGER_PRODUCTS)
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """A model as a bundle carries it.
-
-    Attributes:
-        model: the file, in ORT format; a float model may be ONNX.
-        operators: `domain:name` of each of its operators, sorted.
-    """
+    """A model as a bundle carries it."""
 
     model: Path
     operators: tuple[str, ...]
@@ -214,8 +210,7 @@ def bare(proto: onnx.ModelProto) -> onnx.ModelProto:
     Exporters write the lines of the training code, with its paths, beside every node. An older ONNX Runtime may not
     know the newest version of an operator set that is only named, nor of the format.
     """
-    result = onnx.ModelProto()
-    result.CopyFrom(proto)
+    result = copy_of(proto)
     for name in ("doc_string", "metadata_props", "training_info"):
         result.ClearField(name)
     graph = result.graph
@@ -224,10 +219,7 @@ def bare(proto: onnx.ModelProto) -> onnx.ModelProto:
     for part in (*nodes_of(result.graph.node), *graph.initializer, *graph.input, *graph.output):
         part.ClearField("doc_string")
         part.ClearField("metadata_props")
-    used = {node.domain for node in nodes_of(result.graph.node)} | {"", _STANDARD}
-    kept = [(one.domain, one.version) for one in result.opset_import if one.domain in used]
-    del result.opset_import[:]
-    result.opset_import.extend(helper.make_opsetid(*one) for one in kept)
+    keep_used_domains(result, nodes_of(result.graph.node))
     needed = helper.find_min_ir_version_for(result.opset_import, ignore_unknown=True)
     result.ir_version = min(result.ir_version, needed)
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from edge_sdk_tools.graph.index import GraphIndex, attribute
 from edge_sdk_tools.quantize.calibration import Activations, Histogram
 from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified
 
@@ -50,8 +52,7 @@ class LocalNoise(msgspec.Struct, frozen=True):
 
 def local_noise(model: Simplified, activations: Activations, quantized: onnx.ModelProto) -> tuple[LocalNoise, ...]:
     """The noise of every layer with weights that computes in integers, in graph order."""
-    before = {tensor.name: tensor for tensor in model.proto.graph.initializer}
-    integers = _Integers(quantized)
+    before, integers = GraphIndex(model.proto.graph), _Integers(quantized)
     total = max(1, sum(model.macs.values()))
     floats = {node.name: node for node in model.proto.graph.node}
     found = []
@@ -60,7 +61,7 @@ def local_noise(model: Simplified, activations: Activations, quantized: onnx.Mod
         if node.op_type not in WEIGHTED or original is None or len(node.input) < 2:
             continue
         activation = integers.activation_noise(node.input[0], activations.histograms)
-        weight = integers.weight_noise(node.input[1], before.get(original.input[1]))
+        weight = integers.weight_noise(node.input[1], before.value(original.input[1]))
         if activation is not None or weight is not None:
             share = model.macs.get(node.name, 0) / total
             found.append(LocalNoise(node.name, str(node.op_type), activation, weight, share))
@@ -71,14 +72,13 @@ class _Integers:
     """The scales and integers of a QDQ graph."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self._makers = {output: node for node in proto.graph.node for output in node.output}
+        self._links = GraphIndex(proto.graph)
 
     def activation_noise(self, name: str, histograms: Mapping[str, Histogram]) -> float | None:
         """Return the noise that QuantizeLinear and DequantizeLinear add to an activation."""
-        dequantize = self._makers.get(name)
-        quantize = self._makers.get(dequantize.input[0]) if dequantize else None
-        if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.input[0] not in histograms:
+        dequantize = self._links.makers.get(name)
+        quantize = self._links.maker(dequantize.input[0], "QuantizeLinear") if dequantize else None
+        if quantize is None or quantize.input[0] not in histograms:
             return None
         scale, zero = self._array(quantize.input[1]), self._array(quantize.input[2])
         least, most = _LEVELS[zero.dtype.name]
@@ -86,26 +86,24 @@ class _Integers:
         step = float(scale.item())
         return _noise_of(histograms[quantize.input[0]], step, (least - offset) * step, (most - offset) * step)
 
-    def weight_noise(self, name: str, original: onnx.TensorProto | None) -> float | None:
+    def weight_noise(self, name: str, original: NDArray[Any] | None) -> float | None:
         """Return the noise of quantized weights against the float ones."""
-        dequantize = self._makers.get(name)
-        if original is None or dequantize is None or dequantize.op_type != "DequantizeLinear":
-            return None
-        if dequantize.input[0] not in self._constants:
+        dequantize = self._links.maker(name, "DequantizeLinear")
+        if original is None or dequantize is None or dequantize.input[0] not in self._links.constants:
             return None
         integers, scale, zero = (self._array(part).astype(np.float32) for part in dequantize.input[:3])
-        axis = next((int(a.i) for a in dequantize.attribute if a.name == "axis"), 1)
+        axis = attribute(dequantize, "axis", 1)
         if scale.ndim:
             shape = [-1 if place == axis % integers.ndim else 1 for place in range(integers.ndim)]
             scale, zero = scale.reshape(shape), zero.reshape(shape)
-        wanted = numpy_helper.to_array(original).astype(np.float32, copy=False)
+        wanted = original.astype(np.float32, copy=False)
         if wanted.shape != integers.shape:
             return None
         error = (integers - zero) * scale - wanted
         return float(np.vdot(error, error) / (np.vdot(wanted, wanted) + _TINY))
 
     def _array(self, name: str) -> NDArray[np.generic]:
-        return numpy_helper.to_array(self._constants[name])
+        return numpy_helper.to_array(self._links.constants[name])
 
 
 def _noise_of(histogram: Histogram, step: float, low: float, high: float) -> float:

@@ -27,6 +27,7 @@ from edge_sdk.core.errors import ModelError, UsageError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.check.costs import node_macs
 from edge_sdk_tools.check.values import graph_values
+from edge_sdk_tools.graph.index import copy_of, replace_all
 from edge_sdk_tools.graph.profile import register_extensions
 from edge_sdk_tools.quantize.convert import (
     Converted,
@@ -119,8 +120,7 @@ def with_half_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ModelError: a weight is too large for float16.
     """
-    result = onnx.ModelProto()
-    result.CopyFrom(proto)
+    result = copy_of(proto)
     casts = []
     for weight in result.graph.initializer:
         if weight.data_type != TensorProto.FLOAT or math.prod(weight.dims) < _FEWEST:
@@ -133,9 +133,7 @@ def with_half_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
         stored = f"{name}_float16"
         weight.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
         casts.append(helper.make_node("Cast", [stored], [name], name=f"{name}_float32", to=TensorProto.FLOAT))
-    nodes = [*casts, *result.graph.node]
-    del result.graph.node[:]
-    result.graph.node.extend(nodes)
+    replace_all(result.graph.node, [*casts, *result.graph.node])
     return result
 
 

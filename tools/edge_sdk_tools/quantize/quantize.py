@@ -22,7 +22,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.quantize.graph_index import Links
+from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_all
 from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 from edge_sdk_tools.quantize.target_form import wide_weights
@@ -71,13 +71,11 @@ def softmax_along_last_axis(proto: onnx.ModelProto, shapes: Mapping[str, tuple[i
     for node in graph.node:
         shape = shapes.get(node.output[0]) if node.op_type == "Softmax" else None
         nodes.extend([node] if shape is None else _moved(node, len(shape)))
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(kept)
+    replace_all(graph.node, nodes)
 
 
 def _moved(node: onnx.NodeProto, rank: int) -> list[onnx.NodeProto]:
-    axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % rank
+    axis = attribute(node, "axis", -1) % rank
     if axis == rank - 1:
         return [node]
     order = [*(other for other in range(rank) if other != axis), axis]
@@ -97,7 +95,7 @@ _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 def upsample_by_copies(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Replace, in place, each Resize that only repeats rows and columns, between integers of one scale."""
     graph = proto.graph
-    links = Links(graph)
+    links = GraphIndex(graph)
     nodes: list[onnx.NodeProto] = []
     copied: set[str] = set()  # outputs of what was replaced
     for node in graph.node:
@@ -107,13 +105,11 @@ def upsample_by_copies(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, .
             copied.update(node.output if copies else ())
         elif node.op_type != "QuantizeLinear" or node.input[0] not in copied:
             nodes.append(node)
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(kept)
+    replace_all(graph.node, nodes)
 
 
 def _copies(
-    node: onnx.NodeProto, links: Links, shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto
+    node: onnx.NodeProto, links: GraphIndex, shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
     """What computes the same from its integers; nothing where it does more than to repeat."""
     before = links.maker(node.input[0], "DequantizeLinear")
@@ -139,19 +135,18 @@ def _copies(
     ]
 
 
-def _times(node: onnx.NodeProto, links: Links, larger: tuple[int, ...]) -> tuple[int, int] | None:
+def _times(node: onnx.NodeProto, links: GraphIndex, larger: tuple[int, ...]) -> tuple[int, int] | None:
     """How often it repeats rows and columns, where it does nothing else."""
-    scales = links.constant(node.input[2]) if len(node.input) > 2 else None
+    scales = links.value(node.input[2]) if len(node.input) > 2 else None
     if len(larger) != 4 or scales is None or scales.shape != (4,) or scales[0] != 1 or scales[1] != 1:
         return None
     down, across = int(scales[2]), int(scales[3])
     if [down, across] != list(scales[2:]) or min(down, across) < 1 or larger[2] % down or larger[3] % across:
         return None
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if attributes.get("mode", b"nearest") != b"nearest":
+    if attribute(node, "mode", b"nearest") != b"nearest":
         return None
-    place = attributes.get("coordinate_transformation_mode", b"half_pixel")
-    rounding = attributes.get("nearest_mode", b"round_prefer_floor")
+    place = attribute(node, "coordinate_transformation_mode", b"half_pixel")
+    rounding = attribute(node, "nearest_mode", b"round_prefer_floor")
     for times, length in ((down, larger[2]), (across, larger[3])):
         if any(_source(place, rounding, index, times) != index // times for index in range(length)):
             return None
@@ -211,8 +206,7 @@ def quantized_proto(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Sequence[str]
 ) -> onnx.ModelProto:
     """The quantized graph; whatever ONNX Runtime's quantizer raises passes."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = copy_of(proto)
     if recipe.shared_scales:
         ranges = share_ranges(proto, ranges, set(float_nodes))
     as_floats = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
@@ -248,10 +242,10 @@ def _weight_ranges(
     if not recipe.leaves_room:
         return {}
     wider = recipe.largest_weight / recipe.largest_wide_weight
-    constants = {w.name: w for w in proto.graph.initializer}
+    links = GraphIndex(proto.graph)
     found: dict[str, list[dict[str, float | int]]] = {}
     for name in wide_weights(proto, set(float_nodes)):
-        weights = np.abs(numpy_helper.to_array(constants[name]).astype(np.float64))
+        weights = np.abs(numpy_helper.to_array(links.constants[name]).astype(np.float64))
         if recipe.per_channel:
             peaks = weights.reshape(len(weights), -1).max(axis=1) * wider
             found[name] = [{"axis": 0, "rmin": -peak, "rmax": peak} for peak in peaks.tolist()]

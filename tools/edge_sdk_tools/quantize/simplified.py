@@ -21,6 +21,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.check.values import nodes_of
+from edge_sdk_tools.graph.index import GraphIndex, attribute, keep_used_domains
 from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
 
 
@@ -30,11 +31,11 @@ def convolution_macs(proto: onnx.ModelProto) -> dict[str, int]:
         value.name: [d.dim_value for d in value.type.tensor_type.shape.dim]
         for value in (*proto.graph.value_info, *proto.graph.output)
     }
-    weights = {w.name: list(w.dims) for w in proto.graph.initializer}
+    links = GraphIndex(proto.graph)
     return {
-        node.name: int(np.prod(shapes[node.output[0]])) * int(np.prod(weights[node.input[1]][1:]))
+        node.name: int(np.prod(shapes[node.output[0]])) * int(np.prod(kernel[1:]))
         for node in proto.graph.node
-        if node.op_type == "Conv" and node.output[0] in shapes and node.input[1] in weights
+        if node.op_type == "Conv" and node.output[0] in shapes and (kernel := links.shape(node.input[1]))
     }
 
 
@@ -55,12 +56,15 @@ def decoding_tail(proto: onnx.ModelProto) -> tuple[str, ...]:
     NanoDet and others that learn by generalized focal loss), which follows a softmax and leaves one number of each; and
     the four sides of a box times 4 x 4 numbers (YOLOv7 with suppression), from its middle and size to its corners.
     """
-    constants = _constants(proto)
-    makers = {name: node for node in proto.graph.node for name in node.output}
+    links = GraphIndex(proto.graph)
+    shapes = {name: tuple(weight.dims) for name, weight in links.constants.items()}
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
+            shapes[node.output[0]] = tuple(value.dims)
     before_layer: set[str] = set()  # tensors from which a weighted layer is reached
     tail: list[str] = []
     for node in reversed(proto.graph.node):
-        learns = node.op_type in WEIGHTED and not _is_arithmetic(node, constants, makers)
+        learns = node.op_type in WEIGHTED and not _is_arithmetic(node, shapes, links)
         reaches = learns or any(name in before_layer for name in node.output)
         if reaches:
             before_layer.update(node.input)
@@ -69,36 +73,28 @@ def decoding_tail(proto: onnx.ModelProto) -> tuple[str, ...]:
     return tuple(reversed(tail))
 
 
-def _constants(proto: onnx.ModelProto) -> _Shapes:
-    shapes = {w.name: tuple(w.dims) for w in proto.graph.initializer}
-    for node in proto.graph.node:
-        if node.op_type == "Constant":
-            shapes.update((node.output[0], tuple(a.t.dims)) for a in node.attribute if a.name == "value")
-    return shapes
-
-
-def _is_arithmetic(node: onnx.NodeProto, constants: _Shapes, makers: Mapping[str, onnx.NodeProto]) -> bool:
+def _is_arithmetic(node: onnx.NodeProto, constants: _Shapes, links: GraphIndex) -> bool:
     shape = constants.get(node.input[1]) if len(node.input) > 1 else None
     if shape is None:
         return False
     if node.op_type in ("MatMul", "Gemm") and shape == _CORNERS:
         return True
-    return _leaves_one(node, shape) and _follows_softmax(node.input[0], makers)
+    return _leaves_one(node, shape) and _follows_softmax(node.input[0], links)
 
 
 def _leaves_one(node: onnx.NodeProto, shape: tuple[int, ...]) -> bool:
     """Whether a product with a constant of this shape makes one number of many."""
     if node.op_type == "Conv":
         return shape[0] == 1 and set(shape[2:]) == {1}
-    is_transposed = any(a.name == "transB" and a.i for a in node.attribute)
+    is_transposed = bool(attribute(node, "transB", 0))
     return node.op_type in ("MatMul", "Gemm") and (len(shape) == 1 or shape[0 if is_transposed else -1] == 1)
 
 
-def _follows_softmax(name: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
+def _follows_softmax(name: str, links: GraphIndex) -> bool:
     """Whether a tensor holds a softmax's values, wherever they were moved since."""
-    node = makers.get(name)
+    node = links.makers.get(name)
     while node is not None and node.op_type in _MOVES:
-        node = makers.get(node.input[0])
+        node = links.makers.get(node.input[0])
     return node is not None and node.op_type == "Softmax"
 
 
@@ -165,7 +161,8 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
         simplified = onnx.load(result)
         if not simplified.graph.output:  # ONNX Runtime says nothing where it cannot write
             raise ValueError("nothing was written")
-        _forget_unused_domains(simplified)
+        # ONNX Runtime writes down every domain that this process has ever heard of, as of custom operators.
+        keep_used_domains(simplified, nodes_of(simplified.graph.node))
         onnx.save(simplified, result)
     except Exception as cause:  # it raises whatever its parts raise
         raise_if_full(folder, cause)
@@ -184,14 +181,6 @@ def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:
     register_extensions(options, model)
     ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return path
-
-
-def _forget_unused_domains(proto: onnx.ModelProto) -> None:
-    """ONNX Runtime writes down every domain that this process has ever heard of, such as those of custom operators."""
-    used = {node.domain for node in nodes_of(proto.graph.node)} | {"", "ai.onnx"}
-    kept = [(one.domain, one.version) for one in proto.opset_import if one.domain in used]
-    del proto.opset_import[:]
-    proto.opset_import.extend(onnx.helper.make_opsetid(*one) for one in kept)
 
 
 def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:

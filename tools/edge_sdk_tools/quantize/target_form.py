@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
-from edge_sdk_tools.quantize.graph_index import Links
+from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_all
 
 _CHANNELS, _FILTERS = 64, 16  # counted: with fewer channels nothing changes, eight filters cost a seventh more
 _OFFSET = -1
@@ -39,25 +39,23 @@ def offset_weights(proto: onnx.ModelProto) -> bool:
     Returns:
         Whether there were any.
     """
-    links = Links(proto.graph)
-    constants = {w.name: w for w in proto.graph.initializer}
-    found = [name for name in constants if _may_be_offset(name, links)]
+    links = GraphIndex(proto.graph)
+    found = [name for name in links.constants if _may_be_offset(name, links)]
     for name in found:
-        for constant in (constants[name], constants[links.readers(name)[0].input[2]]):
-            value = numpy_helper.to_array(constant) + np.int8(_OFFSET)
-            constant.CopyFrom(numpy_helper.from_array(value, constant.name))
+        for constant in (name, links.readers(name)[0].input[2]):
+            links.set_value(constant, numpy_helper.to_array(links.constants[constant]) + np.int8(_OFFSET))
     return bool(found)
 
 
-def _may_be_offset(name: str, links: Links) -> bool:
+def _may_be_offset(name: str, links: GraphIndex) -> bool:
     """Whether only wide convolutions read these integers, and the zero point, and there is room."""
-    dequantizers, integers = links.readers(name), links.constant(name)
+    dequantizers, integers = links.readers(name), links.value(name)
     if not dequantizers or any(n.op_type != "DequantizeLinear" or n.input[0] != name for n in dequantizers):
         return False
     if len(dequantizers[0].input) < 3:
         return False
     zero_point = dequantizers[0].input[2]
-    zero = links.constant(zero_point)
+    zero = links.value(zero_point)
     if integers is None or zero is None or integers.dtype != np.int8 or zero.any() or not integers.size:
         return False
     if links.readers(zero_point) != dequantizers or int(integers.min()) + _OFFSET < _LOWEST:
@@ -71,8 +69,9 @@ def _is_wide(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> boo
     if node.op_type != "Conv" or node.input[1] not in shapes:
         return False
     filters, channels, *kernel = shapes[node.input[1]]
-    groups = next((helper.get_attribute_value(a) for a in node.attribute if a.name == "group"), 1)
-    return groups == 1 and channels >= _CHANNELS and filters >= _FILTERS and int(np.prod(kernel)) > 1
+    return (
+        attribute(node, "group", 1) == 1 and channels >= _CHANNELS and filters >= _FILTERS and int(np.prod(kernel)) > 1
+    )
 
 
 _MIDDLE = 128
@@ -98,9 +97,8 @@ def sign_activations(proto: onnx.ModelProto) -> bool:
             value = numpy_helper.to_array(constant).astype(np.int16) - _MIDDLE
             constant.CopyFrom(numpy_helper.from_array(value.astype(np.int8), constant.name))
     # Types that were inferred before are those of unsigned integers.
-    kept = [value for value in graph.value_info if value.type.tensor_type.elem_type != onnx.TensorProto.UINT8]
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
+    unsigned = onnx.TensorProto.UINT8
+    replace_all(graph.value_info, [v for v in graph.value_info if v.type.tensor_type.elem_type != unsigned])
     return True
 
 
@@ -143,6 +141,5 @@ def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
     """
     if cpu not in _FORMS:
         return None
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = copy_of(proto)
     return copy if _FORMS[cpu](copy) else None

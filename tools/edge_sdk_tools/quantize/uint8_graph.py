@@ -6,7 +6,6 @@ levels that the device's tables hold what the operator that is left out would ha
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -20,11 +19,28 @@ from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.inference.prepare import Prepare, integer_tables
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.quantize.graph_index import TO_PLANES, Entrance, entrance
+from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_all
 
+TO_PLANES = [0, 3, 1, 2]
 _LEVELS = 256
 _FOUR = 4
 _ROWS = 8  # the least height of an input
+
+
+class Entrance(msgspec.Struct, frozen=True, eq=False):
+    """Where layers begin: the name of what they read, and the Transpose that makes it of an NHWC input, or None."""
+
+    tensor: str
+    transpose: onnx.NodeProto | None = None
+
+
+def entrance(graph: onnx.GraphProto) -> Entrance:
+    """Find the entrance of a graph with one input."""
+    name, links = graph.input[0].name, GraphIndex(graph)
+    transpose = links.only_reader(name, "Transpose")
+    if transpose is not None and attribute(transpose, "perm") == TO_PLANES:
+        return Entrance(transpose.output[0], transpose)
+    return Entrance(name)
 
 
 class LevelGraph(msgspec.Struct, frozen=True, eq=False):
@@ -59,12 +75,13 @@ def level_graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph] | 
     return [_graph(proto, spec, msgspec.structs.replace(integers, layout=layout)) for layout in layouts]
 
 
-def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec) -> LevelGraph | None:
+def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec, taken: InputTensor) -> LevelGraph | None:
     """The NHWC graph of `level_graphs` with a fourth channel, which the convolutions that read it multiply by nothing.
 
     Args:
         proto: one that `level_graphs` has graphs of; left as it is.
         spec: of the model's own input, float32.
+        taken: by any of these graphs.
 
     Returns:
         None where anything else than convolutions with weights of their own reads the picture, or it is gray.
@@ -73,11 +90,10 @@ def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec) -> LevelGraph |
     quantizers = _quantizers(proto.graph, door)
     if isinstance(quantizers, str) or spec.color == "GRAY":
         return None
-    integers = _integers(quantizers[0], proto, spec)
-    if isinstance(integers, str) or not _only_convolutions(proto.graph, _made_by(quantizers)):
+    if not _only_convolutions(proto.graph, _made_by(quantizers)):
         return None
     color: TensorColor = "RGBA" if spec.color == "RGB" else "BGRA"
-    return _graph(proto, spec, msgspec.structs.replace(integers, layout="NHWC", color=color))
+    return _graph(proto, spec, msgspec.structs.replace(taken, layout="NHWC", color=color))
 
 
 def _quantizers(graph: onnx.GraphProto, door: Entrance) -> list[onnx.NodeProto] | str:
@@ -97,8 +113,8 @@ def _made_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
 
 def _integers(quantizer: onnx.NodeProto, proto: onnx.ModelProto, spec: InputSpec) -> InputTensor | str:
     """What a device would give instead of what is quantized, in the model's own layout; or why it could not."""
-    weights = {w.name: w for w in proto.graph.initializer}
-    scale, zero_point = (numpy_helper.to_array(weights[name]) for name in quantizer.input[1:3])
+    constants = GraphIndex(proto.graph).constants
+    scale, zero_point = (numpy_helper.to_array(constants[name]) for name in quantizer.input[1:3])
     if zero_point.dtype != np.uint8 or scale.size != 1:
         return f"the input's integers are {zero_point.dtype}, and those of a device uint8"
     tensor = InputTensor("uint8", spec.layout, spec.color, float(scale), int(zero_point))
@@ -134,8 +150,7 @@ def _quantized_levels(
 
 def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> LevelGraph:
     """The graph that takes such a tensor, in BGR where that saves the device a pass."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = copy_of(proto)
     graph = copy.graph
     door = entrance(graph)
     quantizers = [node for node in graph.node if door.tensor in node.input]
@@ -167,36 +182,23 @@ def _enter_with_levels(
                 node.input[index] = levels
     if transposed:
         graph.node.insert(0, helper.make_node("Transpose", [name], [levels], name=levels, perm=TO_PLANES))
-    known = [value for value in graph.value_info if value.name not in gone]
-    del graph.value_info[:]
-    graph.value_info.extend(known)
+    replace_all(graph.value_info, [value for value in graph.value_info if value.name not in gone])
 
 
 def _only_convolutions(graph: onnx.GraphProto, integers: set[str]) -> list[onnx.NodeProto]:
     """The convolutions that read the input; none where anything else does, or their weights serve others too."""
-    readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            readers[name].append(node)
-    makers = {name: node for node in graph.node for name in node.output}
-    weights = {w.name: w for w in graph.initializer}
+    links = GraphIndex(graph)
     convolutions = []
-    for dequantizer in (node for name in integers for node in readers[name]):
-        for node in readers[dequantizer.output[0]]:
-            weight = makers.get(node.input[1]) if node.op_type == "Conv" else None
-            if weight is None or weight.op_type != "DequantizeLinear" or weight.input[0] not in weights:
+    for dequantizer in (node for name in integers for node in links.readers(name)):
+        for node in links.readers(dequantizer.output[0]):
+            weight = links.maker(node.input[1], "DequantizeLinear") if node.op_type == "Conv" else None
+            if weight is None or weight.input[0] not in links.constants:
                 return []
-            is_shared = len(readers[weight.output[0]]) + len(readers[weight.input[0]]) > 2
-            is_by_output = numpy_helper.to_array(weights[weight.input[1]]).size == 1 or _attribute(weight, "axis") == 0
-            if is_shared or not is_by_output or _attribute(node, "group") != 1:
+            is_shared = len(links.readers(weight.output[0])) + len(links.readers(weight.input[0])) > 2
+            if is_shared or attribute(node, "group", 1) != 1:
                 return []
             convolutions.append(node)
     return convolutions
-
-
-def _attribute(node: onnx.NodeProto, name: str) -> object:
-    """Return an attribute's value; 1 where it is left out, ONNX's default for group and axis."""
-    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), 1)
 
 
 def _change_channels(
@@ -205,12 +207,10 @@ def _change_channels(
     change: Callable[[NDArray[np.int8]], NDArray[np.int8]],
 ) -> None:
     """Change the weights (outputs, channels, height, width) of convolutions that have their own."""
-    makers = {name: node for node in graph.node for name in node.output}
-    weights = {w.name: w for w in graph.initializer}
+    links = GraphIndex(graph)
     for node in convolutions:
-        stored = weights[makers[node.input[1]].input[0]]
-        values = change(numpy_helper.to_array(stored))
-        stored.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), stored.name))
+        stored = links.makers[node.input[1]].input[0]
+        links.set_value(stored, change(numpy_helper.to_array(links.constants[stored])))
 
 
 def _reversed(weights: NDArray[np.int8]) -> NDArray[np.int8]:

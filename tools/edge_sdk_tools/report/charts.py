@@ -150,6 +150,14 @@ def bar_between(axis: Axis, start: float, end: float, tone: Tone) -> Bar:
     return Bar(low, round(high - low, 2), tone)
 
 
+def _two_bars(
+    axis: Axis, values: Sequence[float | None], tones: tuple[Tone, Tone] = ("fp32", "int8")
+) -> tuple[Bar, ...]:
+    """One above the other; none for a value that is not known."""
+    places = zip(values, tones, (4.0, 15.0), strict=True)
+    return tuple(Bar(0.0, axis.at(value), tone, y_px, 9.0) for value, tone, y_px in places if value is not None)
+
+
 def whisker_over(axis: Axis, interval: Interval, base: float = 0.0) -> Whisker:
     """An interval on top of a base."""
     return Whisker(axis.at(base + interval.low), axis.at(base + interval.high))
@@ -312,11 +320,7 @@ def _layer_row(axis: Axis, layer: LayerSensitivity, harm: float | None, *, by_lo
 
 def _noise_row(axis: Axis, layer: LayerNoise) -> Row:
     work = percent(layer.macs_share)
-    pairs: tuple[tuple[float | None, Tone, float], ...] = (
-        (_noise(layer.activation_sqnr_db), "int8", 4.0),
-        (_noise(layer.weight_sqnr_db), "float", 15.0),
-    )
-    bars = tuple(Bar(0.0, axis.at(harm), tone, y_px, 9.0) for harm, tone, y_px in pairs if harm is not None)
+    bars = _two_bars(axis, (_noise(layer.activation_sqnr_db), _noise(layer.weight_sqnr_db)), ("int8", "float"))
     detail = layer.operator + (f", {work} of MACs" if work else "")
     return Row(layer.node, detail, decibels(layer.sqnr_db), bars)
 
@@ -330,12 +334,9 @@ def _noise(sqnr_db: float | None) -> float | None:
 
 
 def _size_row(axis: Axis, operator: OperatorSize) -> Row:
-    pairs: tuple[tuple[int | None, Tone, float], ...] = (
-        (operator.fp32_bytes, "fp32", 4.0),
-        (operator.int8_bytes, "int8", 15.0),
-    )
-    bars = tuple(Bar(0.0, axis.at(size / 1e6), tone, y_px, 9.0) for size, tone, y_px in pairs if size is not None)
-    texts = [octets(size) or "not measured" for size, _, _ in pairs]
+    both = (operator.fp32_bytes, operator.int8_bytes)
+    bars = _two_bars(axis, [None if size is None else size / 1e6 for size in both])
+    texts = [octets(size) or "not measured" for size in both]
     return Row(operator.operator, "", " → ".join(texts) if bars else None, bars)
 
 
@@ -408,12 +409,8 @@ def _inputs(change: OutputChange) -> str:
 
 
 def _cost(axis: Axis, step: Step) -> Row:
-    pairs: tuple[tuple[float | None, Tone, float], ...] = (
-        (step.size_mb, "fp32", 4.0),
-        (step.peak_memory_mb, "int8", 15.0),
-    )
-    bars = tuple(Bar(0.0, axis.at(size), tone, y_px, 9.0) for size, tone, y_px in pairs if size is not None)
-    return Row(step.name, "", " / ".join(megabytes(size) or "not measured" for size, _, _ in pairs), bars)
+    both = (step.size_mb, step.peak_memory_mb)
+    return Row(step.name, "", " / ".join(megabytes(size) or "not measured" for size in both), _two_bars(axis, both))
 
 
 HEIGHT_PX = 340

@@ -10,7 +10,6 @@ import hashlib
 import shlex
 from functools import lru_cache
 from importlib import resources
-from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -28,7 +27,7 @@ from edge_sdk_tools.report.charts import (
     sizes,
     waterfall,
 )
-from edge_sdk_tools.report.schema import BuildReport, Step, to_json
+from edge_sdk_tools.report.schema import BuildReport, Step
 
 _PACKAGE = "edge_sdk_tools.report"
 _FILTERS = ("percent", "measure", "points", "times", "megabytes", "octets", "decibels", "millions")
@@ -135,19 +134,3 @@ def _data_url(jpeg: bytes) -> str | None:
 
 HTML_FILE = "report.html"
 JSON_FILE = "report.json"
-
-
-def write_report(report: BuildReport, folder: Path) -> None:
-    """Write report.html and report.json into a folder that is not in use yet; it is made where it is missing.
-
-    Both are made before either is written. Whoever moves the folder into its place makes them appear at once.
-
-    Raises:
-        FileExistsError: one of them is there already.
-        OSError: the folder cannot be written to.
-    """
-    contents = {HTML_FILE: render_html(report).encode(), JSON_FILE: to_json(report)}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in contents.items():
-        with (folder / name).open("xb") as file:
-            file.write(data)

@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import cv2
 import msgspec
@@ -24,102 +24,25 @@ from edge_sdk.bundle.manifest import BoardEstimate, Precision
 from edge_sdk.core.frame import Detections, Geometry, Image, Result, Segmentation
 from edge_sdk.events.annotate import Annotator
 from edge_sdk_tools.evaluate.statistics import Interval
-from edge_sdk_tools.prove.output_change import STEP_ORDER, OutputChange, StepKind
+from edge_sdk_tools.prove.output_change import Amount, Count, OutputChange, Share, Signed, StepKind
 
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
-BOUNDS = {
-    "size_mb": (0.0, math.inf),
-    "latency_ratio": (0.0, math.inf),
-    "peak_memory_mb": (0.0, math.inf),
-    "board_minstructions": (0.0, math.inf),
-    "latency_budget_ms": (0.0, math.inf),
-    "macs_share": (0.0, 1.0),
-    "loss": (-1.0, 1.0),
-    "change": (-1.0, 1.0),
-    "least_change": (-1.0, 0.0),
-    "fp32_bytes": (0.0, math.inf),
-    "int8_bytes": (0.0, math.inf),
-    "images": (0.0, math.inf),
-    "inputs": (0.0, math.inf),
-    "largest": (0.0, math.inf),
-    "largest_share": (0.0, math.inf),
-    "relative_error": (0.0, math.inf),
-    "total_error": (0.0, math.inf),
-    "cosine": (-1.0, 1.0),
-    "top1_agreement": (0.0, 1.0),
-}
-"""Of every number of a record, by the name of its field."""
 
-
-def settle(record: msgspec.Struct) -> None:
-    """Check the numbers of a record that was just made, and make its texts writable, in place.
+class Record(msgspec.Struct, frozen=True):
+    """A part of the report, whose texts are made such that any file can hold them.
 
     A file may have a name that is no Unicode; a build must not fail over it when all is done but the report.
-
-    Raises:
-        ValueError: a number is NaN or infinite, out of its range, or outside its own interval.
     """
-    for field in record.__struct_fields__:
-        value = getattr(record, field)
-        where = f"{type(record).__name__}.{field}"
-        if isinstance(value, (int, float, Interval)) and not isinstance(value, bool):
-            _check_number(where, field, value)
-        else:
+
+    def __post_init__(self) -> None:
+        """Replace what is not writable, in place."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
             clean = _writable(value)
             if clean != value:
-                msgspec.structs.force_setattr(record, field, clean)
-
-
-def check_bounds(where: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside low to high.
-
-    Raises:
-        ValueError: it is, or it is no finite number.
-    """
-    if not math.isfinite(value):
-        raise ValueError(f"{where} is {value}, expected a finite number, or None where nothing was measured")
-    if not low <= value <= high:
-        expected = f"{low:g} or more" if math.isinf(high) else f"{low:g} to {high:g}"
-        raise ValueError(f"{where} is {value}, expected {expected}")
-
-
-def check_order(kinds: Sequence[str], order: Sequence[str]) -> None:
-    """Refuse steps that are there twice, or out of order.
-
-    Raises:
-        ValueError: they are.
-    """
-    places = [order.index(kind) for kind in kinds]
-    if places != sorted(set(places)):
-        raise ValueError(
-            f"BuildReport.steps are {', '.join(kinds)}; expected each once, in the order {', '.join(order)}"
-        )
-
-
-def check_one(where: str, flags: Sequence[bool]) -> None:
-    """Refuse a choice that was made twice.
-
-    Raises:
-        ValueError: it was.
-    """
-    if sum(flags) > 1:
-        raise ValueError(f"{where}: {sum(flags)}, expected one at most")
-
-
-def _check_number(where: str, field: str, value: float | Interval) -> None:
-    low, high = BOUNDS.get(field, (-math.inf, math.inf))
-    if not isinstance(value, Interval):
-        check_bounds(where, value, low, high)
-        return
-    for number in (value.low, value.high):
-        check_bounds(where, number, -math.inf, math.inf)
-    check_bounds(where, value.value, low, high)
-    if not value.low <= value.value <= value.high:
-        raise ValueError(
-            f"{where} is {value.value}, expected a figure inside its interval, {value.low} to {value.high}"
-        )
+                msgspec.structs.force_setattr(self, field, clean)
 
 
 def _writable(value: object) -> object:
@@ -133,7 +56,7 @@ def _writable(value: object) -> object:
     return value
 
 
-class LayerSensitivity(msgspec.Struct, frozen=True, kw_only=True):
+class LayerSensitivity(Record, frozen=True, kw_only=True):
     """What one layer loses when it computes in integers.
 
     Attributes:
@@ -149,15 +72,12 @@ class LayerSensitivity(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     operator: str
     sqnr_db: float | None = None
-    loss: float | None = None
-    macs_share: float | None = None
+    loss: Signed | None = None
+    macs_share: Share | None = None
     is_integer: bool
 
-    def __post_init__(self) -> None:
-        settle(self)
 
-
-class LayerNoise(msgspec.Struct, frozen=True, kw_only=True):
+class LayerNoise(Record, frozen=True, kw_only=True):
     """How much quantization disturbs what one layer reads; what that does to the outputs is not known from it.
 
     Attributes:
@@ -175,13 +95,10 @@ class LayerNoise(msgspec.Struct, frozen=True, kw_only=True):
     activation_sqnr_db: float | None = None
     weight_sqnr_db: float | None = None
     sqnr_db: float | None = None
-    macs_share: float | None = None
-
-    def __post_init__(self) -> None:
-        settle(self)
+    macs_share: Share | None = None
 
 
-class Measure(msgspec.Struct, frozen=True):
+class Measure(Record, frozen=True):
     """One figure of the report, with unit and interval.
 
     Attributes:
@@ -192,12 +109,8 @@ class Measure(msgspec.Struct, frozen=True):
     name: str
     value: Interval
 
-    def __post_init__(self) -> None:
-        settle(self)
-        check_bounds("Measure.value", self.value.value, 0, 1)
 
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(Record, frozen=True, kw_only=True):
     """One form of the model between float and the shipped file.
 
     Attributes:
@@ -221,22 +134,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     kind: StepKind
     name: str
     what: str = ""
-    size_mb: float | None = None
+    size_mb: Amount | None = None
     quality: Measure | None = None
     agreement: Measure | None = None
     change: Interval | None = None
     against: StepKind | None = None
-    latency_ratio: float | None = None
-    peak_memory_mb: float | None = None
+    latency_ratio: Amount | None = None
+    peak_memory_mb: Amount | None = None
     outputs: OutputChange | None = None
     left_out: str = ""
     shipped: bool = False
 
-    def __post_init__(self) -> None:
-        settle(self)
 
-
-class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
+class VariantRow(Record, frozen=True, kw_only=True):
     """One variant of the bundle as the report shows it.
 
     Attributes:
@@ -258,7 +168,7 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     size_wh: tuple[int, int]
     model_mb: float
     latency_ms: float
-    latency_ratio: float
+    latency_ratio: Amount
     metric: str
     value: float
     change: Interval
@@ -267,16 +177,13 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None
     doubt: str | None
 
-    def __post_init__(self) -> None:
-        settle(self)
-
 
 SCHEMA_VERSION = 1
 
 ShippedPrecision: TypeAlias = Literal["int8", "fp32"]
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class Candidate(Record, frozen=True, kw_only=True):
     """One recipe that the search tried.
 
     Attributes:
@@ -291,28 +198,22 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     recipe: str
     change: Interval | None = None
-    latency_ratio: float | None = None
-    board_minstructions: float | None = None
+    latency_ratio: Amount | None = None
+    board_minstructions: Amount | None = None
     held: bool
     why: str = ""
     chosen: bool = False
 
-    def __post_init__(self) -> None:
-        settle(self)
 
-
-class OperatorSize(msgspec.Struct, frozen=True):
+class OperatorSize(Record, frozen=True):
     """The weights of all operators of one type, in bytes; 0 where the model has none of them."""
 
     operator: str
-    fp32_bytes: int | None
-    int8_bytes: int | None
-
-    def __post_init__(self) -> None:
-        settle(self)
+    fp32_bytes: Count | None
+    int8_bytes: Count | None
 
 
-class WorstImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorstImage(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An image on which INT8 lies furthest from FP32.
 
     Attributes:
@@ -328,13 +229,8 @@ class WorstImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     int8: str
     picture: bytes = b""
 
-    def __post_init__(self) -> None:
-        settle(self)
-        if self.picture and not self.picture.startswith(b"\xff\xd8\xff"):
-            raise ValueError("WorstImage.picture: expected the bytes of a JPEG")
 
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(Record, frozen=True, kw_only=True):
     """The verdict of the build.
 
     Attributes:
@@ -348,14 +244,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     carries: ShippedPrecision | None
     why: str
     next_steps: tuple[str, ...] = ()
-    least_change: float | None = None
-    latency_budget_ms: float | None = None
-
-    def __post_init__(self) -> None:
-        settle(self)
+    least_change: Annotated[float, Meta(ge=-1, le=0)] | None = None
+    latency_budget_ms: Amount | None = None
 
 
-class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
+class BuildReport(Record, frozen=True, kw_only=True):
     """The record of one build.
 
     Attributes:
@@ -365,7 +258,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         task: classification, detection or segmentation.
         data: what the evaluation images are called, and `images`, how many of them.
         verdict: what came out.
-        steps: in the order of `STEP_ORDER`, each kind once; those that were not taken are missing.
+        steps: in the order of `StepKind`, each kind once; those that were not taken are missing.
         candidates: recipes, in the order in which they were tried; empty when nothing was searched.
         sensitivity: layers by what their integers do to the outputs, where the search had to rank them.
         local_noise: layers by the noise at their own inputs and weights, in the order of the graph.
@@ -385,7 +278,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     task: str
     data: str
-    images: int | None = None
+    images: Count | None = None
     verdict: Verdict
     steps: tuple[Step, ...] = ()
     candidates: tuple[Candidate, ...] = ()
@@ -400,12 +293,6 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     libraries: dict[str, str] = {}
     created_at: str = ""
     host_cpu: str = ""
-
-    def __post_init__(self) -> None:
-        settle(self)
-        check_order([step.kind for step in self.steps], STEP_ORDER)
-        check_one("BuildReport.steps shipped", [step.shipped for step in self.steps])
-        check_one("BuildReport.candidates chosen", [candidate.chosen for candidate in self.candidates])
 
     @property
     def shipped(self) -> Step | None:
@@ -442,24 +329,9 @@ def report_schema() -> bytes:
     for definition in schema["$defs"].values():
         # Docstrings are indented before Python 3.13, and not from there on.
         definition["description"] = inspect.cleandoc(definition["description"])
-        for name, field in definition["properties"].items():
-            for number in _numbers(field):
-                _bound(number, *BOUNDS.get(name, (-math.inf, math.inf)))
     del schema["$defs"]["WorstImage"]["properties"]["picture"]  # in the page only
     schema["$schema"] = _DIALECT
     return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
-
-
-def _numbers(field: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the alternatives of a field's type that are numbers."""
-    return [one for one in field.get("anyOf", [field]) if one.get("type") in ("number", "integer")]
-
-
-def _bound(number: dict[str, Any], low: float, high: float) -> None:
-    if math.isfinite(low):
-        number.setdefault("minimum", low)
-    if math.isfinite(high):
-        number.setdefault("maximum", high)
 
 
 _DEQUANTIZE = "DequantizeLinear"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.golden import judged_rows
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.evaluate.evaluation import OnProgress
+from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.graph.profile import register_extensions
 from edge_sdk_tools.jobs.runner import Workshop
 from edge_sdk_tools.jobs.store import key_of
@@ -107,10 +108,7 @@ def rank_layers(ranking: Ranking, workshop: Workshop, on_progress: OnProgress) -
 
 def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str, ...]]]:
     """Each layer with the Relu or Clip that becomes one with it; the other operators by their type."""
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in proto.graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
+    links = GraphIndex(proto.graph)
     layers: list[tuple[str, tuple[str, ...]]] = []
     others: dict[str, list[str]] = {}
     taken: set[str] = set()
@@ -120,7 +118,7 @@ def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str
         if node.op_type not in WEIGHTED:
             others.setdefault(node.op_type, []).append(node.name)
             continue
-        after = readers.get(node.output[0], [])
+        after = links.readers(node.output[0])
         fused = [n.name for n in after if len(after) == 1 and n.op_type in ("Relu", "Clip") and n.name not in tail]
         taken.update(fused)
         layers.append((node.op_type, (node.name, *fused)))

@@ -246,13 +246,7 @@ class InputTrial(msgspec.Struct, frozen=True):
 
 
 class LevelModel(msgspec.Struct, frozen=True, eq=False):
-    """A model that takes a picture's integers.
-
-    Attributes:
-        onnx: before conversion.
-        converted: the .ort file.
-        tensor: what it takes.
-    """
+    """A model that takes a picture's integers."""
 
     onnx: Path
     converted: Converted
@@ -286,7 +280,7 @@ def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[M
     for number, graph in enumerate(graphs):
         model = level_model(graph, target, _new(folder / f"levels_{number}"))
         if graph.tensor.layout == "NHWC" and target.machine in _FOUR_ARE_FASTER:
-            four = with_fourth_channel(proto, spec)
+            four = with_fourth_channel(proto, spec, graph.tensor)
             model = trial.faster(model, level_model(four, target, _new(folder / "four"))) if four else model
         outcome = trial.race(model)
         if not isinstance(outcome, str):

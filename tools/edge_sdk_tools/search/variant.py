@@ -76,6 +76,7 @@ class VariantSpec:
         self.folder: Path | None = folder
         self.workshop, self.counter, self.on_progress = workshop, counter, on_progress
         self.threads = workshop.threads_per_job
+        self._is_elsewhere = workshop.is_elsewhere
         self.evaluation = carried(evaluation) if workshop.is_elsewhere else evaluation
         fp32 = from_checked("the FP32 model", spec, checked)
         fp32.memory = OutputMemory()
@@ -97,7 +98,7 @@ class VariantSpec:
     def __getstate__(self) -> dict[str, Any]:
         here = dict.fromkeys(("workshop", "counter", "on_progress", "_fp32", "_loading"))
         # A cluster's workers have disks of their own.
-        return {**vars(self), **here, "folder": None if self.workshop.is_elsewhere else self.folder}
+        return {**vars(self), **here, "folder": None if self._is_elsewhere else self.folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _loading=threading.Lock(), on_progress=_silent)
