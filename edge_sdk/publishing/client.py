@@ -17,7 +17,6 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -253,14 +252,13 @@ class MqttConnection:
 
     def warnings(self) -> dict[str, str]:
         """Return warnings by name, each a line for people, an empty one where nothing is wrong."""
-        now = datetime.now(timezone.utc)
         ends = self._tls.broker_expiry() if self._tls is not None else None
         return {
             "mqtt_version": self._fallback.warning,
             "mqtt_qos": "" if self._fallback.max_qos else _QOS_0_ONLY,
-            "authorities": authorities_expiry(self._settings, now),
-            "client_certificate": own_expiry(self._settings, now),
-            "broker_certificate": expiry_line("the broker's certificate", ends, now, "renew it there") if ends else "",
+            "authorities": authorities_expiry(self._settings),
+            "client_certificate": own_expiry(self._settings),
+            "broker_certificate": expiry_line("the broker's certificate", ends, "renew it there") if ends else "",
         }
 
     def close(self, *, politely: bool) -> None:

@@ -182,7 +182,7 @@ def check_credentials(settings: MqttSettings) -> list[str]:
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if ends <= now:
         raise ExpiredError(f"{file}: this device's certificate expired on {ends:%Y-%m-%d}; renew it")
-    doubts = [own_expiry(settings, now)]
+    doubts = [own_expiry(settings)]
     if begins > now:
         moment = f"{begins:%Y-%m-%d %H:%M} UTC"
         doubts.append(f"{file}: this device's certificate is valid from {moment} on; is the clock right?")
@@ -193,7 +193,7 @@ def check_credentials(settings: MqttSettings) -> list[str]:
     return [doubt for doubt in doubts if doubt]
 
 
-def own_expiry(settings: MqttSettings, now: datetime) -> str:
+def own_expiry(settings: MqttSettings) -> str:
     """Return a warning where this device's certificate, which is read again, ends soon or cannot be read; or ""."""
     if settings.cert_file is None:
         return ""
@@ -201,7 +201,7 @@ def own_expiry(settings: MqttSettings, now: datetime) -> str:
         ends = _certificate(settings.cert_file).not_valid_after_utc
     except UsageError as cause:
         return str(cause)
-    return expiry_line(f"{settings.cert_file}: this device's certificate", ends, now, "renew it in its place")
+    return expiry_line(f"{settings.cert_file}: this device's certificate", ends, "renew it in its place")
 
 
 def valid_until(settings: MqttSettings) -> datetime | None:
@@ -212,9 +212,9 @@ def valid_until(settings: MqttSettings) -> datetime | None:
         return None
 
 
-def expiry_line(what: str, ends: datetime, now: datetime, advice: str) -> str:
+def expiry_line(what: str, ends: datetime, advice: str, now: datetime | None = None) -> str:
     """Return a warning, with an advice, where a certificate ends within 30 days; otherwise an empty line."""
-    left = ends - now
+    left = ends - (now or datetime.now(timezone.utc))
     if left > _AHEAD:
         return ""
     if left <= timedelta(0):
@@ -222,20 +222,20 @@ def expiry_line(what: str, ends: datetime, now: datetime, advice: str) -> str:
     return f"{what} ends on {ends:%Y-%m-%d}, in {left.days} {'day' if left.days == 1 else 'days'}; {advice}"
 
 
-def check_authorities(settings: MqttSettings, now: datetime) -> str:
+def check_authorities(settings: MqttSettings) -> str:
     """Return a warning where one of the authorities in the file, which is read again, ends soon; otherwise "".
 
     Raises:
         UsageError: it is no file of authorities.
         OSError: as of `broker_tls`.
     """
-    return "; ".join(filter(None, (_authority_line(settings, *one, now) for one in _authorities(settings))))
+    return "; ".join(filter(None, (_authority_line(settings, *one) for one in _authorities(settings))))
 
 
-def authorities_expiry(settings: MqttSettings, now: datetime) -> str:
+def authorities_expiry(settings: MqttSettings) -> str:
     """Return the warning or the error of `check_authorities`, for a connection that is there."""
     try:
-        return check_authorities(settings, now)
+        return check_authorities(settings)
     except UsageError as cause:
         return str(cause)
     except OSError:  # a shortage, which is said elsewhere
@@ -257,9 +257,9 @@ def _authorities(settings: MqttSettings) -> list[tuple[str, datetime]]:
     return list(ends.items())
 
 
-def _authority_line(settings: MqttSettings, name: str, ends: datetime, now: datetime) -> str:
+def _authority_line(settings: MqttSettings, name: str, ends: datetime) -> str:
     advice = "write its successor into this file, beside it, on each device"
-    return expiry_line(f"{settings.ca_file}: the authority {name}", ends, now, advice)
+    return expiry_line(f"{settings.ca_file}: the authority {name}", ends, advice)
 
 
 def _moment(text: str) -> datetime:
@@ -292,7 +292,7 @@ def _explain_distrust(error: ssl.SSLCertVerificationError, settings: MqttSetting
     now = datetime.now(timezone.utc)
     if code == _EXPIRED:
         authorities = _authorities(settings)
-        lines = [_authority_line(settings, name, ends, now) for name, ends in authorities if ends <= now]
+        lines = [_authority_line(settings, name, ends) for name, ends in authorities if ends <= now]
         if len(lines) < len(authorities) or not authorities:
             lines.append("the broker's certificate, or its authority's, has expired; renew it at the broker")
         return "; or ".join(lines)

@@ -11,7 +11,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -167,7 +167,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
     keys = [_noted(found, partial(load_public_key, file)) for file in first.trusted_keys]
     if broker is not None:
         with contextlib.suppress(OSError):  # a shortage, and no fault of the file
-            warned += filter(None, [_noted(found, partial(check_authorities, broker, datetime.now(timezone.utc)))])
+            warned += filter(None, [_noted(found, partial(check_authorities, broker))])
         if broker.password is not None and not broker.tls:
             warned.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     warned += _shared_cameras(settings.pipelines)

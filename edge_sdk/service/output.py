@@ -11,7 +11,6 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -161,7 +160,7 @@ class Output:
         mqtt = self._settings.mqtt
         if mqtt is not None:
             versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
-            self._said_doubt = own_expiry(mqtt, datetime.now(timezone.utc))  # by who read the settings
+            self._said_doubt = own_expiry(mqtt)  # by who read the settings
             return MqttPublisher(
                 mqtt,
                 self.identity,
