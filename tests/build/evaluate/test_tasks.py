@@ -158,8 +158,8 @@ def test_classes_are_counted_in_the_scores(tmp_path: Path) -> None:
     report = examine(load_model_spec(write_project(tmp_path, SSD, _ssd(), labels="a\nb\nc\n", pictures=0)))
     finding = only(report, "labels")
     assert finding.what == "labels has 3 lines, the model has 2 classes (output 1x40x3, 3 = 1 + 2 for ssd)"
-    assert finding.next_step.startswith(
-        "if no score is the background's, set background_class = false under [detection]"
+    assert finding.next_step.endswith(
+        "is no score the background's? Then set background_class = false under [detection]"
     )
 
 

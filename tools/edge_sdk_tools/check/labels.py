@@ -137,6 +137,7 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
     except ModelError as cause:
         return [finding("error", spec, str(cause), _WRITE), *flag]
     lines = Lines(labels)
+    is_counted, wrong = False, list[Finding]()
     try:
         is_counted = _check_outputs(spec, labels, report)
     except WrongLabelsError as cause:
@@ -146,8 +147,6 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
         wrong = [finding("error", spec, what, step or _CORRECT)]
-    else:
-        wrong = []
     return [*check_background(spec, lines), *check_lines(spec, lines, is_counted=is_counted), *flag, *wrong]
 
 
