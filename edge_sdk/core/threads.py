@@ -37,7 +37,7 @@ def join_or_leave(thread: Thread, timeout_s: float) -> None:
 
 
 @atexit.register
-def _wait_for_left(patience_s: float = 1.0) -> None:
+def _wait_for_left(patience_s: float = 3.0) -> None:  # a camera's read ends after 2 s by default
     """Wait for threads that were left behind: one that returns from OpenCV while Python ends aborts the process."""
     deadline = time.monotonic() + patience_s
     for thread in _threads:
