@@ -83,7 +83,7 @@ def command(
     with host_tools("build"):
         from edge_sdk_tools.build.pipeline import build
         from edge_sdk_tools.build.variants import Request, parse_sizes
-        from edge_sdk_tools.jobs.runner import Workshop
+        from edge_sdk_tools.jobs.runner import JobRunner
         from edge_sdk_tools.packages import cache_folder
         from edge_sdk_tools.progress import StepProgress
     # Graphs of thousands of nodes hold no cycles; looking for some at every 700 objects takes a thirtieth of a build.
@@ -92,8 +92,8 @@ def command(
         sizes=parse_sizes(sizes) if sizes is not None else (), fp32=with_fp32, fp16=with_fp16, dynamic=with_dynamic
     )
     store = None if fresh else cache_folder() / "builds"
-    with StepProgress(quiet=as_json) as progress, Workshop(jobs=jobs, scheduler=scheduler, store=store) as workshop:
-        report = build(model, target, output, **options, workshop=workshop, variants=variants, on_progress=progress)
+    with StepProgress(quiet=as_json) as progress, JobRunner(jobs=jobs, scheduler=scheduler, store=store) as job_runner:
+        report = build(model, target, output, **options, job_runner=job_runner, variants=variants, on_progress=progress)
     if as_json:
         echo_json(report)
     else:

@@ -17,7 +17,7 @@ from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.core.opencv import cv2
 from edge_sdk.core.protocols import Source
 from edge_sdk.core.threads import Stop, stopping_on_signals
-from edge_sdk.inference.runtime import Shortfalls, onnxruntime_version
+from edge_sdk.inference.runtime import ProviderWarnings, onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
@@ -97,14 +97,14 @@ def command(
 
 
 def _opening(stop: Stop) -> Callable[[Bundle, Candidate], Stages]:
-    shortfalls = Shortfalls()
+    provider_warnings = ProviderWarnings()
 
     def open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
         led = bundle.with_primary(candidate.variant)
         if not prove_here(led, is_stopped=stop.is_asked):
             raise StoppedError
         stages = Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
-        shortfalls.tell(stages.variant, stages.session.providers)
+        provider_warnings.tell(stages.variant, stages.session.providers)
         return stages
 
     return open_proved

@@ -196,7 +196,7 @@ def _options(settings: SessionSettings) -> ort.SessionOptions:
     return options
 
 
-class Shortfalls:
+class ProviderWarnings:
     """Warns of providers that did not start, each once a run."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import StoppedError
 from edge_sdk.core.logs import counted
 from edge_sdk.core.machine import Cores
-from edge_sdk.inference.runtime import Shortfalls
+from edge_sdk.inference.runtime import ProviderWarnings
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
@@ -64,7 +64,7 @@ class ModelSelector:
         self._settings, self._bundle, self._session, self._budget_ms = settings, bundle, session, budget_ms
         self._is_stopped, self._shared = is_stopped, shared or Shared()
         self._is_fixed = settings.variant is not None
-        self._shortfalls = Shortfalls()
+        self._shortfalls = ProviderWarnings()
         self._is_live = self._is_over = False
         self._load_limit_s = settings.trial_s + _BESIDE_TRIAL_S
         # Images have no pace, and their results must not depend on what else ran here.

@@ -95,7 +95,7 @@ def open_cameras() -> list[str]:
 # A desk beside streams, for tests: what it is told, what it says, and what goes out.
 
 
-class Office:
+class CommandedDevice:
     """A desk with a camera `gate`, whose broker is made by hand."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ class RareBranch(Branch):
     limit = 1e6
 
 
-class Alone(Net):
+class SerialExecutor(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = super().forward(x)
         return y.reshape(1, CLASSES) if x.shape[0] == 1 else y
@@ -173,7 +173,7 @@ class Hidden(nn.Module):
 
 net = Net
 branch, rare_branch, loop, item = Branch, RareBranch, Loop, Item
-alone, shapes, narrow = Alone, Shapes, Narrow
+alone, shapes, narrow = SerialExecutor, Shapes, Narrow
 random, remembers, writes = Random, Remembers, Writes
 outputs, changing, two, words, nothing = Outputs, Changing, Two, Words, Nothing
 branch_unsupported, untranslated, mask = BranchUnsupported, Untranslated, Mask

@@ -17,14 +17,14 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import ModelError, is_out_of_memory
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, DETECTOR, write_boxes, write_labelled, write_project
 
 
 def _build(model: Path, bundle: Path, store: Path, **arguments: Any) -> BuildResult:
-    with Workshop(store=store) as workshop:
-        return build(model, "x86_64", bundle, bundle_version=1, workshop=workshop, **arguments)
+    with JobRunner(store=store) as job_runner:
+        return build(model, "x86_64", bundle, bundle_version=1, job_runner=job_runner, **arguments)
 
 
 def test_a_second_build_does_nothing_twice_and_comes_to_the_same(tmp_path: Path) -> None:

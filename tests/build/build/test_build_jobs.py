@@ -17,7 +17,7 @@ from edge_sdk.bundle.manifest import Provenance
 from edge_sdk.cli.root import run
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support.jobs import local_cluster
 from tests.support.models import uneven
 from tests.support.projects import write_labelled, write_project
@@ -36,11 +36,11 @@ class Project:
         self.model = write_project(folder, model=uneven(), pictures=16)
         self.data = write_labelled(folder / "data", uneven(), 60)
 
-    def built(self, name: str, workshop: Workshop, **arguments: Any) -> tuple[BuildResult, Provenance]:
+    def built(self, name: str, job_runner: JobRunner, **arguments: Any) -> tuple[BuildResult, Provenance]:
         """What the build says, and how the model was made."""
         bundle = self.folder / name
         report = build(
-            self.model, "x86_64", bundle, evaluation=[self.data], bundle_version=1, workshop=workshop, **arguments
+            self.model, "x86_64", bundle, evaluation=[self.data], bundle_version=1, job_runner=job_runner, **arguments
         )
         made = Bundle.open(bundle).manifest.provenance
         # Which input is faster is a matter of time.
@@ -49,10 +49,10 @@ class Project:
 
 def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    with Workshop() as workshop:
-        alone, chosen = project.built("a.edge", workshop)
-    with Workshop(jobs=2) as workshop:
-        both, of_both = project.built("b.edge", workshop)
+    with JobRunner() as job_runner:
+        alone, chosen = project.built("a.edge", job_runner)
+    with JobRunner(jobs=2) as job_runner:
+        both, of_both = project.built("b.edge", job_runner)
     assert len(alone.candidates) > 5
     assert len(chosen.float_nodes) > 1
     assert of_both == chosen
@@ -65,8 +65,8 @@ def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_cluster_whose_workers_die_chooses_the_same(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    with Workshop() as workshop:
-        alone, chosen = project.built("a.edge", workshop)
+    with JobRunner() as job_runner:
+        alone, chosen = project.built("a.edge", job_runner)
     deaths: list[int] = []
     # A result that died with its worker is asked for this long, 30 s by default.
     with dask.config.set({"distributed.comm.timeouts.connect": "3s"}), local_cluster(2) as cluster:
@@ -76,8 +76,8 @@ def test_a_cluster_whose_workers_die_chooses_the_same(tmp_path: Path) -> None:
                 deaths.append(next(nanny.pid for nanny in cluster.workers.values()))
                 os.kill(deaths[0], signal.SIGKILL)
 
-        with Workshop(scheduler=cluster.scheduler_address) as workshop:
-            report, there = project.built("b.edge", workshop, on_progress=kill_one)
+        with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
+            report, there = project.built("b.edge", job_runner, on_progress=kill_one)
         assert _pids(cluster).isdisjoint(deaths)
     assert deaths
     assert there == chosen
@@ -102,8 +102,8 @@ def test_a_cluster_need_not_see_the_images(tmp_path: Path) -> None:
         if step == "try recipes" and done and hidden.exists():
             hidden.rename(project.data)
 
-    with local_cluster(1) as cluster, Workshop(scheduler=cluster.scheduler_address) as workshop:
-        report, _ = project.built("b.edge", workshop, on_progress=bring_back)
+    with local_cluster(1) as cluster, JobRunner(scheduler=cluster.scheduler_address) as job_runner:
+        report, _ = project.built("b.edge", job_runner, on_progress=bring_back)
     assert report.agreement.images == 60
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from edge_sdk.core.errors import DataError, IncompatibleError, OutputError
 from edge_sdk_tools.demo.bundle import target_for
 from edge_sdk_tools.demo.media import Media, draw_picture, read_frames, write_images
-from edge_sdk_tools.demo.show import Show, Tally, fresh_folder
+from edge_sdk_tools.demo.show import MessageCounts, Show, fresh_folder
 
 FRAMES = 120
 LABELS = ("person", "bicycle")
@@ -71,10 +71,10 @@ def line(seq: int, people: int = 0, others: int = 0, topic: str = "edge/v1/defau
 STATUS = b'{"topic": "edge/v1/default/demo/status", "received_at": 0.0, "payload": {"status": "online"}}\n'
 
 
-def tally_of(*lines: bytes) -> Tally:
-    tally = Tally()
-    tally.follow(io.BytesIO(b"".join(lines)))
-    return tally
+def counts_of(*lines: bytes) -> MessageCounts:
+    counts = MessageCounts()
+    counts.follow(io.BytesIO(b"".join(lines)))
+    return counts
 
 
 def test_frames_are_found_by_their_number(video: Path) -> None:
@@ -108,26 +108,26 @@ def test_a_video_with_too_few_frames_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_tally_counts_people_frames_and_gaps() -> None:
-    empty = tally_of(STATUS)
+    empty = counts_of(STATUS)
     assert (empty.frames, empty.dropped, empty.best, empty.age, empty.inference) == (0, 0, None, None, None)
-    tally = tally_of(STATUS, line(1, people=2, others=3), line(3, people=3), line(4, people=3), line(6, others=1))
-    assert (tally.frames, tally.people, tally.now, tally.dropped) == (4, 8, 0, 3)
-    assert (tally.best.message.seq, tally.best.people) == (3, 3)
-    assert (tally.age.p50_ms, tally.inference and tally.inference.p50_ms) == (13.5, 8.5)
+    counts = counts_of(STATUS, line(1, people=2, others=3), line(3, people=3), line(4, people=3), line(6, others=1))
+    assert (counts.frames, counts.people, counts.now, counts.dropped) == (4, 8, 0, 3)
+    assert (counts.best.message.seq, counts.best.people) == (3, 3)
+    assert (counts.age.p50_ms, counts.inference and counts.inference.p50_ms) == (13.5, 8.5)
 
 
 def test_the_tally_follows_a_file_that_grows_in_pieces(tmp_path: Path) -> None:
-    path, tally = tmp_path / "messages.jsonl", Tally()
+    path, counts = tmp_path / "messages.jsonl", MessageCounts()
     data = STATUS + line(0, people=1)
     path.touch()
     with path.open("rb") as reader, path.open("ab", buffering=0) as writer:
-        assert not tally.follow(reader)
+        assert not counts.follow(reader)
         writer.write(data[:-5])
-        assert not tally.follow(reader)
+        assert not counts.follow(reader)
         writer.write(data[-5:])
-        assert tally.follow(reader)
-        assert not tally.follow(reader)
-    assert (tally.frames, tally.people) == (1, 1)
+        assert counts.follow(reader)
+        assert not counts.follow(reader)
+    assert (counts.frames, counts.people) == (1, 1)
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -135,9 +135,9 @@ def test_what_is_shown(terminal: bool) -> None:
     file = io.StringIO()
     show = Show(Console(file=file, force_terminal=terminal, width=100))
     with show.running() as running:
-        running.update(Tally())
-        running.update(tally_of(line(0, people=2), line(2, people=1)))
-    show.close(tally_of(line(0, people=2), line(2, people=1)), Path("out [bold]"))
+        running.update(MessageCounts())
+        running.update(counts_of(line(0, people=2), line(2, people=1)))
+    show.close(counts_of(line(0, people=2), line(2, people=1)), Path("out [bold]"))
     show.next_steps([("more", "edge-sdk bench 'a [b].edge'")])
     text = file.getvalue()
     expected = [
@@ -157,13 +157,13 @@ def test_what_is_shown(terminal: bool) -> None:
 
 
 def test_the_picture_shows_the_message_on_its_own_frame(video: Path, tmp_path: Path) -> None:
-    best = tally_of(line(30, people=2, others=1)).best
+    best = counts_of(line(30, people=2, others=1)).best
     draw_picture(best.message, video, LABELS, tmp_path / "picture.png")
     image = cv2.imread(str(tmp_path / "picture.png"))
     assert image.shape == (48, 64, 3)
     # The lower edges of both people's boxes, and places outside.
     assert [_is_ground(image[y, x]) for y, x in ((40, 8), (40, 16), (44, 16), (30, 60))] == [False, False, True, True]
-    nothing = tally_of(line(30)).best
+    nothing = counts_of(line(30)).best
     draw_picture(nothing.message, video, LABELS, tmp_path / "nothing.png")
     image = cv2.imread(str(tmp_path / "nothing.png"))
     assert _is_ground(image)

@@ -15,73 +15,73 @@ import pytest
 
 from edge_sdk.core.errors import EdgeError, ModelError, OutputError, UsageError
 from edge_sdk_tools.jobs.outcome import decoded, encoded
-from edge_sdk_tools.jobs.runner import Finished, Workshop
+from edge_sdk_tools.jobs.runner import Finished, JobRunner
 from edge_sdk_tools.jobs.store import Store
 from tests.support import jobs
 from tests.support.jobs import Counted, Measured, Recipe
 
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.long)], ids=["sequential", "processes"])
-def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
-    with Workshop(jobs=request.param) as workshop:
-        yield workshop
+def job_runner(request: pytest.FixtureRequest) -> Iterator[JobRunner]:
+    with JobRunner(jobs=request.param) as job_runner:
+        yield job_runner
 
 
-def test_results_in_the_items_order_and_progress_as_they_come(workshop: Workshop) -> None:
+def test_results_in_the_items_order_and_progress_as_they_come(job_runner: JobRunner) -> None:
     # The first takes longest: it is done last where two run at once.
     items = [Recipe(0, 0.4), *jobs.recipes(6)[1:]]
     seen: list[Finished[Measured]] = []
-    results = workshop.run(jobs.measure, items, shared=b"abc", key=jobs.key, result=Measured, on_done=seen.append)
+    results = job_runner.run(jobs.measure, items, shared=b"abc", key=jobs.key, result=Measured, on_done=seen.append)
     assert results == [Measured(number, number / 3 + 3) for number in range(6)]
     assert sorted(finished.key for finished in seen) == [f"recipe-{number}" for number in range(6)]
     assert [(finished.done, finished.total) for finished in seen] == [(number, 6) for number in range(1, 7)]
 
 
 def test_temporary_files_of_a_job_go_where_the_hosts_go(
-    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job_runner: JobRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (place,) = workshop.run(jobs.temporary_files, jobs.recipes(1), shared=None, key=jobs.key, result=jobs.Place)
+    (place,) = job_runner.run(jobs.temporary_files, jobs.recipes(1), shared=None, key=jobs.key, result=jobs.Place)
     assert place.folder == str(tmp_path)
 
 
-def test_items_of_one_key_are_done_once(workshop: Workshop, tmp_path: Path) -> None:
+def test_items_of_one_key_are_done_once(job_runner: JobRunner, tmp_path: Path) -> None:
     items = jobs.recipes(3, folder=tmp_path) * 2
-    results = workshop.run(jobs.measure, items, shared=None, key=jobs.key, result=Measured)
+    results = job_runner.run(jobs.measure, items, shared=None, key=jobs.key, result=Measured)
     assert [measured.number for measured in results] == [0, 1, 2, 0, 1, 2]
     assert len(list(tmp_path.iterdir())) == 3
-    assert workshop.run(jobs.measure, [], shared=None, key=jobs.key, result=Measured) == []
+    assert job_runner.run(jobs.measure, [], shared=None, key=jobs.key, result=Measured) == []
 
 
-def test_an_error_of_ours_arrives_as_it_is(workshop: Workshop) -> None:
+def test_an_error_of_ours_arrives_as_it_is(job_runner: JobRunner) -> None:
     with pytest.raises(ModelError, match=r"^model\.onnx: no such model; export it again$") as caught:
-        workshop.run(jobs.fail, jobs.recipes(3), shared="ours", key=jobs.key, result=Measured)
+        job_runner.run(jobs.fail, jobs.recipes(3), shared="ours", key=jobs.key, result=Measured)
     assert vars(caught.value)["next_step"] == "export it again"
     with pytest.raises(EdgeError, match=r"^holds a lock$"):
-        workshop.run(jobs.fail, jobs.recipes(3), shared="unpicklable", key=jobs.key, result=Measured)
+        job_runner.run(jobs.fail, jobs.recipes(3), shared="unpicklable", key=jobs.key, result=Measured)
 
 
-def test_any_other_error_is_one_line_that_names_the_item(workshop: Workshop) -> None:
+def test_any_other_error_is_one_line_that_names_the_item(job_runner: JobRunner) -> None:
     with pytest.raises(EdgeError, match=r"^recipe-7: ZeroDivisionError: once$") as caught:
-        workshop.run(jobs.fail, [Recipe(7)], shared="foreign", key=jobs.key, result=Measured)
+        job_runner.run(jobs.fail, [Recipe(7)], shared="foreign", key=jobs.key, result=Measured)
     assert 'raise ZeroDivisionError("once' in str(caught.value.__cause__)
     with pytest.raises(EdgeError, match=r"^recipe-0: what the job returned is no Measured: Expected `object`"):
-        workshop.run(jobs.lie, jobs.recipes(1), shared=None, key=jobs.key, result=Measured)
+        job_runner.run(jobs.lie, jobs.recipes(1), shared=None, key=jobs.key, result=Measured)
 
 
 @pytest.mark.long
 def test_shared_is_pickled_once_and_unpickled_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "pickled", 0)
-    with Workshop(jobs=2) as workshop:
+    with JobRunner(jobs=2) as job_runner:
         shared = Counted(bytes(5_000_000))
-        results = workshop.run(jobs.weigh, jobs.recipes(12, 0.05), shared=shared, key=jobs.key, result=Measured)
+        results = job_runner.run(jobs.weigh, jobs.recipes(12, 0.05), shared=shared, key=jobs.key, result=Measured)
         assert Counted.pickled == 1
         assert {measured.value for measured in results} == {5_000_000}
         assert {measured.unpickled for measured in results} == {1}
         assert len({measured.pid for measured in results} - {os.getpid()}) == 2
         # Another run has another one.
         assert (
-            workshop.run(jobs.weigh, jobs.recipes(1), shared=Counted(b"12"), key=jobs.key, result=Measured)[0].value
+            job_runner.run(jobs.weigh, jobs.recipes(1), shared=Counted(b"12"), key=jobs.key, result=Measured)[0].value
             == 2
         )
 
@@ -89,8 +89,8 @@ def test_shared_is_pickled_once_and_unpickled_once_a_process(monkeypatch: pytest
 @pytest.mark.long
 def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
     seen: list[str] = []
-    with Workshop(jobs=2) as workshop:
-        results = workshop.run(
+    with JobRunner(jobs=2) as job_runner:
+        results = job_runner.run(
             jobs.die_once,
             jobs.recipes(8, 0.05, tmp_path),
             shared=None,
@@ -105,34 +105,34 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_job_that_always_kills_its_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk_tools.jobs.processes._DEATHS", 1)  # each new pair of workers takes seconds
-    with Workshop(jobs=2) as workshop, pytest.raises(EdgeError, match=r"^worker processes died 2 times, .*recipe-2"):
-        workshop.run(jobs.die, jobs.recipes(4), shared=None, key=jobs.key, result=Measured)
+    with JobRunner(jobs=2) as job_runner, pytest.raises(EdgeError, match=r"^worker processes died 2 times, .*recipe-2"):
+        job_runner.run(jobs.die, jobs.recipes(4), shared=None, key=jobs.key, result=Measured)
 
 
 def test_arguments_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="jobs: expected at least 1, got 0"):
-        Workshop(jobs=0)
+        JobRunner(jobs=0)
     with pytest.raises(UsageError, match="the cluster decides how many"):
-        Workshop(jobs=2, scheduler="tcp://a:1")
+        JobRunner(jobs=2, scheduler="tcp://a:1")
 
 
 def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joblib.cpu_count", lambda: 8)
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(8)))
-    with Workshop() as alone, Workshop(jobs=3) as three:
+    with JobRunner() as alone, JobRunner(jobs=3) as three:
         assert (alone.threads_per_job, three.threads_per_job) == (8, 2)
 
 
 _PROGRAM = """
 import sys
 from pathlib import Path
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support import jobs
 if __name__ == "__main__":
     folder, many = Path(sys.argv[1]), int(sys.argv[2])
     items = [jobs.Recipe(number, 0.2, str(folder / "starts")) for number in range(8)]
-    with Workshop(jobs=many, store=folder / "store") as workshop:
-        print(workshop.run(jobs.measure, items, shared=bytes(3_000_000), key=jobs.key, result=jobs.Measured,
+    with JobRunner(jobs=many, store=folder / "store") as job_runner:
+        print(job_runner.run(jobs.measure, items, shared=bytes(3_000_000), key=jobs.key, result=jobs.Measured,
             on_done=lambda finished: print(finished.key, finished.remembered, flush=True)))
 """
 
@@ -189,8 +189,8 @@ def _session(leader: int) -> list[str]:
 def _run(store: Path, items: list[Recipe]) -> list[bool]:
     """Whether each was remembered."""
     seen: dict[str, Finished[Measured]] = {}
-    with Workshop(store=store) as workshop:
-        results = workshop.run(
+    with JobRunner(store=store) as job_runner:
+        results = job_runner.run(
             jobs.measure,
             items,
             shared=None,

@@ -21,7 +21,7 @@ from distributed import Client, LocalCluster
 import edge_sdk
 import edge_sdk_tools
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
-from edge_sdk_tools.jobs.runner import Finished, Workshop
+from edge_sdk_tools.jobs.runner import Finished, JobRunner
 from tests.support import jobs
 from tests.support.broker import free_port
 from tests.support.jobs import Counted, Measured, local_cluster
@@ -51,19 +51,19 @@ def test_as_on_this_machine(cluster: LocalCluster, tmp_path: Path) -> None:
     answers: list[list[Measured]] = []
     for options in ({}, {"jobs": 2}, {"scheduler": cluster.scheduler_address, "store": tmp_path / "store"}):
         seen: list[Finished[Measured]] = []
-        with Workshop(**options) as workshop:
-            assert workshop.threads_per_job >= 1
+        with JobRunner(**options) as job_runner:
+            assert job_runner.threads_per_job >= 1
             answers.append(
-                workshop.run(
+                job_runner.run(
                     jobs.measure, items, shared=b"some bytes", key=jobs.key, result=Measured, on_done=seen.append
                 )
             )
         assert [finished.done for finished in seen] == list(range(1, 8))
     assert answers[0] == answers[1] == answers[2] == [Measured(number, number / 3 + 10) for number in range(7)]
     # What the cluster computed is remembered here, where no cluster is asked any more.
-    with Workshop(store=tmp_path / "store") as workshop:
+    with JobRunner(store=tmp_path / "store") as job_runner:
         remembered: list[bool] = []
-        again = workshop.run(
+        again = job_runner.run(
             jobs.measure,
             items,
             shared=b"some bytes",
@@ -76,10 +76,10 @@ def test_as_on_this_machine(cluster: LocalCluster, tmp_path: Path) -> None:
 
 def test_shared_is_sent_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "pickled", 0)
-    with Workshop(scheduler=cluster.scheduler_address) as workshop:
-        before = workshop.run(jobs.weigh, jobs.recipes(1), shared=Counted(b""), key=jobs.key, result=Measured)
+    with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
+        before = job_runner.run(jobs.weigh, jobs.recipes(1), shared=Counted(b""), key=jobs.key, result=Measured)
         monkeypatch.setattr(Counted, "pickled", 0)
-        results = workshop.run(
+        results = job_runner.run(
             jobs.weigh, jobs.recipes(12, 0.05), shared=Counted(bytes(5_000_000)), key=jobs.key, result=Measured
         )
     # By this process; a worker that hands it on to the other pickles it again, there.
@@ -92,12 +92,12 @@ def test_shared_is_sent_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPa
 
 
 def test_errors_arrive_as_they_are(cluster: LocalCluster) -> None:
-    with Workshop(scheduler=cluster.scheduler_address) as workshop:
+    with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
         with pytest.raises(ModelError, match="export it again") as caught:
-            workshop.run(jobs.fail, jobs.recipes(3), shared="ours", key=jobs.key, result=Measured)
+            job_runner.run(jobs.fail, jobs.recipes(3), shared="ours", key=jobs.key, result=Measured)
         assert vars(caught.value)["what"] == "model.onnx: no such model"
         with pytest.raises(EdgeError, match=r"^recipe-\d: ZeroDivisionError: once$"):
-            workshop.run(jobs.fail, jobs.recipes(3), shared="foreign", key=jobs.key, result=Measured)
+            job_runner.run(jobs.fail, jobs.recipes(3), shared="foreign", key=jobs.key, result=Measured)
 
 
 def test_workers_that_are_killed_lose_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_workers_that_are_killed_lose_nothing(cluster: LocalCluster, tmp_path: P
             for pid in _pids(cluster):
                 os.kill(pid, signal.SIGKILL)
 
-    with Workshop(scheduler=cluster.scheduler_address) as workshop:
-        results = workshop.run(
+    with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
+        results = job_runner.run(
             jobs.measure,
             jobs.recipes(12, 0.2, tmp_path),
             shared=b"1234",
@@ -127,8 +127,8 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
     def interrupt(_finished: Finished[Measured]) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), Workshop(scheduler=cluster.scheduler_address) as workshop:
-        workshop.run(
+    with pytest.raises(KeyboardInterrupt), JobRunner(scheduler=cluster.scheduler_address) as job_runner:
+        job_runner.run(
             jobs.measure, jobs.recipes(30, 0.2, tmp_path), shared=b"", key=jobs.key, result=Measured, on_done=interrupt
         )
     _until(lambda: not cluster.scheduler.tasks)  # without a cancellation: until all of them are done
@@ -136,10 +136,10 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
 
 
 def test_a_job_that_always_kills_its_worker_is_given_up() -> None:
-    with local_cluster(1) as small, Workshop(scheduler=small.scheduler_address) as workshop:
+    with local_cluster(1) as small, JobRunner(scheduler=small.scheduler_address) as job_runner:
         small.scheduler.allowed_failures = 1
         with pytest.raises(EdgeError, match=r"^recipe-2: the workers that ran it died"):
-            workshop.run(jobs.die, jobs.recipes(3)[2:], shared=None, key=jobs.key, result=Measured)
+            job_runner.run(jobs.die, jobs.recipes(3)[2:], shared=None, key=jobs.key, result=Measured)
 
 
 @contextlib.contextmanager
@@ -187,8 +187,8 @@ def test_a_scheduler_that_goes_away_is_named() -> None:
     with _program(*scheduler) as process, _worker(address, PYTHONPATH=_path()):
         _until(lambda: _listens(int(port)))
         lost = pytest.raises(EdgeError, match=rf"^scheduler {address}: lost: ")
-        with Workshop(scheduler=address) as workshop, lost:
-            workshop.run(
+        with JobRunner(scheduler=address) as job_runner, lost:
+            job_runner.run(
                 jobs.measure,
                 jobs.recipes(50, 0.1),
                 shared=b"",
@@ -228,26 +228,26 @@ def test_workers_with_other_versions_are_refused(
         _worker(empty.scheduler_address, PYTHONPATH=_path(tmp_path)),
         pytest.raises(UsageError, match=expected),
     ):
-        Workshop(scheduler=empty.scheduler_address).__enter__()
+        JobRunner(scheduler=empty.scheduler_address).__enter__()
 
 
 def test_a_worker_with_other_versions_that_joins_later(tmp_path: Path) -> None:
     _other_numpy(tmp_path)
     with (
         local_cluster(1) as small,
-        Workshop(scheduler=small.scheduler_address) as workshop,
+        JobRunner(scheduler=small.scheduler_address) as job_runner,
         _worker(small.scheduler_address, PYTHONPATH=_path(tmp_path)),
     ):
         with Client(small.scheduler_address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=60)
         with pytest.raises(UsageError, match="joined with other versions"):
-            workshop.run(jobs.measure, jobs.recipes(10, 0.3), shared=None, key=jobs.key, result=Measured)
+            job_runner.run(jobs.measure, jobs.recipes(10, 0.3), shared=None, key=jobs.key, result=Measured)
 
 
 def test_nobody_at_the_address(capfd: pytest.CaptureFixture[str]) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(UsageError, match=rf"^scheduler {address}: nobody answers within 10 s"):
-        Workshop(scheduler=address).__enter__()
+        JobRunner(scheduler=address).__enter__()
     assert capfd.readouterr() == ("", "")
 
 
@@ -256,13 +256,13 @@ def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
         with pytest.raises(UsageError, match="nobody answers within 1 s"):
-            Workshop(scheduler=address).__enter__()
+            JobRunner(scheduler=address).__enter__()
 
 
 def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 1.0)
     with local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 1 s; start some"):
-        Workshop(scheduler=empty.scheduler_address).__enter__()
+        JobRunner(scheduler=empty.scheduler_address).__enter__()
 
 
 def test_a_connection_that_does_not_close_in_time_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,23 +275,23 @@ def test_a_connection_that_does_not_close_in_time_hides_nothing(monkeypatch: pyt
 
     monkeypatch.setattr(Client, "close", close_late)
     with local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 0 s; start some"):
-        Workshop(scheduler=empty.scheduler_address).__enter__()
+        JobRunner(scheduler=empty.scheduler_address).__enter__()
 
 
 def test_addresses_that_are_refused() -> None:
     for address in ("host:8786", "http://host:8786", "tcp://host", "tcp://a:b@host:1", "tcp://host:1\n", ""):
         with pytest.raises(UsageError, match=r"expected tcp://HOST:PORT or tls://HOST:PORT"):
-            Workshop(scheduler=address).__enter__()
+            JobRunner(scheduler=address).__enter__()
 
 
 def test_tls_without_certificates() -> None:
     with pytest.raises(
         UsageError, match=r"^scheduler tls://a:1: .* names no certificates for TLS, see docs/cluster\.md$"
     ):
-        Workshop(scheduler="tls://a:1").__enter__()
+        JobRunner(scheduler="tls://a:1").__enter__()
     files = dict.fromkeys(("ca-file", "client.cert", "client.key"), "/nowhere.pem")
     with (
         dask.config.set({f"distributed.comm.tls.{name}": path for name, path in files.items()}),
         pytest.raises(UsageError, match="Dask's configuration of TLS: FileNotFoundError"),
     ):
-        Workshop(scheduler="tls://a:1").__enter__()
+        JobRunner(scheduler="tls://a:1").__enter__()

@@ -24,7 +24,7 @@ from edge_sdk_tools.quantize.calibration import (
     CALIBRATIONS,
     Activations,
     Histogram,
-    doubts_about_calibration,
+    calibration_warnings,
     every_of,
     range_of,
     watch_activations,
@@ -192,7 +192,7 @@ def _activations(answers: tuple[int, ...], *, different: int = 12, constant: flo
 def test_each_doubt_has_its_line(
     activations: Activations, labels: tuple[str, ...], known: tuple[str, ...], expected: list[str]
 ) -> None:
-    lines = doubts_about_calibration(activations, labels, known)
+    lines = calibration_warnings(activations, labels, known)
     assert len(lines) == len(expected)
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
     assert all("(from -2 to 3.5)" in line for line in lines if "so ranges" in line)

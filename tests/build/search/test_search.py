@@ -23,14 +23,14 @@ from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.graph.profile import host_saturates
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.quantize.calibration import watch_activations
 from edge_sdk_tools.quantize.recipe import first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import search
-from edge_sdk_tools.search.gates import shortfall_of
+from edge_sdk_tools.search.gates import gate_failure_of
 from edge_sdk_tools.search.search import Search, closest_to_fp32
 from edge_sdk_tools.search.sensitivity import Ranking, rank_layers
 from tests.support import models as tiny
@@ -81,8 +81,8 @@ def test_layers_are_ranked_by_their_noise_for_their_work(tmp_path: Path) -> None
     tensors = [prepare.normalise(prepare.resize(file.read())).copy() for file in images.images[:3]]
     recipe = first_recipe(load_target("x86_64"), reduce_range=False)
     ranking = Ranking(simplified, recipe, activations.ranges(recipe.calibration), tensors)
-    with Workshop() as workshop:
-        ranked = rank_layers(ranking, workshop, lambda _step, _done, _total: None)
+    with JobRunner() as job_runner:
+        ranked = rank_layers(ranking, job_runner, lambda _step, _done, _total: None)
     assert ranked[0].nodes[0] in ("uneven", "even")
     assert [one.worth for one in ranked] == sorted((one.worth for one in ranked), reverse=True)
     noise = {one.nodes[0]: one.noise for one in ranked}
@@ -159,16 +159,16 @@ def _proof(value: float, low: float, high: float, **changes: object) -> Proof:
     ],
 )
 def test_the_gravest_reason_is_the_one(proof: Proof, kind: str | None, noise: bool) -> None:
-    shortfall = shortfall_of(proof, Gates())
-    assert (shortfall.kind if shortfall else None) == kind
-    if shortfall is not None:
-        assert shortfall.may_be_noise is noise
-        assert "expected" in shortfall.line or kind == "slow"
+    gate_failure = gate_failure_of(proof, Gates())
+    assert (gate_failure.kind if gate_failure else None) == kind
+    if gate_failure is not None:
+        assert gate_failure.may_be_noise is noise
+        assert "expected" in gate_failure.line or kind == "slow"
 
 
 def test_what_may_be_noise_is_carried_and_said() -> None:
     proof = _proof(0.79, -0.03, 0.01)
-    trial = model_variant(proof, shortfall=shortfall_of(proof, Gates()))
+    trial = model_variant(proof, gate_failure=gate_failure_of(proof, Gates()))
     doubt = Search((trial,), trial, ()).doubt
     assert doubt.startswith("top-1 fell from 80.0% to 79.0%, by 1.3% of what FP32 has")
     assert doubt.endswith("that may be noise, as the interval of the difference holds zero: give more images")
@@ -181,7 +181,7 @@ def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:
         _proof(0.790, -0.03, 0.01, agreement=Agreement("top1_agreement", 0.88, 0.8, 0.97, 650, 650)),
         _proof(0.770, -0.04, -0.01, agreement=Agreement("top1_agreement", 0.99, 0.9, 1.0, 650, 650)),  # a loss, surely
     ]
-    trials = [model_variant(proof, shortfall=shortfall_of(proof, Gates())) for proof in proofs]
+    trials = [model_variant(proof, gate_failure=gate_failure_of(proof, Gates())) for proof in proofs]
     assert closest_to_fp32(trials) is trials[0]
     doubt = Search(tuple(trials), trials[0], ()).doubt
     assert doubt.endswith("(of 2 such recipes the one that agrees most with FP32 is carried)")

@@ -1,6 +1,6 @@
 """build: from a model.toml to a bundle.
 
-Ten steps, each of which requires what those before it ensured; a step that takes long is done by the workshop, which
+Ten steps, each of which requires what those before it ensured; a step that takes long is done by the job runner, which
 remembers what an earlier build has finished:
 
     plan ─▶ check ─▶ split ─▶ distill-check ─▶ load ─▶ calibrate ─▶ search ─▶ fit ─▶ compare ─▶ write
@@ -32,7 +32,7 @@ from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.split import split_images
 from edge_sdk_tools.distillation.step import Distilled, check_distillation
 from edge_sdk_tools.evaluate.evaluation import OnProgress
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.prove.board import board_counter, check_latency
 from edge_sdk_tools.prove.output_change import StepKind
 from edge_sdk_tools.prove.parity import Forms, measure_chain
@@ -61,7 +61,7 @@ def build(
     bundle_version: int | None = None,
     prove_runtimes: Sequence[str] = (),
     require_int8: bool = False,
-    workshop: Workshop | None = None,
+    job_runner: JobRunner | None = None,
     variants: Request = Request(),  # noqa: B008 - frozen
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> BuildResult:
@@ -77,8 +77,8 @@ def build(
         prove_runtimes: further versions of ONNX Runtime to replay golden in; fetched with pip. The bundle then runs
             from the lowest of them to this machine's.
         require_int8: fail where no INT8 model holds, instead of carrying FP32.
-        workshop: makes and measures the models, and remembers what is finished; opened by the caller, and closed after
-            an error. By default everything is done in this process, and nothing remembered.
+        job_runner: makes and measures the models, and remembers what is finished; opened by the caller, and closed
+            after an error. By default everything is done in this process, and nothing remembered.
         variants: further models for the same bundle.
         on_progress: for progress bars.
     """
@@ -89,7 +89,7 @@ def build(
     runtimes = runtime_range(target, prove_runtimes)
     target = as_admitted(target, prove_runtimes)
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder, contextlib.ExitStack() as own:
-        helped = workshop or own.enter_context(Workshop())
+        helped = job_runner or own.enter_context(JobRunner())
         # Before the folder goes nobody may write to it any more.
         own.push(lambda kind, _error, _trace: helped.abandon() if kind else None)
         plan = plan_variants(spec, target, variants, folder.work, on_progress)
@@ -126,7 +126,7 @@ def _check(spec: ModelSpec, target: Target, on_progress: OnProgress) -> CheckedM
 def _calibrate(model: VariantSpec, recipe: Recipe, images: ImageSet) -> Activations:
     """Requires a simplified model and images that measure nothing; ensures a histogram of every activation."""
     return watch_once(
-        model.workshop,
+        model.job_runner,
         model.simplified,
         images,
         model.spec.input,

@@ -11,7 +11,7 @@ import msgspec
 from edge_sdk.bundle.manifest import Agreement, Distillation, Manifest
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced
 from edge_sdk_tools.evaluate.statistics import Figure
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.prove.golden import Sample
 from edge_sdk_tools.report.collect import Steps
 from edge_sdk_tools.report.schema import BuildReport
@@ -69,15 +69,15 @@ class BuildResult(BuildReport, frozen=True, kw_only=True):
 
 
 def result_of(
-    report: BuildReport, manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Workshop
+    report: BuildReport, manifest: Manifest, steps: Steps, folder: BundleFolder, job_runner: JobRunner
 ) -> BuildResult:
-    """The result of a build whose bundle is in its place; the workshop knows what was remembered."""
+    """The result of a build whose bundle is in its place; the job runner knows what was remembered."""
     search, images = steps.search, steps.images
     proof = search.int8.proof
     told = {name: getattr(report, name) for name in report.__struct_fields__}
     # Pictures are for people, who have report.html.
     told["worst_images"] = tuple(msgspec.structs.replace(one, picture=b"") for one in report.worst_images)
-    told["warnings"] = (*report.warnings, *_further_warnings(steps, folder, workshop))
+    told["warnings"] = (*report.warnings, *_further_warnings(steps, folder, job_runner))
     return BuildResult(
         **told,
         bundle=str(folder.output),
@@ -100,15 +100,15 @@ def result_of(
         onnxruntime=(manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
         is_for_here=manifest.machine == platform.machine(),
         input=steps.input,
-        remembered_steps=workshop.remembered,
+        remembered_steps=job_runner.remembered,
     )
 
 
-def _further_warnings(steps: Steps, folder: BundleFolder, workshop: Workshop) -> list[str]:
+def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner) -> list[str]:
     """What is of no interest to whoever gets the bundle."""
     warnings = []
-    if workshop.unkept:
-        warnings.append(f"{workshop.unkept}; an interrupted build will begin anew")
+    if job_runner.unkept:
+        warnings.append(f"{job_runner.unkept}; an interrupted build will begin anew")
     skipped = (*steps.images.calibration.unreadable, *(s.path for s in steps.search.int8.proof.evaluation.skipped))
     if unreadable := sorted({str(path) for path in skipped}):
         warnings.append(f"{len(unreadable)} images cannot be read and were skipped: {_named(unreadable)}")

@@ -38,7 +38,7 @@ from edge_sdk_tools.quantize.calibration import watch_once
 from edge_sdk_tools.quantize.precisions import PRECISIONS, Ranges, refuse_without_products, with_half_weights
 from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
-from edge_sdk_tools.search.gates import check_size, shortfall_of
+from edge_sdk_tools.search.gates import check_size, gate_failure_of
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
 _SMALLEST, _LARGEST = 8, 8192  # sides that model.toml takes
@@ -292,14 +292,14 @@ def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: Image
         first.on_progress(f"{size}: {step}", done, total)
 
     spec = VariantSpec(
-        resized.spec, resized.checked, first.target, first.evaluation, first.workshop, first.counter, folder, say
+        resized.spec, resized.checked, first.target, first.evaluation, first.job_runner, first.counter, folder, say
     )
 
     def ranges(recipe: Recipe) -> Ranges:
         if recipe.precision != "int8":
             return {}
         return watch_once(
-            first.workshop,
+            first.job_runner,
             spec.simplified,
             images,
             spec.spec.input,
@@ -353,13 +353,13 @@ def _judged(once: ModelVariant, again: ModelVariant, spec: VariantSpec, *, requi
             problem = f"the model has {proof.model_mb:.2f} MB, and {whole_mb:.2f} in float: halves save nothing"
             return msgspec.structs.replace(again, problem=problem)
     spoken, elsewhere = PRECISIONS[again.precision].spoken, target.machine != platform.machine()
-    shortfall = shortfall_of(once.proof, gates, spoken, elsewhere=elsewhere)
-    if shortfall is not None and shortfall.kind == "slow":
-        shortfall = shortfall_of(proof, gates, spoken, elsewhere=elsewhere)
-    if shortfall is None or (again.precision == "fp16" and shortfall.kind == "slow"):
+    gate_failure = gate_failure_of(once.proof, gates, spoken, elsewhere=elsewhere)
+    if gate_failure is not None and gate_failure.kind == "slow":
+        gate_failure = gate_failure_of(proof, gates, spoken, elsewhere=elsewhere)
+    if gate_failure is None or (again.precision == "fp16" and gate_failure.kind == "slow"):
         return again  # halves are for the disk and the way to the device, not for speed
-    if shortfall.may_be_noise:
-        return msgspec.structs.replace(again, doubt=f"{shortfall.line}; that may be noise: give more images")
+    if gate_failure.may_be_noise:
+        return msgspec.structs.replace(again, doubt=f"{gate_failure.line}; that may be noise: give more images")
     if requires_int8 and again.precision == "int8":
-        raise AccuracyGateError(f"{again.name}: {shortfall.line}; leave that size out, or leave out --require-int8")
-    return msgspec.structs.replace(again, problem=shortfall.line)
+        raise AccuracyGateError(f"{again.name}: {gate_failure.line}; leave that size out, or leave out --require-int8")
+    return msgspec.structs.replace(again, problem=gate_failure.line)

@@ -22,7 +22,7 @@ from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.demo.broker import Broker, Kind, child, last_line, listening, running_broker, wait_until_quiet
 from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
 from edge_sdk_tools.demo.media import Media, draw_picture, fetch_media
-from edge_sdk_tools.demo.show import BUNDLE, MESSAGES, PICTURE, VIDEO, Show, Tally, fresh_folder
+from edge_sdk_tools.demo.show import BUNDLE, MESSAGES, PICTURE, VIDEO, MessageCounts, Show, fresh_folder
 from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.progress import StepProgress
 
@@ -77,15 +77,15 @@ def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | N
         media, bundle = _prepare(cache_folder(), show)
         with running_broker(broker_kind) as broker:
             show.step(f"running it on {media.street_video.name}, publishing to {broker.kind} at {broker.url}")
-            tally = _run(bundle, media, broker, folder, frames, show)
-        if tally.best is None:
+            counts = _run(bundle, media, broker, folder, frames, show)
+        if counts.best is None:
             raise PublishError("the subscriber received no result; run the demo again, and please report it")
         labels = read_labels(Path(load_model_spec(bundle.model).labels))
         shutil.copytree(bundle.path, folder / BUNDLE)
-        draw_picture(tally.best.message, media.street_video, labels, folder / PICTURE)
-    show.close(tally, output)
+        draw_picture(counts.best.message, media.street_video, labels, folder / PICTURE)
+    show.close(counts, output)
     _show_next_steps(show, bundle, output)
-    return _summarise(tally, tally.best.people, output, bundle, media, broker)
+    return _summarise(counts, counts.best.people, output, bundle, media, broker)
 
 
 def _prepare(cache: Path, show: Show) -> tuple[Media, DemoBundle]:
@@ -106,7 +106,9 @@ def _prepare(cache: Path, show: Show) -> tuple[Media, DemoBundle]:
     return media, bundle
 
 
-def _run(bundle: DemoBundle, media: Media, broker: Broker, folder: Path, frames: int | None, show: Show) -> Tally:
+def _run(
+    bundle: DemoBundle, media: Media, broker: Broker, folder: Path, frames: int | None, show: Show
+) -> MessageCounts:
     messages = folder / MESSAGES
     with tempfile.TemporaryDirectory(prefix="edge-sdk-demo-") as logs:
         errors = Path(logs) / "run.txt"
@@ -115,10 +117,10 @@ def _run(bundle: DemoBundle, media: Media, broker: Broker, folder: Path, frames:
             listening(broker.port, messages, Path(logs) / "subscriber.txt"),
             child(command, errors, quiet=True) as process,
         ):
-            tally = _follow(process, messages, show)
+            counts = _follow(process, messages, show)
         if process.returncode:
             raise EdgeError(f"`edge-sdk run` ended with exit code {process.returncode}: {last_line(errors)}")
-    return tally
+    return counts
 
 
 def _command(bundle: DemoBundle, media: Media, broker: Broker, video: Path, frames: int | None) -> list[str]:
@@ -128,22 +130,22 @@ def _command(bundle: DemoBundle, media: Media, broker: Broker, video: Path, fram
     return command if frames is None else [*command, "--frames", str(frames)]
 
 
-def _follow(process: subprocess.Popen[str], messages: Path, show: Show) -> Tally:
+def _follow(process: subprocess.Popen[str], messages: Path, show: Show) -> MessageCounts:
     """Show the messages as they arrive, until the daemon ends and the last one is there."""
-    tally = Tally()
+    counts = MessageCounts()
     with messages.open("rb") as file, show.running() as running:
         arrived_s = time.monotonic()
         while process.poll() is None:
             time.sleep(_POLL_S)
-            if tally.follow(file):
+            if counts.follow(file):
                 arrived_s = time.monotonic()
             elif time.monotonic() - arrived_s > _STALL_S:
                 raise PublishError(f"no message for {_STALL_S:.0f} seconds; run the demo again, and please report it")
-            running.update(tally)
+            running.update(counts)
         wait_until_quiet(messages)
-        tally.follow(file)
-        running.update(tally)
-    return tally
+        counts.follow(file)
+        running.update(counts)
+    return counts
 
 
 def _show_next_steps(show: Show, bundle: DemoBundle, output: Path) -> None:
@@ -159,7 +161,7 @@ def _show_next_steps(show: Show, bundle: DemoBundle, output: Path) -> None:
 
 
 def _summarise(
-    tally: Tally, most_people: int, output: Path, bundle: DemoBundle, media: Media, broker: Broker
+    counts: MessageCounts, most_people: int, output: Path, bundle: DemoBundle, media: Media, broker: Broker
 ) -> Summary:
     return Summary(
         output=str(output),
@@ -167,10 +169,10 @@ def _summarise(
         model=str(bundle.model),
         video=str(media.street_video),
         broker=broker.kind,
-        frames=tally.frames,
-        dropped=tally.dropped,
-        people=tally.people,
+        frames=counts.frames,
+        dropped=counts.dropped,
+        people=counts.people,
         most_people=most_people,
-        age=tally.age,
-        inference=tally.inference,
+        age=counts.age,
+        inference=counts.inference,
     )

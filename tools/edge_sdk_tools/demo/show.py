@@ -101,7 +101,7 @@ class Seen(msgspec.Struct, frozen=True):
     confidence: float
 
 
-class Tally:
+class MessageCounts:
     """Follows one file of messages."""
 
     def __init__(self) -> None:
@@ -182,12 +182,12 @@ class Show:
         with Live(console=self._console, auto_refresh=False) as live:
             yield Running(self._console, live)
 
-    def close(self, tally: Tally, folder: Path) -> None:
+    def close(self, counts: MessageCounts, folder: Path) -> None:
         """What was found, how fast, where the files are, and what to try next."""
-        self.step(closing_line(tally))
-        self.step(latency_line(tally))
+        self.step(closing_line(counts))
+        self.step(latency_line(counts))
         self.step(f"the files are in {folder}:")
-        self.tell(f"annotated.jpg     {best_line(tally)}")
+        self.tell(f"annotated.jpg     {best_line(counts)}")
         self.tell("annotated.mp4     the video with what was found in it")
         self.tell("yolov4_tiny.edge  the bundle that ran")
         self.tell("messages.jsonl    the messages as an independent subscriber received them")
@@ -207,13 +207,13 @@ class Running:
         self._live = live
         self._next_s = 0.0
 
-    def update(self, tally: Tally) -> None:
+    def update(self, counts: MessageCounts) -> None:
         """Show it: at once in a terminal, at most every two seconds elsewhere."""
         if self._live:
-            self._live.update(_table(tally), refresh=True)
-        elif time.monotonic() >= self._next_s and tally.frames:
+            self._live.update(_table(counts), refresh=True)
+        elif time.monotonic() >= self._next_s and counts.frames:
             self._next_s = time.monotonic() + _LINE_EVERY_S
-            self._console.print(f"     {summary_line(tally)}; {latency_line(tally)}", soft_wrap=True, highlight=False)
+            self._console.print(f"     {summary_line(counts)}; {latency_line(counts)}", soft_wrap=True, highlight=False)
 
 
 def make_show(*, errors_only: bool = False) -> Show:
@@ -221,38 +221,37 @@ def make_show(*, errors_only: bool = False) -> Show:
     return Show(Console(stderr=errors_only))
 
 
-def summary_line(tally: Tally) -> str:
+def summary_line(counts: MessageCounts) -> str:
     """Return a line such as `people: 3 now; seen 412 times in 230 frames; frames dropped: 20`."""
-    return (
-        f"people: {tally.now} now; seen {tally.people} times in {tally.frames} frames; frames dropped: {tally.dropped}"
-    )
+    seen = f"seen {counts.people} times in {counts.frames} frames"
+    return f"people: {counts.now} now; {seen}; frames dropped: {counts.dropped}"
 
 
-def closing_line(tally: Tally) -> str:
+def closing_line(counts: MessageCounts) -> str:
     """What was found in all."""
-    most = tally.best.people if tally.best else 0
-    seen = f"saw a person {tally.people} times in {tally.frames} frames, at most {most} at once"
-    return f"{seen}; frames dropped: {tally.dropped}"
+    most = counts.best.people if counts.best else 0
+    seen = f"saw a person {counts.people} times in {counts.frames} frames, at most {most} at once"
+    return f"{seen}; frames dropped: {counts.dropped}"
 
 
-def latency_line(tally: Tally) -> str:
+def latency_line(counts: MessageCounts) -> str:
     """Ages and inference times, median and 99th percentile."""
-    parts = (("capture to outbox", tally.age), ("inference", tally.inference))
+    parts = (("capture to outbox", counts.age), ("inference", counts.inference))
     return "; ".join(f"{name} p50 {of.p50_ms:.1f} ms, p99 {of.p99_ms:.1f} ms" for name, of in parts if of)
 
 
-def best_line(tally: Tally) -> str:
+def best_line(counts: MessageCounts) -> str:
     """What the picture shows."""
-    return f"frame {tally.best.message.seq}, {tally.best.people} people" if tally.best else "no result"
+    return f"frame {counts.best.message.seq}, {counts.best.people} people" if counts.best else "no result"
 
 
-def _table(tally: Tally) -> Table:
+def _table(counts: MessageCounts) -> Table:
     table = Table(title="as an independent subscriber receives it", title_justify="left")
     for column in ("", "now", "all", "p50", "p99"):
         table.add_column(column, justify="right" if column else "left")
-    table.add_row("people", str(tally.now), str(tally.people), "", "")
-    table.add_row("frames", "", str(tally.frames), "", "")
-    table.add_row("frames dropped", "", str(tally.dropped), "", "")
-    for name, of in (("capture to outbox, ms", tally.age), ("inference, ms", tally.inference)):
+    table.add_row("people", str(counts.now), str(counts.people), "", "")
+    table.add_row("frames", "", str(counts.frames), "", "")
+    table.add_row("frames dropped", "", str(counts.dropped), "", "")
+    for name, of in (("capture to outbox, ms", counts.age), ("inference, ms", counts.inference)):
         table.add_row(name, "", "", *((f"{of.p50_ms:.1f}", f"{of.p99_ms:.1f}") if of else ("", "")))
     return table

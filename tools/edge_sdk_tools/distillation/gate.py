@@ -254,7 +254,7 @@ def check_student(
         raise AccuracyGateError(constant[0])
     check_label_order(observed)
     evaluation = summarise(observed, data, calibrated, on_progress)
-    warnings = (*evaluation.warnings, *_doubts_about_teacher(participants, evaluation))
+    warnings = (*evaluation.warnings, *_teacher_warnings(participants, evaluation))
     task = TASKS[observed.task]
     pairs = task.pairs(observed)
     return DistillReport(
@@ -268,7 +268,7 @@ def check_student(
     )
 
 
-def _doubts_about_teacher(participants: Sequence[Participant], evaluation: Evaluation) -> tuple[str, ...]:
+def _teacher_warnings(participants: Sequence[Participant], evaluation: Evaluation) -> tuple[str, ...]:
     """A teacher far below its student is no teacher, or was read with labels in another order."""
     student, teacher = (p.subject for p in participants)
     if student.is_same_as(teacher):

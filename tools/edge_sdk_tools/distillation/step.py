@@ -22,7 +22,7 @@ from edge_sdk_tools.evaluate.participants import pair_up, without_calibration
 from edge_sdk_tools.evaluate.predictions import Participant
 from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.jobs.store import key_of
 
 
@@ -45,7 +45,7 @@ class Distilled(msgspec.Struct, frozen=True):
 
 
 def check_distillation(
-    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, workshop: Workshop, on_progress: OnProgress
+    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, job_runner: JobRunner, on_progress: OnProgress
 ) -> Distilled | None:
     """Compare a checked model with the teacher that its model.toml names.
 
@@ -66,7 +66,7 @@ def check_distillation(
     if not len(images):
         raise DataError(f"every evaluation image calibrated {teacher.name}, the teacher; give others with --evaluation")
     participants = pair_up([student, teacher], spec.teacher.labels)
-    report = workshop.once(
+    report = job_runner.once(
         lambda: check_student(participants, images, spec.gates, on_progress=on_progress),
         key=_key(participants, images, spec.gates),
         result=DistillReport,

@@ -27,7 +27,7 @@ ENOUGH_IMAGES = 25
 _DESCRIBED = 3
 
 
-def doubts_about(observed: Observed) -> tuple[str, ...]:
+def warnings_about(observed: Observed) -> tuple[str, ...]:
     """Return one line for each warning about the evaluated models."""
     doubts = [line for which in range(len(observed.participants)) if (line := constant_answer(observed, which))]
     if len(observed.records) < ENOUGH_IMAGES:
@@ -191,7 +191,7 @@ def summarise(
         duplicates=observed.dataset.duplicates,
         resamples=RESAMPLES,
         images_per_second=len(observed.records) / observed.seconds,
-        warnings=doubts_about(observed),
+        warnings=warnings_about(observed),
     )
 
 

@@ -1,4 +1,4 @@
-"""Crew: who does the jobs. The three kinds differ in where, and in nothing that a caller sees.
+"""Executor: who does the jobs. The three kinds differ in where, and in nothing that a caller sees.
 
 Outcome: what came of one job, in a form that survives the way between processes.
 
@@ -117,7 +117,7 @@ Outcomes: TypeAlias = Generator[tuple[str, Outcome], None, None]
 """Outcomes under their keys, as they come; closing it cancels the rest."""
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Does jobs, and knows how many threads each may take."""
 
     @property
@@ -139,7 +139,7 @@ class Crew(Protocol):
         ...
 
 
-class Alone:
+class SerialExecutor:
     """This process, one job after another."""
 
     def __init__(self, cores: int) -> None:

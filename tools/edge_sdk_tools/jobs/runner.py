@@ -1,4 +1,4 @@
-"""Workshop: many jobs in, their results out, whoever does them and however often it was interrupted."""
+"""JobRunner: many jobs in, their results out, whoever does them and however often it was interrupted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from edge_sdk.core.errors import EdgeError, MissingDependencyError, OutputError, UsageError
-from edge_sdk_tools.jobs.outcome import Alone, Crew, decoded, encoded
+from edge_sdk_tools.jobs.outcome import Executor, SerialExecutor, decoded, encoded
 from edge_sdk_tools.jobs.store import Store
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Finished(msgspec.Struct, Generic[R], frozen=True):
     total: int
 
 
-class Workshop:
+class JobRunner:
     """Does jobs: one after another, in processes of this machine, or on a Dask cluster that runs already.
 
     A context manager. Leaving it by an exception (KeyboardInterrupt too) kills the processes of this machine. On a
@@ -57,34 +57,34 @@ class Workshop:
         self._scheduler = scheduler
         self.unkept: str | None = None
         self._store = self._opened(store)
-        self._crew: Crew | None = None
+        self._executor: Executor | None = None
         self.remembered = 0
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> JobRunner:
         """Connect to the cluster, if one is wanted.
 
         Raises:
             UsageError: the scheduler's address cannot be used, nobody answers there, or a worker has other versions.
             MissingDependencyError: joblib or Dask is not installed.
         """
-        self._crew = _crew(self._jobs, self._scheduler)
+        self._executor = _executor(self._jobs, self._scheduler)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._crew is not None:
-            self._crew.close(interrupted=kind is not None)
-            self._crew = None
+        if self._executor is not None:
+            self._executor.close(interrupted=kind is not None)
+            self._executor = None
         if self._store is not None:
             with contextlib.suppress(OutputError):
                 self._store.prune(_MOST_KEPT)
 
     def abandon(self) -> None:
         """Kill this machine's processes now: whoever removes what they write to must be sure that nobody writes."""
-        if self._crew is not None:
-            self._crew.close(interrupted=True)
-            self._crew = None
+        if self._executor is not None:
+            self._executor.close(interrupted=True)
+            self._executor = None
 
     @property
     def threads_per_job(self) -> int:
@@ -194,10 +194,10 @@ class Workshop:
         except msgspec.DecodeError:  # of an older form of the result
             return None
 
-    def _open(self) -> Crew:
-        if self._crew is None:
-            raise RuntimeError("a Workshop is used inside `with`")
-        return self._crew
+    def _open(self) -> Executor:
+        if self._executor is None:
+            raise RuntimeError("a JobRunner is used inside `with`")
+        return self._executor
 
 
 def _decoded(name: str, data: bytes, result: type[R]) -> R:
@@ -207,9 +207,9 @@ def _decoded(name: str, data: bytes, result: type[R]) -> R:
         raise EdgeError(f"{name}: what the job returned is no {result.__name__}: {cause}") from cause
 
 
-def _crew(jobs: int, scheduler: str | None) -> Crew:
+def _executor(jobs: int, scheduler: str | None) -> Executor:
     if jobs == 1 and scheduler is None:
-        return Alone(len(os.sched_getaffinity(0)))
+        return SerialExecutor(len(os.sched_getaffinity(0)))
     # joblib and Dask are imported where they are used: they take longer to import than one job in this process may.
     try:
         import joblib

@@ -16,7 +16,7 @@ from edge_sdk_tools.arm_cost.counter import CPUS, Counter, find_counter
 from edge_sdk_tools.arm_cost.estimate import estimate
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.profile import extension_nodes
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.jobs.store import key_of
 
 _TIME_LIMIT_S = 300.0
@@ -68,7 +68,7 @@ class _UncountedError(Exception):
 
 
 def estimate_once(
-    workshop: Workshop, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
+    job_runner: JobRunner, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
 ) -> BoardEstimate | None:
     """Return the estimate of `estimate_board`, or the stored one of the same file."""
     key = key_of("board", model.read_bytes(), target, counter.key if counter else "")
@@ -80,7 +80,7 @@ def estimate_once(
         return found
 
     try:
-        return workshop.once(counted, key=key, result=BoardEstimate)
+        return job_runner.once(counted, key=key, result=BoardEstimate)
     except _UncountedError:
         return None
 

@@ -29,7 +29,7 @@ from edge_sdk_tools.datasets.images import ImageSet, Skipped
 from edge_sdk_tools.evaluate.predictions import look_at
 from edge_sdk_tools.graph.index import GraphIndex, copy_of
 from edge_sdk_tools.graph.profile import register_extensions
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.jobs.store import key_of
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 from edge_sdk_tools.quantize.uint8_graph import entrance
@@ -409,7 +409,7 @@ ENOUGH_IMAGES = 10
 _NAMED = 3
 
 
-def doubts_about_calibration(
+def calibration_warnings(
     activations: Activations, labels: Sequence[str] = (), known: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return one line for each warning about the calibration."""
@@ -491,7 +491,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 def watch_once(
-    workshop: Workshop,
+    job_runner: JobRunner,
     model: Simplified,
     images: ImageSet,
     spec: InputSpec,
@@ -500,7 +500,7 @@ def watch_once(
     on_image: Callable[[int], None] = lambda _: None,
 ) -> Activations:
     """Return the activations of `watch_activations`, or the stored ones of the same model and images."""
-    kept = workshop.once(
+    kept = job_runner.once(
         lambda: _packed(watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image)),
         key=key_of(
             "calibration-2",

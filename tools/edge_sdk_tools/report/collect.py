@@ -332,8 +332,8 @@ def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
         recipe=trial.recipe.text,
         change=_change_of(trial.proof),
         latency_ratio=trial.proof.latency_ratio,
-        held=trial.shortfall is None,
-        why=trial.shortfall.line if trial.shortfall else "",
+        held=trial.gate_failure is None,
+        why=trial.gate_failure.line if trial.gate_failure else "",
         chosen=trial is chosen,
         board_minstructions=trial.board.int8_millions if trial.board else None,
     )

@@ -1,6 +1,6 @@
 """The gates of INT8: why a measured model is not what a bundle should carry.
 
-The figure itself is judged; where its interval holds zero the shortfall may be noise, and is said to be. The board's
+The figure itself is judged; where its interval holds zero the gate failure may be noise, and is said to be. The board's
 counted instructions judge whether a model is slower than FP32 where something counts them, else this machine's clock.
 """
 
@@ -38,7 +38,7 @@ class BoardTimes(msgspec.Struct, frozen=True):
     int8_millions: float
 
 
-class Shortfall(msgspec.Struct, frozen=True):
+class GateFailure(msgspec.Struct, frozen=True):
     """One reason why a candidate fails.
 
     Attributes:
@@ -52,9 +52,9 @@ class Shortfall(msgspec.Struct, frozen=True):
     may_be_noise: bool = False
 
 
-def shortfall_of(
+def gate_failure_of(
     proof: Proof, gates: Gates, name: str = "INT8", *, board: BoardTimes | None = None, elsewhere: bool = False
-) -> Shortfall | None:
+) -> GateFailure | None:
     """What keeps a model from its gates, the gravest first; None when nothing does.
 
     Args:
@@ -78,7 +78,7 @@ def check_size(gates: Gates, size_mb: float) -> None:
         raise SizeGateError(f"the model has {size_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
 
 
-NOTHING_IN_INTEGERS = Shortfall(
+NOTHING_IN_INTEGERS = GateFailure(
     "float", "nothing before its decoding tail has weights, so that nothing of it can be in integers"
 )
 """Of a model in which the quantizer found nothing to do."""
@@ -94,36 +94,36 @@ def relative_drop(proof: Proof) -> float:
     return (figure.reference.value - figure.value.value) / figure.reference.value
 
 
-def _float_work(proof: Proof) -> Shortfall | None:
+def _float_work(proof: Proof) -> GateFailure | None:
     if proof.integer_mac_share >= MIN_INTEGER_MAC_SHARE:
         return None
-    return Shortfall(
+    return GateFailure(
         "float",
         f"only {proof.integer_mac_share:.1%} of the convolutions' multiply-accumulates run in integer kernels, "
         f"expected {MIN_INTEGER_MAC_SHARE:.0%} or more; this bundle would run in float without saying so",
     )
 
 
-def _agreement(proof: Proof, gates: Gates, name: str) -> Shortfall | None:
+def _agreement(proof: Proof, gates: Gates, name: str) -> GateFailure | None:
     agreement = proof.agreement
     if agreement.value >= gates.int8_min_agreement - _ROUNDING:
         return None
     found = f"{agreement.value:.1%} of {agreement.reference_count} {NOUNS[agreement.metric]}"
-    return Shortfall(
+    return GateFailure(
         "agreement",
         f"{name} agrees with FP32 on {found} in {agreement.images} images, expected "
         f"{gates.int8_min_agreement:.1%} or more",
     )
 
 
-def _drop(proof: Proof, gates: Gates) -> Shortfall | None:
+def _drop(proof: Proof, gates: Gates) -> GateFailure | None:
     drop = relative_drop(proof)
     if not proof.evaluation.quality or drop <= gates.int8_max_drop_relative + _ROUNDING:
         return None
     figure = proof.evaluation.quality[0]
     if figure.reference is None or figure.difference is None:
         return None
-    return Shortfall(
+    return GateFailure(
         "drop",
         f"{figure.name} fell from {figure.reference.value:.1%} to {figure.value.value:.1%}, by {drop:.1%} of what FP32 "
         f"has, expected {gates.int8_max_drop_relative:.1%} or less",
@@ -131,18 +131,18 @@ def _drop(proof: Proof, gates: Gates) -> Shortfall | None:
     )
 
 
-def _board_time(board: BoardTimes, name: str) -> Shortfall | None:
+def _board_time(board: BoardTimes, name: str) -> GateFailure | None:
     if board.int8_ms <= board.fp32_ms * _SLOWER_ON_BOARD or board.int8_ms - board.fp32_ms < NOTICEABLE_MS:
         return None
-    return Shortfall(
+    return GateFailure(
         "slow",
         f"{name} takes an estimated {board.int8_ms:.1f} ms and FP32 {board.fp32_ms:.1f} ms on one thread of "
         f"{board.core}, by counted instructions: it gains nothing",
     )
 
 
-def _time(proof: Proof, name: str, slower: float) -> Shortfall | None:
+def _time(proof: Proof, name: str, slower: float) -> GateFailure | None:
     int8, fp32 = proof.latency_ms, proof.fp32_latency_ms
     if int8 <= fp32 * slower or int8 - fp32 < NOTICEABLE_MS:
         return None
-    return Shortfall("slow", f"{name} takes {int8:.2f} ms and FP32 {fp32:.2f} ms here, one thread: it gains nothing")
+    return GateFailure("slow", f"{name} takes {int8:.2f} ms and FP32 {fp32:.2f} ms here, one thread: it gains nothing")

@@ -17,9 +17,9 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.datasets.split import ImageSplit
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
-from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, doubts_about_calibration
+from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calibration_warnings
 from edge_sdk_tools.quantize.recipe import Recipe
-from edge_sdk_tools.search.gates import NOTHING_IN_INTEGERS, BoardTimes, Shortfall, relative_drop, shortfall_of
+from edge_sdk_tools.search.gates import NOTHING_IN_INTEGERS, BoardTimes, GateFailure, gate_failure_of, relative_drop
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants, time_again
 
@@ -42,7 +42,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
     trials: tuple[ModelVariant, ...]
     chosen: ModelVariant | None
     sensitivities: tuple[Sensitivity, ...]
-    calibration_doubts: tuple[str, ...] = ()
+    calibration_warnings: tuple[str, ...] = ()
 
     @property
     def int8(self) -> ModelVariant:
@@ -55,26 +55,26 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         if self.chosen is not None:
             return None
         tried = f"none of {len(self.trials)} INT8 recipes holds; of the best: " if len(self.trials) > 1 else ""
-        shortfall = self.int8.shortfall
-        return f"{tried}{shortfall.line}" if shortfall else ""
+        gate_failure = self.int8.gate_failure
+        return f"{tried}{gate_failure.line}" if gate_failure else ""
 
     @property
     def doubt(self) -> str | None:
         """What was chosen although it falls short, because that may be noise."""
-        shortfall = self.chosen.shortfall if self.chosen else None
-        if shortfall is None:
+        gate_failure = self.chosen.gate_failure if self.chosen else None
+        if gate_failure is None:
             return None
-        noisy = sum(trial.shortfall is not None and trial.shortfall.may_be_noise for trial in self.trials)
+        noisy = sum(trial.gate_failure is not None and trial.gate_failure.may_be_noise for trial in self.trials)
         which = f" (of {noisy} such recipes the one that agrees most with FP32 is carried)" if noisy > 1 else ""
         noise = "that may be noise, as the interval of the difference holds zero: give more images"
-        return f"{shortfall.line}; {noise}{which}"
+        return f"{gate_failure.line}; {noise}{which}"
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """All that a reader should know before believing."""
         unproved = self.chosen is not None and not self.chosen.macs
         lines = ("it has no convolutions, by whose kernels integers are proved" if unproved else None, self.doubt)
-        return (*self.calibration_doubts, *(line for line in lines if line))
+        return (*self.calibration_warnings, *(line for line in lines if line))
 
     def require_int8(self) -> None:
         """Refuse a build whose INT8 does not hold.
@@ -107,29 +107,29 @@ class RecipeSearch:
     def run(self, first: Recipe) -> Search:
         """Search from a first recipe."""
         chosen = self._chosen(first)
-        doubts = doubts_about_calibration(
+        doubts = calibration_warnings(
             self._activations, self._spec.fp32.classifier_labels, self._images.calibration_classes
         )
         return Search(tuple(self._trials), chosen, self._sensitivities, doubts)
 
     def _chosen(self, first: Recipe) -> ModelVariant | None:
         [trial] = self._try([first])
-        if trial.shortfall is None:
+        if trial.gate_failure is None:
             return trial
-        if trial.shortfall.kind in ("slow", "float"):
+        if trial.gate_failure.kind in ("slow", "float"):
             return None  # other ranges take the same time, and float layers more
         others = [c for c in CALIBRATIONS if c != first.calibration]
         for batch in self._batches([msgspec.structs.replace(first, calibration=c) for c in others]):
             for trial in self._try(batch):
-                if trial.shortfall is None:
+                if trial.gate_failure is None:
                     return trial
         best = min(self._trials, key=lambda one: relative_drop(one.proof))
-        if best.shortfall is not None and best.shortfall.may_be_noise:
+        if best.gate_failure is not None and best.gate_failure.may_be_noise:
             return closest_to_fp32(self._trials)
         apart = msgspec.structs.replace(best.recipe, shared_scales=False)
         if best.recipe.shared_scales and self._joins():
             [trial] = self._try([apart])
-            if trial.shortfall is None:
+            if trial.gate_failure is None:
                 return trial
             best = min((best, trial), key=lambda one: relative_drop(one.proof))
         return self._with_float_layers(best.recipe)
@@ -142,7 +142,7 @@ class RecipeSearch:
         """Twice as many each time, until it holds; then as few as do."""
         ranges = self._activations.ranges(recipe.calibration)
         ranking = Ranking(self._spec.simplified, recipe, ranges, self._tensors())
-        ranked = rank_layers(ranking, self._spec.workshop, self._spec.on_progress)
+        ranked = rank_layers(ranking, self._spec.job_runner, self._spec.on_progress)
         self._sensitivities = tuple(ranked)
         counts = [1]
         while counts[-1] < len(ranked):
@@ -151,9 +151,9 @@ class RecipeSearch:
         failed = 0
         for batch in self._batches(counts):
             for count, trial in zip(batch, self._try([_float(recipe, ranked[:n]) for n in batch]), strict=True):
-                if trial.shortfall is None:
+                if trial.gate_failure is None:
                     return self._with_fewer(recipe, ranked, failed, count, trial)
-                if trial.shortfall.kind == "slow":
+                if trial.gate_failure.kind == "slow":
                     return None
                 failed = count
         return None
@@ -164,7 +164,7 @@ class RecipeSearch:
         while count - failed > 1:
             middle = (count + failed) // 2
             [trial] = self._try([_float(recipe, ranked[:middle])])
-            if trial.shortfall is None:
+            if trial.gate_failure is None:
                 held, count = trial, middle
             else:
                 failed = middle
@@ -172,7 +172,7 @@ class RecipeSearch:
 
     def _batches(self, items: list[T]) -> Iterator[list[T]]:
         """Yield batches of as many candidates as run at once, so that no model is made in vain."""
-        size = self._spec.workshop.at_once
+        size = self._spec.job_runner.at_once
         for start in range(0, len(items), size):
             yield items[start : start + size]
 
@@ -192,15 +192,15 @@ class RecipeSearch:
 
     def _judged(self, variant: ModelVariant) -> ModelVariant:
         """With what keeps it from its gates. What this machine's clock calls slow is timed twice: it may be busy."""
-        shortfall, board = self._shortfall(variant)
-        if board is None and shortfall is not None and shortfall.kind == "slow":
+        gate_failure, board = self._gate_failure(variant)
+        if board is None and gate_failure is not None and gate_failure.kind == "slow":
             variant = time_again(self._spec, variant)
-            shortfall, board = self._shortfall(variant)
+            gate_failure, board = self._gate_failure(variant)
         if not variant.has_integers:
-            shortfall = NOTHING_IN_INTEGERS
-        return msgspec.structs.replace(variant, shortfall=shortfall, board=board)
+            gate_failure = NOTHING_IN_INTEGERS
+        return msgspec.structs.replace(variant, gate_failure=gate_failure, board=board)
 
-    def _shortfall(self, variant: ModelVariant) -> tuple[Shortfall | None, BoardTimes | None]:
+    def _gate_failure(self, variant: ModelVariant) -> tuple[GateFailure | None, BoardTimes | None]:
         """What keeps a model from its gates, and its times on the board; None where nothing counted them."""
         spec, proof = self._spec, variant.proof
         gates, elsewhere = spec.spec.gates, spec.target.machine != platform.machine()
@@ -211,12 +211,12 @@ class RecipeSearch:
                 self._board = self._counted(variant, fp32.latency_ms) if fp32 else None
             board = self._board
         else:
-            shortfall = shortfall_of(proof, gates, elsewhere=elsewhere)
-            if self._board is None or not (shortfall is None or shortfall.kind == "slow"):
-                return shortfall, None
+            gate_failure = gate_failure_of(proof, gates, elsewhere=elsewhere)
+            if self._board is None or not (gate_failure is None or gate_failure.kind == "slow"):
+                return gate_failure, None
             # Counting takes its time, so that only a model that may be carried is worth it.
             board = self._counted(variant, self._board.fp32_ms)
-        return shortfall_of(proof, gates, board=board, elsewhere=elsewhere), board
+        return gate_failure_of(proof, gates, board=board, elsewhere=elsewhere), board
 
     def _counted(self, variant: ModelVariant, fp32_ms: float) -> BoardTimes | None:
         int8 = self._spec.estimate(variant.converted.model)
@@ -237,7 +237,7 @@ def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant:
 
     Their figures on labels differ by noise alone; agreement has less of it, because every detection counts.
     """
-    noisy = [trial for trial in trials if trial.shortfall is not None and trial.shortfall.may_be_noise]
+    noisy = [trial for trial in trials if trial.gate_failure is not None and trial.gate_failure.may_be_noise]
     return max(noisy, key=lambda trial: trial.proof.agreement.value)
 
 

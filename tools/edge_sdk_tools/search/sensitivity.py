@@ -18,7 +18,7 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.graph.profile import register_extensions
-from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.jobs.store import key_of
 from edge_sdk_tools.quantize.quantize import quantized_proto
 from edge_sdk_tools.quantize.recipe import Recipe
@@ -85,11 +85,11 @@ def noise_of(layer: Layer, ranking: Ranking) -> float:
     return float(np.mean([_noise(a, b) for a, b in zip(alone, ranking.expected, strict=True)]))
 
 
-def rank_layers(ranking: Ranking, workshop: Workshop, on_progress: OnProgress) -> list[Sensitivity]:
+def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress) -> list[Sensitivity]:
     """Layers whose integers cost quality, those first whose return to float is worth most."""
     model = ranking.model
     layers = [Layer(operator, nodes) for operator, nodes in _groups(model.proto, set(model.tail))]
-    noises = workshop.run(
+    noises = job_runner.run(
         noise_of,
         layers,
         shared=ranking,

@@ -30,7 +30,7 @@ from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress
 from edge_sdk_tools.evaluate.model import OutputMemory, Subject, from_checked
 from edge_sdk_tools.evaluate.statistics import Figure
 from edge_sdk_tools.graph.profile import host_saturates
-from edge_sdk_tools.jobs.runner import Finished, Workshop
+from edge_sdk_tools.jobs.runner import Finished, JobRunner
 from edge_sdk_tools.jobs.store import key_of
 from edge_sdk_tools.prove.board import estimate_once
 from edge_sdk_tools.prove.golden import Proof, measure, timed
@@ -38,7 +38,7 @@ from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.precisions import PRECISIONS, Ranges
 from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
-from edge_sdk_tools.search.gates import BoardTimes, Shortfall
+from edge_sdk_tools.search.gates import BoardTimes, GateFailure
 
 
 class VariantSpec:
@@ -51,7 +51,7 @@ class VariantSpec:
         checked: the float model, which passed the export gate.
         target: what is built for.
         evaluation: images that measure.
-        workshop: does the jobs.
+        job_runner: does the jobs.
         counter: of instructions on the target's core; None where nothing is set up.
         folder: for files; must exist.
         on_progress: for progress bars.
@@ -67,17 +67,17 @@ class VariantSpec:
         checked: CheckedModel,
         target: Target,
         evaluation: Dataset,
-        workshop: Workshop,
+        job_runner: JobRunner,
         counter: Counter | None,
         folder: Path,
         on_progress: OnProgress,
     ) -> None:
         self.spec, self.target = spec, target
         self.folder: Path | None = folder
-        self.workshop, self.counter, self.on_progress = workshop, counter, on_progress
-        self.threads = workshop.threads_per_job
-        self._is_elsewhere = workshop.is_elsewhere
-        self.evaluation = carried(evaluation) if workshop.is_elsewhere else evaluation
+        self.job_runner, self.counter, self.on_progress = job_runner, counter, on_progress
+        self.threads = job_runner.threads_per_job
+        self._is_elsewhere = job_runner.is_elsewhere
+        self.evaluation = carried(evaluation) if job_runner.is_elsewhere else evaluation
         fp32 = from_checked("the FP32 model", spec, checked)
         fp32.memory = OutputMemory()
         self.simplified = simplify(checked.proto, folder)
@@ -96,7 +96,7 @@ class VariantSpec:
         self._fp32: Subject | None = fp32
 
     def __getstate__(self) -> dict[str, Any]:
-        here = dict.fromkeys(("workshop", "counter", "on_progress", "_fp32", "_loading"))
+        here = dict.fromkeys(("job runner", "counter", "on_progress", "_fp32", "_loading"))
         # A cluster's workers have disks of their own.
         return {**vars(self), **here, "folder": None if self._is_elsewhere else self.folder}
 
@@ -121,7 +121,7 @@ class VariantSpec:
 
     def estimate(self, model: Path) -> BoardEstimate | None:
         """The time of a model file on the target's core; None where nothing counts it. In the building process only."""
-        return estimate_once(self.workshop, model, self.target, self.counter, self.on_progress)
+        return estimate_once(self.job_runner, model, self.target, self.counter, self.on_progress)
 
     def check_here(self, recipe: Recipe) -> None:
         """Refuse a machine whose integers are not those of the machine that builds.
@@ -211,7 +211,7 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         proof: what was measured beside FP32 of the same size.
         tensor: what it takes; None where that is what `spec` says, in float32.
         timed: the file whose time was taken here, where the one that ships is written for another core; else None.
-        shortfall: why it does not hold; None when it does.
+        gate failure: why it does not hold; None when it does.
         board: its times on the target's core, where the search counted them.
         evaluation, agreement: beside FP32 of model.toml's own size; None where that is the size of the proof.
         reference_ms: latency of FP32 of model.toml's own size, where all were timed in turn; else None.
@@ -232,7 +232,7 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     proof: Proof
     tensor: InputTensor | None = None
     timed: Path | None = None
-    shortfall: Shortfall | None = None
+    gate_failure: GateFailure | None = None
     board: BoardTimes | None = None
     evaluation: Evaluation | None = None
     agreement: Agreement | None = None
@@ -274,8 +274,8 @@ def make_variants(
     ranges: Callable[[Recipe], Ranges],
     on_done: Callable[[Finished[BuiltModel]], None] = lambda _: None,
 ) -> list[ModelVariant]:
-    """Build the models of several recipes, as many at once as the workshop does, then time one after another."""
-    built = spec.workshop.run(
+    """Build the models of several recipes, as many at once as the job runner does, then time one after another."""
+    built = spec.job_runner.run(
         _job,
         [(recipe, dict(ranges(recipe))) for recipe in recipes],
         shared=spec,
