@@ -1,8 +1,8 @@
-"""Targets: what a device is and how it likes its models, one flat TOML file each in targets/.
+"""Targets: the kinds of devices that bundles are built for, each described by a TOML file in targets/.
 
-`Target` is the schema of such a file, `load_target` finds and reads one. `ProviderOptions` are the options of execution
-providers, by ONNX Runtime's own names, that a target and a bundle may give. None of them is a path or a library: a
-bundle must not say where a device writes, nor what code it loads.
+`Target` is the schema of such a file; `load_target` finds and reads one. `ProviderOptions` are the options of execution
+providers, by ONNX Runtime's own names, that a target and a bundle may set. No option is a path or a library, because a
+bundle must not decide where a device writes or which code it loads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Device = Annotated[int, Meta(ge=0, le=255)]
 
 
 class TensorrtOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Options of TensorrtExecutionProvider, by the names of ONNX Runtime, whose documentation says what each does."""
+    """Options of TensorrtExecutionProvider; names and meaning are those of ONNX Runtime's documentation."""
 
     device_id: _Device | None = None
     trt_max_workspace_size: _Bytes | None = None
@@ -45,10 +45,10 @@ class TensorrtOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 
 
 class CudaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Options of CUDAExecutionProvider, by the names of ONNX Runtime, whose documentation says what each does.
+    """Options of CUDAExecutionProvider; names and meaning are those of ONNX Runtime's documentation.
 
-    Two have another default than there: an arena that doubles takes the memory of a Jetson from its CPU, and trying
-    every algorithm of a convolution at the first run takes longer than a camera waits.
+    Two defaults differ from ONNX Runtime's. An arena that doubles takes memory that a Jetson shares with its CPU, and
+    trying every algorithm of each convolution at the first run takes longer than a camera waits.
     """
 
     device_id: _Device | None = None
@@ -68,13 +68,13 @@ class ProviderOptions(
     omit_defaults=True,
     rename={"tensorrt": "TensorrtExecutionProvider", "cuda": "CUDAExecutionProvider"},
 ):
-    """Options by execution provider; the CPU provider has none of interest."""
+    """Options by execution provider; the CPU provider has no options here."""
 
     tensorrt: TensorrtOptions = TensorrtOptions()
     cuda: CudaOptions = CudaOptions()
 
     def of(self, provider: str) -> dict[str, str]:
-        """Return what ONNX Runtime is given for a provider, by name: text, with 1 and 0 for true and false."""
+        """Return the options of a provider by name, as the strings that ONNX Runtime takes; true is 1, false is 0."""
         name = next((f.name for f in msgspec.structs.fields(self) if f.encode_name == provider), None)
         given = msgspec.structs.asdict(getattr(self, name)) if name else {}
         return {
@@ -84,7 +84,7 @@ class ProviderOptions(
         }
 
     def given(self) -> list[str]:
-        """List the providers for which there is anything that is not a default."""
+        """Return the providers that have an option that is not the default."""
         return [f.encode_name for f in msgspec.structs.fields(self) if getattr(self, f.name) != f.default]
 
 
@@ -98,9 +98,9 @@ _Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$", description="a ver
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One kind of device that a bundle can be built for: the content of a file in targets/.
 
-    Each of those files says beside its keys what they are for. The name equals the file's; `cpu` is in qemu's spelling,
-    and empty when the target is a family of cores; `clock_mhz` is 0 when it is not known, and `max_onnxruntime` empty
-    where there is no such limit.
+    Comments in each of those files explain its keys. `name` equals the name of the file. `cpu` is in qemu's spelling,
+    and empty when the target is a family of cores. `clock_mhz` is 0 when it is not known. `max_onnxruntime` is empty
+    where there is no upper limit.
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9_]+$", description="lower-case letters, digits and underscore")]
@@ -147,10 +147,10 @@ def load_target(name_or_path: str) -> Target:
     """Find and read one target.
 
     Args:
-        name_or_path: a path that ends in `.toml`, or the name of a target that edge-sdk brings.
+        name_or_path: a path that ends in `.toml`, or the name of a target that is part of edge-sdk.
 
     Raises:
-        TargetError: when there is none of that name, or the file is wrong; it names file and key.
+        TargetError: there is no target of that name, or the file is invalid; the message names file and key.
     """
     if name_or_path.endswith(".toml"):
         return _read(Path(name_or_path))
@@ -166,7 +166,7 @@ def load_target(name_or_path: str) -> Target:
 
 
 def target_names() -> list[str]:
-    """List the names of the targets that edge-sdk brings, sorted."""
+    """Return the names of the targets that are part of edge-sdk, sorted."""
     return sorted(p.stem for p in targets_folder().glob("*.toml"))
 
 

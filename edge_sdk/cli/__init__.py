@@ -1,11 +1,11 @@
-"""The command line: one file a command; the only place that prints or sets exit codes."""
+"""The command line, with one module for each command. Only this package prints and sets exit codes."""
 
 import os
 import signal
 import sys
 
-# What follows takes longer to import than a service manager may wait. Until the run itself hears SIGTERM, it ends a run
-# at once and with 0, for nothing has begun that would have to be ended; other commands end by the signal.
+# The imports below may take longer than a service manager waits after SIGTERM. Until `run` sets its own handler, the
+# signal ends it at once with exit code 0, because nothing has begun yet. Other commands keep the default action.
 if sys.argv[1:2] == ["run"] and "--check" not in sys.argv:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 

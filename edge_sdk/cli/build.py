@@ -1,4 +1,4 @@
-"""`edge-sdk build`: from a model.toml to a bundle."""
+"""`edge-sdk build`: build a bundle from a model.toml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, points, po
 if TYPE_CHECKING:
     from edge_sdk_tools.build.result import BuildResult
 
-_MOST_VERSION = 2**53 - 1  # beyond it not every reader of JSON keeps every digit
+_MOST_VERSION = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 _GARBAGE_OBJECTS = 100_000
 _METRICS = {
     "top1_agreement": "top-1 agreement",
@@ -86,7 +86,7 @@ def command(
         from edge_sdk_tools.jobs.runner import JobRunner
         from edge_sdk_tools.packages import cache_folder
         from edge_sdk_tools.progress import StepProgress
-    # Graphs of thousands of nodes hold no cycles; looking for some at every 700 objects takes a thirtieth of a build.
+    # Graphs of thousands of nodes hold no reference cycles; collecting at every 700 objects takes 3 % of a build.
     gc.set_threshold(_GARBAGE_OBJECTS)
     variants = Request(
         sizes=parse_sizes(sizes) if sizes is not None else (), fp32=with_fp32, fp16=with_fp16, dynamic=with_dynamic
@@ -174,7 +174,7 @@ def _show_trials(report: BuildResult) -> None:
 
 
 def _show_variants(report: BuildResult) -> None:
-    """Show all models of the bundle beside FP32 at model.toml's size, where there are several."""
+    """Show all variants of the bundle compared with FP32 at model.toml's size, where there are several."""
     from edge_sdk_tools.progress import print_table
 
     if len(report.variants) < 2:

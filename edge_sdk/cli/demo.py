@@ -1,4 +1,4 @@
-"""`edge-sdk demo`: a real detector, a real video, a real broker, on this machine."""
+"""`edge-sdk demo`: build a detector, run it on a video and publish to a broker, all on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edge-sdk evaluate`: one metric for every step, with its interval."""
+"""`edge-sdk evaluate`: measure a model on images, each figure with its interval."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What the verbs of the command line share: options, paths, JSON on standard output, warnings and tables of figures.
+"""What the commands share: options, paths, JSON on standard output, warnings and tables of figures.
 
-`key_option` makes a flag of a key of a configuration file, so that its range, default and words stand with the key
-alone. `connection_options` and `mqtt_settings` are for every verb that connects to a broker. `measuring_options`,
-`show_figures` and `show_images` are what `evaluate` and `distill-check` have in common. `host_tools` names what a verb
-of the workstation needs, where the workstation's packages are not installed.
+`key_option` makes a flag from a key of a configuration file, so that its range, default and description are defined
+only once. `connection_options` and `mqtt_settings` are for every command that connects to a broker.
+`measuring_options`, `show_figures` and `show_images` are what `evaluate` and `distill-check` have in common.
+`host_tools` says what to install where a command of the workstation lacks a package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
-"""Holds the broker's password where no file is named."""
+"""Environment variable with the broker's password, read where no password file is given."""
 
 _log = logging.getLogger(__name__)
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -45,12 +45,12 @@ _NUMBER_LIMIT = 1e9  # seconds, milliseconds, shares; a billion seconds are 30 y
 def key_option(
     flag: str, key: str, table: type[msgspec.Struct], name: str | None = None, **others: Any
 ) -> Callable[[_Command], _Command]:
-    """Make a flag of a key of a configuration file; the key says its type, range, choices, default and help."""
+    """Make a flag from a key of a configuration file; the key defines type, range, choices, default and help."""
     found = key_of(table, key)
 
     def check(_context: click.Context, option: click.Parameter, value: Any) -> Any:
         if value is not None:
-            from edge_sdk.config.rules import broken_by_flag  # it costs time, and most starts have no such flag
+            from edge_sdk.config.rules import broken_by_flag  # takes time to import, and most runs have no such flag
 
             if wrong := broken_by_flag(table, key, str(value) if isinstance(value, Path) else value):
                 raise UsageError(wrong.replace(key, option.opts[0], 1))
@@ -69,7 +69,7 @@ def key_option(
 
 
 def connection_options(command: _Command) -> _Command:
-    """Give a command the options of a connection to a broker, but for the URL."""
+    """Give a command the options of a connection to a broker, except for the URL."""
     password = "Password of the URL's user: the first line of a file."  # noqa: S105 - words
     key_password = "Password of an encrypted private key."  # noqa: S105 - words
     for option in (
@@ -90,10 +90,10 @@ def connection_options(command: _Command) -> _Command:
 
 
 def mqtt_settings(options: dict[str, Any], url: str, **names: str | None) -> MqttSettings:
-    """Say which broker the options mean.
+    """Return the settings of the connection to a broker from the options of a command.
 
     Raises:
-        UsageError: a value that cannot be used; a file that cannot be read, or is not what it should be.
+        UsageError: a value cannot be used, or a file cannot be read or has the wrong content.
     """
     from edge_sdk.publishing.tls import check_credentials
 
@@ -115,17 +115,17 @@ def _password(path: Path | None) -> Secret | None:
         return None
     try:
         from_environment.encode()
-    except UnicodeEncodeError:  # not repeated, and not chained: it holds the password
+    except UnicodeEncodeError:  # the message neither repeats nor chains the cause, which holds the password
         raise UsageError(f"${PASSWORD_VARIABLE}: the password is not UTF-8") from None
     return Secret(from_environment, f"${PASSWORD_VARIABLE}")
 
 
 POSITIVE = click.FloatRange(min=0, max=_NUMBER_LIMIT, min_open=True)
-"""A number above 0 that is of no key of a file."""
+"""Type of an option that takes a number above 0 and has no key in a configuration file."""
 
 
 def number(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """Refuse NaN, which is in every range."""
+    """Refuse NaN, which click's ranges accept."""
     if value is not None and math.isnan(value):
         raise UsageError(f"{option.opts[0]} is nan, expected a number above 0")
     return value
@@ -137,7 +137,7 @@ _IN_PERCENT = ("top-", "mAP", "mIoU", "detections matched")
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that measures on images its options: `max_images`, `jobs` and `as_json`."""
+    """Give a command that measures on images the options `max_images`, `jobs` and `as_json`."""
     command = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")(
         command
     )
@@ -165,7 +165,7 @@ def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
 
 
 def show_images(evaluation: Evaluation) -> None:
-    """Show what the images were read as, and which of them were left out."""
+    """Show in which format the images were read, and how many were left out."""
     click.echo(f"read as {evaluation.format}")
     click.echo(f"95 % intervals: {evaluation.resamples} resamplings of the images; shares as Wilson's or wider")
     if evaluation.calibrated:
@@ -176,7 +176,7 @@ def show_images(evaluation: Evaluation) -> None:
 
 def points(value: float, low: float, high: float) -> str:
     """Write a difference in points (hundredths), with its interval."""
-    # Zero is added so that none of them is a minus zero.
+    # Adding zero turns a minus zero into zero.
     value, low, high = (round(100 * x, 1) + 0.0 for x in (value, low, high))
     return f"{value:+.1f} [{low:+.1f} to {high:+.1f}]"
 
@@ -214,12 +214,12 @@ def _with_interval(name: str, interval: Interval) -> str:
 
 
 def warn(line: str) -> None:
-    """Say a warning on standard error, in one line whatever the names of files in it are."""
+    """Print a warning to standard error, in one line whatever file names it contains."""
     click.echo(f"edge-sdk: warning: {one_line(line)}", err=True)
 
 
 def show_skipped(skipped: Sequence[Skipped]) -> None:
-    """Name the first few files that could not be used."""
+    """Warn how many files could not be used, and name the first few."""
     if not skipped:
         return
     warn(f"files that were skipped: {len(skipped)}")
@@ -231,10 +231,10 @@ def show_skipped(skipped: Sequence[Skipped]) -> None:
 
 @contextlib.contextmanager
 def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
-    """Import the workstation's packages inside this; a missing one becomes an error that names the remedy.
+    """Turn an ImportError within the context into an error that says what to install.
 
     Raises:
-        MissingDependencyError: exit code 8.
+        MissingDependencyError: a package of the workstation is missing; exit code 8.
     """
     try:
         yield
@@ -249,23 +249,23 @@ def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
 
 
 class _StandardError(logging.Handler):
-    """Prints lines for people; where nobody takes one, or the disk below is full, results go on."""
+    """Prints log lines to standard error; where that is closed or the disk is full, the program goes on without."""
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Print without the handler's lock: a reader that takes nothing holds up one thread, and not the end."""
+        """Print without the handler's lock, so that a stuck reader blocks one thread and not the end of the program."""
         with contextlib.suppress(OSError):
             click.echo(self.format(record), err=True)
         return True
 
 
 def logging_to_standard_error(*, quiet: bool = False) -> AbstractContextManager[None]:
-    """Print what the device's modules log, or nothing of it."""
+    """Print what the modules of `edge_sdk` log to standard error; print nothing if `quiet`."""
     return logging_to(logging.NullHandler() if quiet else _StandardError())
 
 
 @contextlib.contextmanager
 def logging_to(handler: logging.Handler) -> Iterator[None]:
-    """Give what the device's modules log to a handler, and to no other one."""
+    """Send what the modules of `edge_sdk` log to `handler`, and to no other handler."""
     log = logging.getLogger("edge_sdk")
     handler.setFormatter(LineFormatter())
     before = log.level, log.propagate
@@ -281,7 +281,7 @@ def logging_to(handler: logging.Handler) -> Iterator[None]:
 
 
 def echo_json(document: object) -> None:
-    """Print a document as one line of JSON; a byte of a file's name that is part of no character becomes U+FFFD."""
+    """Print a document as one line of JSON; U+FFFD replaces bytes of file names that are not valid UTF-8."""
     try:
         line = msgspec.json.encode(document, enc_hook=_path)
     except UnicodeEncodeError:
@@ -300,5 +300,5 @@ def _text_only(value: Any) -> object:
         return {_text_only(key): _text_only(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_text_only(inner) for inner in value]
-    # A byte that is no text is one half of a pair in UTF-16, alone.
+    # Python represents a byte that is not valid UTF-8 as half of a UTF-16 surrogate pair.
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value

@@ -1,10 +1,10 @@
-"""The `edge-sdk` command: finds the verb, and turns every error into one line and its exit code.
+"""The `edge-sdk` command: call the verb, and turn every error into one line and an exit code.
 
-Verbs are imported when they are called, so that `edge-sdk --help` does not pay for OpenCV and ONNX Runtime.
+Each verb is imported when it is called, so that `edge-sdk --help` does not import OpenCV and ONNX Runtime.
 
-`unhurried` is for a program that runs for months: writing to standard error never waits, and libraries' noise stays out
-of it. A pipe takes the place of descriptor 2, and a thread empties it: what nobody reads fills the pipe and is lost
-then, while cameras, the broker and a request to stop go on.
+`unhurried` is for a program that runs for months: within it, writing to standard error never blocks, and known messages
+of libraries are filtered out. A pipe replaces descriptor 2, and a thread empties the pipe. If nobody reads standard
+error, the pipe fills up and further lines are lost, while cameras, the broker and a request to stop are not delayed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _VERBS = {
     "arm-cost": "Count what an inference costs on an ARM board that is not here.",
     "targets": "List the devices that edge-sdk can build for.",
 }
-_MODULES = {"import": "import_model"}  # where the verb is no name that Python allows
+_MODULES = {"import": "import_model"}  # verbs whose name cannot be the name of a Python module
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -92,14 +92,14 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with the exit code that fits."""
+    """Run the command line and exit with its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # None where it is closed
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may not be valid text
     leave(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code (0 ok, else the error's family; 130 interrupted)."""
+    """Run the command line and return the exit code: 0 for success, 130 for an interrupt, else that of the error."""
     try:
         cli.main(args=arguments, prog_name="edge-sdk", standalone_mode=False)
     except EdgeError as error:
@@ -110,7 +110,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader went away (`edge-sdk targets | head`): nothing to say, and nobody to say it to.
+        # The reader of standard output is gone (`edge-sdk targets | head`), so there is nobody to print an error for.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:  # noqa: BLE001 - the last line of defence: a user never sees a bare traceback
@@ -121,14 +121,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
             return _fail(f"standard output cannot be written: {error.strerror}; check the space on its disk", 1)
         if isinstance(error, OSError) and isinstance(error.filename, (str, os.PathLike)):
-            # Of a file that went, or changed its rights, while it was used: nobody's fault but the disk's.
+            # A file was removed, or its permissions changed, while it was in use.
             return _fail(f"{os.fspath(error.filename)}: {error.strerror}", 1)
         return _fail(f"{failure_line(error)}; set EDGE_SDK_DEBUG=1 to see where", 1)
     return 0
 
 
 def _fail_for_memory(error: Exception) -> int:
-    # Libraries that got no memory may wait for ever for threads that never started: leave without their clean-up.
+    # Libraries that got no memory may wait for ever for threads that never started, so exit without their clean-up.
     atexit.register(os._exit, 1)
     return _fail(failure_line(error), 1)
 
@@ -138,25 +138,25 @@ def _fail(message: str, exit_code: int) -> int:
 
     from edge_sdk.core.logs import line_for_people
 
-    with contextlib.suppress(OSError):  # the exit code says it all the same
+    with contextlib.suppress(OSError):  # the exit code tells of the failure even without the line
         for line in message.split("\n"):
             click.echo(line_for_people(line, logging.ERROR), err=True)
     return exit_code
 
 
 _NUMBER = 2
-_MOST_BYTES = 1 << 16  # of a line; who writes more than that without an end gets it in parts
-_PATIENCE_S = 0.3  # a reader that works has taken everything by then
-# libjpeg writes a line for each damaged picture, past OpenCV and its log levels; some cameras damage every one.
+_MOST_BYTES = 1 << 16  # longest line; longer ones are written in parts
+_PATIENCE_S = 0.3  # time for the reader to take the rest
+# libjpeg writes a line for each damaged picture, whatever OpenCV's log level is; some cameras damage every picture.
 _NOISE = (b"Corrupt JPEG data", b"Premature end of JPEG", b"Invalid SOS parameters", b"Warning: unknown JFIF revision")
 
 
 @contextlib.contextmanager
 def unhurried() -> Iterator[None]:
-    """Within, whoever writes to standard error waits for nobody; afterwards it is as it was."""
+    """Make writing to standard error never block within the context; restore standard error afterwards."""
     try:
         real = os.dup(_NUMBER)
-    except OSError:  # it is closed, or there are no descriptors
+    except OSError:  # standard error is closed, or no descriptor is free
         yield
         return
     reading, writing = os.pipe()
@@ -164,21 +164,21 @@ def unhurried() -> Iterator[None]:
     os.dup2(writing, _NUMBER)
     os.close(writing)
     if faulthandler.is_enabled():
-        faulthandler.enable(real)  # who crashes does not empty a pipe any more
-    # A daemon thread: where nobody reads, it waits for ever.
+        faulthandler.enable(real)  # a process that crashes does not empty the pipe
+    # A daemon thread, because it blocks for ever where nobody reads standard error.
     carrier = threading.Thread(target=_carry, args=(reading, real), name="edge-stderr", daemon=True)
     carrier.start()
     try:
         yield
     finally:
-        os.dup2(real, _NUMBER)  # the pipe's last end for writing goes, but for those of children
+        os.dup2(real, _NUMBER)  # closes the pipe's last writing end, except those of child processes
         if faulthandler.is_enabled():
             faulthandler.enable(_NUMBER)
         carrier.join(_PATIENCE_S)
 
 
 def _carry(reading: int, real: int) -> None:
-    """Bring whole lines from one to the other, until there are no more."""
+    """Copy whole lines from `reading` to `real`, without known noise, until the writing end is closed."""
     rest = b""
     with contextlib.suppress(OSError):
         while taken := os.read(reading, _MOST_BYTES):
@@ -194,6 +194,6 @@ def _carry(reading: int, real: int) -> None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # a full disk, or a reader that went: lost, as nobody could be told
+    with contextlib.suppress(OSError):  # the disk is full or the reader is gone: the line is lost
         while data:
             data = data[os.write(descriptor, data) :]

@@ -1,8 +1,8 @@
 """`edge-sdk watch`: what a fleet of devices publishes, live in a terminal, as lines, as JSON or as COCO results.
 
-A `Subscriber` hears the messages in its thread; `_Watch` takes them, brings them into a `Fleet` and prints what is
-news, or has a `Screen` draw the `view` of the whole fleet in place. What comes from the network is plain text by then,
-and is styled only here.
+A `Subscriber` receives the messages in its thread. `_Watch` takes them, updates a `Fleet` with them, and either prints
+what is new or lets a `Screen` draw the `view` of the whole fleet in place. Text from the network has lost its control
+characters before it comes here, and only this module styles it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _DRAW_S = 0.25
-_HINT_S = 3.0  # without a message, after which it is said what is missing
+_HINT_S = 3.0  # time without a message after which a hint is printed
 _LOST_EVERY_S = 10.0
 _SILENT_S = 5.0
 
-_ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
+_ENTER = "\x1b[?1049h\x1b[?25l"  # switch to the alternate screen, hide the cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _TOP, _CLEAR_LINE, _BELOW = "\x1b[H", "\x1b[2K", "\x1b[J"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
@@ -79,7 +79,7 @@ def command(**options: object) -> None:
             watch = _Watch(settings.address, prefix, topics[0], coco, screen, as_json=bool(options["as_json"]))
             subscriber = Subscriber(settings, topics, watch.change_connection)
             stack.callback(subscriber.close)
-            if coco is not None:  # the files are no result where the broker was never heard
+            if coco is not None:  # the files mean nothing where the broker was never reached
                 stack.callback(lambda: coco.close() if subscriber.has_been_online else coco.discard())
             if screen is not None:
                 stack.enter_context(screen)
@@ -97,10 +97,10 @@ def command(**options: object) -> None:
 
 
 class _Watch:
-    """Takes messages and shows what is news, from the first message to the end.
+    """Takes messages and shows what is new, from the first message to the end.
 
     Attributes:
-        broker: its address, and how the connection is.
+        broker: address of the broker, and state of the connection, in words.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _Watch:
         trouble = trust_refusal(plain(detail)) if state == "refused" else plain(detail)
         if self._is_online:
             words = "online" + (f" ({detail})" if detail else "")
-        elif state == "refused" and not self._was_online:  # it ends here, which is said then
+        elif state == "refused" and not self._was_online:  # the program ends and prints this as its error
             self.broker = f"{self._address}: {trouble}"
             return
         else:
@@ -145,7 +145,7 @@ class _Watch:
             _log.info(f"broker {self.broker}")
 
     def run(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
-        """Watch until somebody, the count or the time ends it, or the broker refuses the first connection."""
+        """Watch until a stop is asked for, the count or time is reached, or the broker refuses the first connection."""
         try:
             self._listen(subscriber, stop, count, duration_s)
         finally:
@@ -177,11 +177,11 @@ class _Watch:
 
     @property
     def _waiting(self) -> str:
-        """Why nothing came, for people."""
+        """Why no message has come, in words."""
         return self._hint if self._is_online else "nothing yet, waiting for the broker"
 
     def print_last_view(self) -> None:
-        """Print what the view showed last, where it can be read after the end."""
+        """Print the last view to the normal screen, where it stays after the end."""
         columns = click.get_current_context().terminal_width or 80
         with contextlib.suppress(OSError):
             columns = os.get_terminal_size(sys.stdout.fileno()).columns or columns
@@ -207,7 +207,7 @@ class _Watch:
                 click.echo(f"{now:%H:%M:%S} {line}")
 
     def _warn_of_losses(self, lost: int, now: float) -> None:
-        """Say now and then how many messages were lost because they were not read in time."""
+        """Log, at most every ten seconds, how many messages were lost because they were not read in time."""
         if lost == self._fleet.lost or now - self._lost_at < _LOST_EVERY_S:
             return
         more, self._fleet.lost, self._lost_at = lost - self._fleet.lost, lost, now
@@ -239,7 +239,7 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, now."""
+        """The present columns and lines of the terminal."""
         try:
             size = os.get_terminal_size(self._out.fileno())
         except OSError:
@@ -253,8 +253,8 @@ class Screen:
         clear = "" if size == self._size else _TOP + _BELOW
         self._size = size
         lines = view(*size)[: size[1]]
-        # Cleared before and not after, which would take the character in the last column; and no end after the last
-        # line, which would scroll the first one away.
+        # Each line is cleared before it is written, because clearing afterwards would delete the character in the last
+        # column. No line end follows the last line, because it would scroll the first line away.
         body = "\r\n".join(_CLEAR_LINE + line for line in lines)
         rest = f"\r\n{_BELOW}" if len(lines) < size[1] else ""
         self._out.write(f"{clear}{_NO_WRAP}{_TOP}{body}{rest}{_WRAP}")
@@ -262,7 +262,7 @@ class Screen:
 
 
 def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, lines: int) -> list[str]:
-    """Show the fleet in so many lines of so many columns, styled."""
+    """Return the view of the fleet: at most `lines` styled lines of at most `columns` columns."""
     head = _head(fleet, broker, now, columns)
     if not fleet.devices:
         wrapped = [part for line in waiting.splitlines() for part in _wrapped(line, columns)]
@@ -271,7 +271,7 @@ def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, l
     room = lines - len(head)
     devices = sorted(fleet.devices.values(), key=lambda device: device.name)
     body = [line for device in devices for line in _device(device, now, columns)]
-    if len(body) > room:  # one line a device; those with trouble first
+    if len(body) > room:  # one line for each device; devices with trouble first
         devices.sort(key=lambda device: (not _has_trouble(device), device.name))
         body = [_device(device, now, columns)[0] for device in devices]
     if len(body) > room:
@@ -281,7 +281,7 @@ def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, l
 
 
 def _head(fleet: Fleet, broker: str, now: datetime, columns: int) -> list[str]:
-    """Show the title in one line; where there is no room for how the connection is, that is below it too, whole."""
+    """Return the title line, followed by the whole state of the connection where the title has no room for it."""
     online = sum(device.status == "online" for device in fleet.devices.values())
     odd = f", {fleet.unread} unreadable" if fleet.unread else ""
     odd += f", {fleet.lost} lost" if fleet.lost else ""
@@ -293,7 +293,7 @@ def _head(fleet: Fleet, broker: str, now: datetime, columns: int) -> list[str]:
 
 
 def _wrapped(text: str, columns: int) -> list[str]:
-    """Break a plain text into lines of so many columns, between words where that is possible."""
+    """Break a plain text into lines of at most `columns` columns, between words where that is possible."""
     return [fitted(line, columns) for line in textwrap.wrap(text, columns, break_on_hyphens=False)]
 
 
@@ -374,7 +374,7 @@ def _warning(line: str, columns: int, indent: int) -> str:
 
 
 def _moment(moment: datetime, now: datetime) -> str:
-    """Show a moment as the clock here; empty before the year 1 or after 9999: anybody may have written it."""
+    """Write a time as local time; return "" for one out of the years 1 to 9999, which a message may contain."""
     try:
         here = moment.astimezone(now.tzinfo)
     except OverflowError:

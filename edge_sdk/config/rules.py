@@ -1,7 +1,7 @@
-"""Rules of a configuration file: what keys of a right type get wrong together, or in the words of a topic or a URL.
+"""Rules of a configuration file that types do not express: keys that contradict each other, bad topics and bad URLs.
 
-Each rule yields one line a problem: the key, what is there, what is expected. Rules look at no files: what is named
-need not be there. Of the machine they know how many cores it has.
+Each rule yields one line for each problem: the key, the value, and what is expected. Rules do not look at files, so
+named files need not exist. The only fact about the machine that they use is its number of cores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
 
 
 def broken_rules(config: Config) -> Iterator[str]:
-    """Find the rules that a configuration breaks."""
+    """Yield a line for each rule that a configuration breaks."""
     yield from _names(config)
     of_defaults = [] if config.defaults is None else [*_passwords(config.defaults)]
     yield from (f"defaults.{line}" for line in of_defaults)
@@ -53,7 +53,7 @@ def broken_rules(config: Config) -> Iterator[str]:
 
 
 def broken_broker_rules(mqtt: MqttConfig) -> Iterator[str]:
-    """Find the rules that the table about the broker breaks."""
+    """Yield a line for each rule that the table `[mqtt]` breaks."""
     yield from (f"mqtt.{line}" for of in ("", "key_") for line in _passwords(mqtt, of))
     for level in mqtt.prefix.split("/"):
         yield from _said(partial(check_name, "topic prefix", level), "mqtt.prefix: ")
@@ -71,7 +71,7 @@ def broken_broker_rules(mqtt: MqttConfig) -> Iterator[str]:
 
 
 def broken_by_flag(table: type[msgspec.Struct], key: str, value: object) -> str:
-    """Say what is wrong with the value of a key that a flag of a command line gives; empty where nothing is."""
+    """Return what is wrong with the value of a key that a command-line flag gives; "" where nothing is."""
     found = [problem.text for problem in problems({key: value}, table) if problem.path[:1] == (key,)]
     if not found and key == "cpu_share" and isinstance(value, float):
         found = [*_share(value)]
@@ -119,12 +119,12 @@ def _share(cpu_share: float) -> Iterator[str]:
 
 
 def _passwords(table: MqttConfig | PipelineConfig, of: str = "") -> Iterator[str]:
-    """Look at one password of a table; `of` as for `password_keys`."""
+    """Yield the problems of one password of a table; `of` is the argument of `password_keys`."""
     places = {key: getattr(table, key) for key in password_keys(of)}
     given = [key for key, place in places.items() if place is not None]
     if len(given) > 1:
         yield f"{given[0]} and {given[1]} are both there, expected one of them"
-    # What is there may be the password itself, and is not repeated.
+    # The message does not repeat the value, which may be the password itself.
     _, variable, credential = places
     if places[variable] is not None and not _VARIABLE.fullmatch(places[variable]):
         yield f"{variable}: expected the name of a variable: letters, digits and _; not the password"
@@ -133,7 +133,7 @@ def _passwords(table: MqttConfig | PipelineConfig, of: str = "") -> Iterator[str
 
 
 def _said(check: Callable[[], object], prefix: str) -> Iterator[str]:
-    """Yield the error that a check raises, without the name of a flag."""
+    """Yield the message of the error that a check raises, after `prefix` and without the name of a flag."""
     try:
         check()
     except EdgeError as cause:
@@ -141,12 +141,12 @@ def _said(check: Callable[[], object], prefix: str) -> Iterator[str]:
 
 
 def _rate(stream: PipelineConfig) -> Iterator[str]:
-    """Find a rate that the stream's source cannot have."""
+    """Yield a line where the stream's source cannot have its frame rate."""
     fps, kind = stream.fps, named_kind(stream.source)
     if fps is None:
         return
     if kind is DEVICE:
-        # OpenCV has one time-out for all V4L2 cameras, whatever read_timeout_s says.
+        # OpenCV has one timeout for all V4L2 cameras, whatever read_timeout_s is.
         yield from _too_slow(fps, device_timeout_s(), "a V4L2 camera")
     elif kind is PICAMERA:
         advice = f", or a read_timeout_s above {1 / fps:.3g}"
@@ -163,7 +163,7 @@ def _too_slow(fps: float, timeout_s: float, what: str) -> Iterator[str]:
 
 
 def _events(config: Config) -> Iterator[str]:
-    """Find what the tables about events and publishing get wrong together."""
+    """Yield a line for each contradiction between the tables about events and publishing."""
     names = [pipeline.camera for pipeline in config.pipelines]
     for index, event in enumerate(config.events):
         for camera in event.cameras or ():

@@ -1,7 +1,7 @@
-"""Time: whether the wall clock is set by a time server, and percentiles of durations.
+"""Tell whether a time server has set the wall clock, and compute percentiles of durations.
 
-A board without a battery starts with the time of its last shutdown, or of its system's making, until a server says the
-true one. `WallClock` asks the kernel; whoever writes times looks at its attribute.
+A board without a clock battery starts with the time of its last shutdown, or of its system image, until a time server
+sets its clock. `WallClock` asks the kernel; code that writes times reads its attribute `is_synchronised`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
-_TIMEX_BYTES = 512  # struct timex has 208 where a long has 8; all zero asks and changes nothing
+_TIMEX_BYTES = 512  # struct timex has 208 where a long has 8; all zeros: the call reads and changes nothing
 
 
 class WallClock:
-    """Whether this machine's wall clock is synchronised; looked at now and then, by one thread.
+    """State of this machine's wall clock; one thread calls `look` now and then.
 
     Args:
-        ask: whether the clock is synchronised; None where that cannot be known. The kernel by default.
-        offset_s: wall clock minus monotonic clock, seconds.
+        ask: returns whether the clock is synchronised, or None where that cannot be known; asks the kernel by default.
+        offset_s: returns the wall clock minus the monotonic clock, in seconds.
 
     Attributes:
-        is_synchronised: as of the last look; True where nobody knows, for then nothing is claimed.
+        is_synchronised: whether the clock was synchronised at the last look; True where that cannot be known.
     """
 
     def __init__(
@@ -42,8 +42,7 @@ class WallClock:
         """Ask again whether the clock is synchronised.
 
         Returns:
-            When it was synchronised since the last look: seconds by which it was put forward, since it was found not to
-            be. None otherwise.
+            Seconds by which the wall clock was put forward, where it was synchronised since the last look; else None.
         """
         self.is_synchronised = self._ask() is not False
         if not self.is_synchronised:
@@ -54,7 +53,7 @@ class WallClock:
 
 
 def _kernel_says() -> bool | None:
-    """Ask the kernel whether the clock is synchronised; None where there is no such call, or a sandbox forbids it."""
+    """Ask the kernel whether the clock is synchronised; return None where the call is missing or forbidden."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -63,7 +62,7 @@ def _kernel_says() -> bool | None:
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Milliseconds that 50, 95 and 99 % of the durations do not exceed."""
+    """The 50th, 95th and 99th percentile of some durations, in milliseconds."""
 
     p50_ms: float
     p95_ms: float
@@ -71,12 +70,12 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 def percentiles_of(durations_ns: NDArray[np.int64]) -> Percentiles | None:
-    """Return percentiles of int64 (N,) nanoseconds, rounded to microseconds; None of nothing."""
+    """Return percentiles of durations, int64 (N,), nanoseconds, rounded to microseconds; None where N is 0."""
     if not len(durations_ns):
         return None
     last = len(durations_ns) - 1
     places = np.array([0.50, 0.95, 0.99]) * last
-    # As np.percentile does it, which loads modules for 15 ms when it is first called: in the middle of a run.
+    # The same as np.percentile, whose first call would import modules for 15 ms in the middle of a run.
     values = np.interp(places, np.arange(last + 1), np.sort(durations_ns))
     p50, p95, p99 = (round(float(value) / 1e6, 3) for value in values)
     return Percentiles(p50, p95, p99)

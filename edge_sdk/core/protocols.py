@@ -1,7 +1,7 @@
-"""What a camera, a stage and a publisher must be able to do, and `Event`, which they pass on.
+"""Protocols of cameras, stages and publishers, and `Event`, which publishers take.
 
-Bring your own by having these methods. An event is something that happened on a camera at one moment; results say what
-every frame shows. `events.rules` finds events, or a program of its own does.
+A class of your own that has the methods of a protocol can be used in its place. An event is something that happened on
+a camera at one moment; a result says what one frame shows. `events.rules` makes events; a program can make its own.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 _NUMBERS = ("class_id", "confidence", "box_xyxy", "frame_wh", "frame_seq")
 NAME_LIMIT = 100
-"""Characters that a kind, or a label, may have."""
+"""The largest number of characters of a kind or a label."""
 
-_DETAIL_LIMIT = 8192  # bytes of its JSON: an event must fit into what any broker takes
+_DETAIL_LIMIT = 8192  # bytes of JSON; an event must fit into the largest message that any broker accepts
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened; only `kind` is needed. Numbers may be numpy's, as results have them.
+    """Something that happened on a camera; only `kind` is required. Numbers may be numpy's, as those of results are.
 
     Attributes:
         kind: `appeared`, `disappeared`, or a name of your own: 1 to 100 printable characters.
-        camera: where; what a stream publishes bears the stream's name.
-        at: when, with a time zone; by default now.
-        label: of the class that it is about.
-        class_id: of that class, as in results.
+        camera: name of the camera; a stream publishes its events under its own name.
+        at: time of the event, with a time zone; by default now.
+        label: label of the class that the event is about.
+        class_id: id of that class, as in results.
         confidence: 0-1.
         box_xyxy: left, top, right, bottom in pixels of the frame.
         frame_wh: the frame's width and height in pixels.
         frame_seq: the frame's number.
-        detail: whatever else there is to say: words, numbers, true and false by name; 8192 bytes of JSON at most.
+        detail: further strings, numbers and booleans by name; 8192 bytes of JSON at most.
 
     Raises:
-        UsageError: one of these is something else.
+        UsageError: a value has another type, or is out of range.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     detail: Detail | None = None
 
     def __post_init__(self) -> None:
-        for name in _NUMBERS:  # those of a result are numpy's
+        for name in _NUMBERS:  # the numbers of a result are numpy's
             value = getattr(self, name)
             if hasattr(value, "tolist"):
                 plain = value.tolist()
@@ -84,17 +84,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Types = msgspec.defstruct("_Types", [(field.name, field.type) for field in msgspec.structs.fields(Event)])
-"""The same fields, without the checks above: a struct that is made in Python is not looked at by itself."""
+"""A struct with the fields of `Event`, to check their types with: msgspec does not check a struct made in Python."""
 
 
 def _said(cause: msgspec.ValidationError) -> str:
-    """Put the name of the field in front of what msgspec says."""
+    """Return msgspec's message with the name of the field in front."""
     what, _, where = str(cause).rpartition(" - at `$.")
     return f"{where.rstrip('`')}: {what[:1].lower()}{what[1:]}" if what else str(cause)
 
 
 def is_name(name: str) -> bool:
-    """Whether it may be a kind or a label."""
+    """Tell whether a string may be the kind or the label of an event."""
     return 1 <= len(name) <= NAME_LIMIT and name.isprintable()
 
 
@@ -120,17 +120,17 @@ NextValue = TypeVar("NextValue", covariant=True)
 
 
 class Source(Protocol):
-    """Delivers the freshest frame."""
+    """A source of frames, such as a camera, that delivers the newest one."""
 
     @property
     def ended(self) -> bool:
-        """True once no frame will come any more (end of a file). A camera never ends."""
+        """Whether no frame will come any more, as at the end of a file. A camera never ends."""
 
     def latest(self, timeout_s: float) -> Frame | None:
         """Return the newest frame not delivered yet, or None when none came within `timeout_s` seconds."""
 
     def close(self) -> None:
-        """Give everything back; may be called twice."""
+        """Release all resources; may be called twice."""
 
 
 class Stage(Protocol[Value, NextValue]):
@@ -141,14 +141,14 @@ class Stage(Protocol[Value, NextValue]):
 
 
 class Sink(Protocol):
-    """Takes results."""
+    """A publisher, or another receiver, of results."""
 
     def put(self, result: Result, /) -> None:
-        """Take one result. Never blocks, never raises for a network's sake."""
+        """Take one result, without blocking and without raising errors of the network."""
 
 
 class EventSink(Protocol):
-    """Takes events; what takes results too is a `Sink` as well."""
+    """A receiver of events; a class that also takes results is a `Sink` too."""
 
     def put(self, event: Event, /) -> None:
-        """Take one event. Never blocks, never raises for a network's sake."""
+        """Take one event, without blocking and without raising errors of the network."""

@@ -1,1 +1,1 @@
-"""Events: rules that make events of results, the pictures that go with them, and annotated video."""
+"""Events: rules that turn results into events, the pictures published with them, and annotated video."""

@@ -1,8 +1,8 @@
-"""Messages of a fleet, as `edge-sdk watch` hears them: whose they are, what they say, and that in a few words.
+"""Read the messages of a fleet for `edge-sdk watch`: the sender, the content, and a summary in a few words.
 
-`Address.of` reads a topic, `read` a message's bytes; both take whatever anybody publishes and never raise. `record_of`
-writes one message as a line of JSON, whatever it is. `plain`, `fitted` and `padded` bring text from the network into a
-form that a terminal may show: without control characters, and no wider than there is room.
+`DeviceAddress.of` reads a topic and `read` a message's bytes; both accept anything that is published and never raise.
+`record_of` writes any message as a line of JSON. `plain`, `fitted` and `padded` make text from the network safe for a
+terminal: without control characters, and no wider than there is room.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from edge_sdk.messages.schema import (
 from edge_sdk.messages.topics import check_name
 
 LARGEST = 1_000_000
-"""Bytes of a message that is read; no device sends more of what has words."""
+"""The largest message that is decoded, in bytes; no device sends a larger one, apart from pictures."""
 
 _LEVELS = {kind.topic.partition("/")[0]: kind for kind in MESSAGES.values() if kind.topic}
-_NOT_TOLD = frozenset({"seen", "cmd", "res"})  # a result says more, and the others are no news of a device
-_MOST_LABELS = 6  # a line holds no more
+_NOT_TOLD = frozenset({"seen", "cmd", "res"})  # results hold more than `seen`; the others come from or go to other programs
+_MOST_LABELS = 6  # labels that fit into a line
 _LONGEST = 40  # characters of a label
-_LATE_S = 10.0  # from here on an event is told with its age: less may be the difference of two clocks
+_LATE_S = 10.0  # events of this age or more are shown with it; less may be a difference of clocks
 
 
 class DeviceAddress(NamedTuple):
-    """PREFIX/SITE/DEVICE/KIND or PREFIX/SITE/DEVICE/KIND/CAMERA; camera is empty for what is the device's own."""
+    """The levels of PREFIX/SITE/DEVICE/KIND/CAMERA; messages about the device itself have no camera."""
 
     site: str
     device: str
@@ -51,26 +51,26 @@ class DeviceAddress(NamedTuple):
 
     @classmethod
     def of(cls, topic: str, prefix: str) -> DeviceAddress | None:
-        """Read a topic; None where no device publishes there."""
+        """Read a topic; return None for a topic on which no device publishes."""
         levels = topic[len(prefix) + 1 :].split("/")
         if not topic.startswith(f"{prefix}/") or len(levels) < 3 or levels[2] not in _LEVELS:
             return None
         if levels[2] == "res":
-            levels = levels[:3]  # what is below is its requester's
+            levels = levels[:3]  # the requester chooses the levels below
         is_whole = len(levels) == 3 + _LEVELS[levels[2]].is_of_camera and all(levels)
         return cls(*levels) if is_whole else None
 
     @property
     def is_told(self) -> bool:
-        """Whether people are told what a message of this kind says."""
+        """Whether messages of this kind are shown to people."""
         return self.kind not in _NOT_TOLD
 
 
 def filters(prefix: str, site: str | None, device: str | None) -> list[str]:
-    """Return what to subscribe to: a fleet, one site of it, or one device.
+    """Return the topic filters of a fleet, of one of its sites, or of one device.
 
     Raises:
-        UsageError: a name that cannot be a level of a topic.
+        UsageError: a name cannot be a level of a topic.
     """
     for level in prefix.split("/"):
         check_name("topic prefix", level)
@@ -81,7 +81,7 @@ def filters(prefix: str, site: str | None, device: str | None) -> list[str]:
 
 
 class EventNote(msgspec.Struct, frozen=True):
-    """What a line says of an event, and its number; what else is in it is for whoever reads the JSON."""
+    """The fields of an event that are shown in a line, and its number; the JSON output has the other fields too."""
 
     kind: str
     seq: int | None = None
@@ -92,17 +92,17 @@ class EventNote(msgspec.Struct, frozen=True):
 
 
 class SnapshotNote(msgspec.Struct, frozen=True):
-    """A picture of so many bytes."""
+    """A picture; `size` is its number of bytes."""
 
     size: int
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """Nothing: somebody removed what was retained."""
+    """An empty message, which removes the retained message of its topic."""
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """Bytes that say nothing, and why, for people."""
+    """A message that cannot be read; `why` gives the reason in words."""
 
     why: str
 
@@ -118,7 +118,12 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read(kind: str, payload: bytes) -> Message:
-    """Read one message of anybody's, whose kind is the level of its topic that names it."""
+    """Decode one message; never raise, whatever its bytes are.
+
+    Args:
+        kind: the level of the topic that names the kind of message.
+        payload: the bytes of the message.
+    """
     if kind == "snapshot":
         return SnapshotNote(len(payload))
     if not payload:
@@ -149,13 +154,13 @@ class _Record(msgspec.Struct, kw_only=True, omit_defaults=True):
 def record_of(
     topic: str, payload: bytes, qos: int, at: datetime, address: DeviceAddress | None, *, retain: bool
 ) -> bytes:
-    """Write one message as one line of JSON, without its end; what is no JSON is written in base64."""
+    """Return one message as one line of JSON, without the line end; a payload that is not JSON is in base64."""
     record = _Record(at=at, topic=topic, qos=qos, retain=retain)
     if address is not None:
         record.site, record.device, record.kind = address.site, address.device, address.kind
         record.camera = address.camera or None
     try:
-        record.message = msgspec.json.decode(payload)  # and encoded again: it may go over several lines
+        record.message = msgspec.json.decode(payload)  # and encoded again, because the payload may have several lines
         return _shown(msgspec.json.encode(record))
     except _UNREADABLE:
         record.message, record.base64 = None, base64.b64encode(payload).decode("ascii")
@@ -163,7 +168,7 @@ def record_of(
 
 
 def _shown(line: bytes) -> bytes:
-    """Escape what a terminal may act on: JSON itself only asks for that below U+0020."""
+    """Escape all characters that a terminal may act on; JSON requires that only below U+0020."""
     text = line.decode()
     if text.isprintable():
         return line
@@ -174,12 +179,12 @@ _WITHOUT_WIDTH = ("Mn", "Me")  # marks on the character before
 
 
 def plain(text: str, longest: int = 200) -> str:
-    """Remove from a text what a terminal would act on: escapes, line ends, marks of direction; cut what is longer."""
+    """Remove what a terminal would act on (escapes, line ends, marks of direction), and cut to `longest` characters."""
     return printable(text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 
 def columns_of(text: str) -> int:
-    """Count the columns that a plain text takes."""
+    """Count the columns that a plain text takes in a terminal."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -187,7 +192,7 @@ def fitted(text: str, columns: int) -> str:
     """Cut a plain text to a number of columns, with an ellipsis where it was longer."""
     if columns_of(text) <= columns:
         return text
-    kept, used = [], 1  # the ellipsis
+    kept, used = [], 1  # one column is for the ellipsis
     for character in text:
         used += _columns(character)
         if used > columns:
@@ -197,7 +202,7 @@ def fitted(text: str, columns: int) -> str:
 
 
 def padded(text: str, columns: int) -> str:
-    """Bring a plain text to exactly so many columns."""
+    """Cut or fill a plain text to exactly `columns` columns."""
     shown = fitted(text, columns)
     return shown + " " * (columns - columns_of(shown))
 
@@ -209,7 +214,7 @@ def _columns(character: str) -> int:
 
 
 def result_words(message: ResultMessage) -> str:
-    """Say what a camera saw: `2 person 91%, bicycle 64%`, a class, or shares of the picture."""
+    """Return a result in words, such as `2 person 91%, bicycle 64%`, a class, or shares of the picture."""
     if isinstance(message, ClassificationMessage):
         return _joined(_sure(item.label, item.confidence) for item in message.classes[:2])
     if isinstance(message, SegmentationMessage):
@@ -221,7 +226,7 @@ def result_words(message: ResultMessage) -> str:
 
 
 def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:
-    """Return what of it is news when it changes: which labels, and how many of each; bounded, as it is remembered."""
+    """Return the labels of a result and how many there are of each, at most 50; a change of it counts as news."""
     if isinstance(message, DetectionMessage):
         found = sorted(Counter(item.label for item in message.detections).items())[:50]
     elif isinstance(message, ClassificationMessage):
@@ -232,7 +237,7 @@ def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:
 
 
 def event_words(event: EventNote, now: datetime) -> str:
-    """Say `person appeared 91%`, and when, where it waited for its broker: `person appeared 91%, 4 min ago`."""
+    """Return an event in words, such as `person appeared 91%`; for a late one also its age: `…, 4 min ago`."""
     sure = "" if event.confidence is None else f" {event.confidence:.0%}"
     words = f"{plain(event.label, _LONGEST)} {plain(event.kind, _LONGEST)}{sure}".strip()
     if event.at is None or event.at.tzinfo is None or event.clock == "unsynchronised":
@@ -242,12 +247,12 @@ def event_words(event: EventNote, now: datetime) -> str:
 
 
 def model_words(model: ModelRef) -> str:
-    """Say `yolov8n 1795290429`."""
+    """Return the name and version of a model, such as `yolov8n 1795290429`."""
     return f"{plain(model.name, _LONGEST)} {model.version}"
 
 
 def _duration_words(seconds: float) -> str:
-    """Count in the largest unit of which there are two."""
+    """Write a duration in the largest unit of which it has at least two."""
     for unit_s, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds // unit_s:.0f} {unit}"

@@ -1,1 +1,1 @@
-"""Inference: prepare a frame, run a model on ONNX Runtime, and watch and try what runs."""
+"""Inference: prepare a frame, run a model on ONNX Runtime, and monitor and test the session."""

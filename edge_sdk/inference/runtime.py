@@ -1,8 +1,8 @@
 """ONNX Runtime: execution providers, custom operators, and opening a model's bytes with settings.
 
-`open_inference` tries the providers that were asked for, in order; `Providers` says what computes, and why not what was
-asked for. A model may need code beside ONNX Runtime: the libraries of the onnxruntime-extensions package, which whoever
-set the device up installed, or those of a bundle that a trusted key signed. Nobody else's code is loaded.
+`open_inference` tries the requested providers in order. `Providers` says which of them run the model, and why others do
+not. A model may need code besides ONNX Runtime: the libraries of the onnxruntime-extensions package where it is
+installed on the device, or those of a bundle that a trusted key signed. No other code is loaded.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Providers(msgspec.Struct, frozen=True):
     """Execution providers of one session, by ONNX Runtime's own names.
 
     Attributes:
-        asked: in order of preference.
-        got: in order of preference; the CPU comes last, always.
-        why_not: of those that were asked for and not got, by name.
-        nodes: how many nodes of the graph each one runs; empty where only the CPU was got, or where this ONNX Runtime
-            does not tell.
+        asked: the requested providers, in order of preference.
+        got: the providers of the session, in order of preference; the CPU is always last.
+        why_not: for each requested provider that the session does not have, the reason.
+        nodes: how many nodes of the graph each provider runs; empty where the CPU is the only one, or where this
+            version of ONNX Runtime does not report it.
     """
 
     asked: tuple[str, ...]
@@ -47,7 +47,7 @@ class Providers(msgspec.Struct, frozen=True):
     nodes: dict[str, int]
 
     def shortfalls(self) -> list[str]:
-        """Return what is not as it was asked for, one line each; nothing when all is."""
+        """Return one line for each provider that is not used, and one for nodes that run on the CPU instead."""
         lines = [f"{name} was asked for and is not used: {reason}" for name, reason in self.why_not.items()]
         on_cpu, count = self.nodes.get(CPU, 0), sum(self.nodes.values())
         if self.got[0] != CPU and on_cpu:
@@ -56,10 +56,10 @@ class Providers(msgspec.Struct, frozen=True):
 
 
 def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
-    """Return the options that a provider gets: those of the settings, and for TensorRT a folder for its engines.
+    """Return the options of a provider: those of the settings, and for TensorRT a folder for its engines.
 
-    A board builds an engine for minutes: once is enough. Its name says model, GPU and version. The folder is made where
-    it is missing; without a place for one each start builds anew.
+    The folder is a cache, because a board takes minutes to build an engine; an engine's file name tells model, GPU and
+    version. The folder is created if it is missing. If it cannot be created, every start builds the engine again.
     """
     options = settings.provider_options.of(provider)
     folder = _engine_folder(settings.cache_folder) if provider == "TensorrtExecutionProvider" else None
@@ -75,7 +75,7 @@ def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
 
 
 def _engine_folder(chosen: str | None) -> Path | None:
-    """Make the folder of TensorRT's engines, for this user only: an engine is code that the GPU runs."""
+    """Create the folder of TensorRT's engines, for this user only, because an engine is code that the GPU runs."""
     try:
         folder = Path(chosen) if chosen else state_folder() / "tensorrt"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,13 +85,13 @@ def _engine_folder(chosen: str | None) -> Path | None:
 
 
 def not_installed(provider: str, version: str) -> str:
-    """Say why a provider that this ONNX Runtime does not have is not used."""
+    """Return the reason why a provider that this ONNX Runtime does not have is not used."""
     package = _PACKAGES.get(provider)
     hint = f"; it comes with {package}, in place of onnxruntime" if package else ""
     return f"not in this ONNX Runtime {version}{hint}"
 
 
-_QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
+_QUIET = 4  # log level "fatal": the caller gets every other error as an exception
 _GRAPH_LEVELS: dict[GraphLevel, ort.GraphOptimizationLevel] = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -114,13 +114,13 @@ def available_providers() -> tuple[str, ...]:
 def open_inference(
     model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()
 ) -> tuple[ort.InferenceSession, Providers]:
-    """Load a model on the first of the wanted providers that start here.
+    """Load a model on those of the requested providers that start on this machine.
 
-    The bytes of the .ort or .onnx file, and the libraries of custom operators, were verified by the caller.
+    The caller has verified the bytes of the .ort or .onnx file and the libraries of custom operators.
 
     Raises:
-        SessionError: ONNX Runtime cannot load it, on the CPU alone neither.
-        BundleError: it takes weights from another file.
+        SessionError: ONNX Runtime cannot load the model, not even on the CPU alone.
+        BundleError: the model takes weights from another file.
     """
     refuse_other_files(model, where)
     asked = settings.providers
@@ -135,11 +135,11 @@ def open_inference(
                 raise SessionError(
                     f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}"
                 ) from cause
-            # Its own way out would be the CPU at once, and a notice on standard output, where results go.
+            # ONNX Runtime itself would fall back to the CPU, and print a notice to standard output, where results go.
             why_not[wanted[0]] = f"it cannot be started: {first_line(cause)}"
             del wanted[0]
             continue
-        # Kept by ONNX Runtime's Python class for its own way out alone, which is off: as much memory as the file.
+        # ONNX Runtime keeps the file's bytes for its own fallback, which is off; dropping them frees their memory.
         if hasattr(inference, "_model_bytes"):
             inference._model_bytes = None
         give_back_freed()
@@ -183,7 +183,7 @@ def _options(settings: SessionSettings) -> ort.SessionOptions:
     spinning = "1" if settings.allow_spinning else "0"
     options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
     options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
-    # What spinning saves, it saves between the operators of a run; until the next frame it would only burn a core.
+    # Spinning saves time between the operators of a run; between frames it would only keep a core busy.
     options.add_session_config_entry("session.force_spinning_stop", spinning)
     if not settings.prepacking:
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -197,13 +197,13 @@ def _options(settings: SessionSettings) -> ort.SessionOptions:
 
 
 class ProviderWarnings:
-    """Warns of providers that did not start, each once a run."""
+    """Logs a warning for each provider that did not start, once in the life of the object."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()
 
     def tell(self, variant: str, providers: Providers) -> None:
-        """Say which of a session's shortfalls were not said yet."""
+        """Log the shortfalls of a session that were not logged before."""
         new = [line for line in providers.shortfalls() if (variant, line) not in self._said]
         self._said.update((variant, line) for line in new)
         if new:
@@ -211,18 +211,18 @@ class ProviderWarnings:
 
 
 EXTENSIONS_DOMAIN = "ai.onnx.contrib"
-"""Of the operators that come with onnxruntime-extensions."""
+"""Domain of the operators of onnxruntime-extensions."""
 EXTENSIONS_PACKAGE = "onnxruntime-extensions>=0.15"
 
 
 @contextlib.contextmanager
 def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
-    """Give the libraries to load with the first variant; copies of a bundle's own, removed at the end.
+    """Yield the libraries to load with the first variant; a bundle's own are copied, and the copies removed at the end.
 
     Raises:
-        BundleError: it carries libraries and was not verified by a trusted key, or one was altered.
-        MissingDependencyError: it needs onnxruntime-extensions, which is not installed.
-        OutputError: there is no place for a copy.
+        BundleError: the bundle has libraries and no signature of a trusted key, or a library was altered.
+        MissingDependencyError: the bundle needs onnxruntime-extensions, which is not installed.
+        OutputError: the libraries cannot be copied.
     """
     manifest = bundle.manifest
     if manifest.libraries:
@@ -245,9 +245,9 @@ def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
 
 
 def extension_libraries(model: bytes) -> list[Path]:
-    """Return the library of the installed onnxruntime-extensions, where a model names its domain; else none.
+    """Return the library of the installed onnxruntime-extensions where a model names its domain, else an empty list.
 
-    For who builds: what a bundle gets is a matter of its manifest.
+    The build uses this function. For a bundle the manifest decides, see `operator_libraries`.
     """
     if EXTENSIONS_DOMAIN.encode() not in model:
         return []
@@ -260,7 +260,7 @@ def extension_libraries(model: bytes) -> list[Path]:
 
 @contextlib.contextmanager
 def _copies(bundle: Bundle) -> Iterator[list[Path]]:
-    """Copy a bundle's libraries: its own files may be swapped between hashing and loading."""
+    """Copy a bundle's libraries, because its own files could be replaced between hashing and loading."""
     with contextlib.ExitStack() as stack:
         copies = []
         try:

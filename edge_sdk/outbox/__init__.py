@@ -1,1 +1,1 @@
-"""The durable outbox: events that wait for the broker on disk, over restarts and power cuts."""
+"""The durable outbox: it keeps events on disk until the broker has them, over restarts and power cuts."""

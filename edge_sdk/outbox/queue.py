@@ -1,17 +1,18 @@
-"""OutboxQueue: the events of an outbox that are in memory, what became of each, and the counts of all of them.
+"""OutboxQueue: the events of an outbox that are in memory, the state of each, and counts of all of them.
 
-Three threads meet here, and none of them holds the queue's lock while it reads or writes anything::
+Three kinds of threads use the queue. None of them holds its lock while it reads or writes a file or a socket::
 
     cameras --put--> new --take_new--> writer --commit--> file
                                          | feed, by growing ids
     publisher <--take-- entries: ready -> in_flight -> answered -> through
 
-From when it is fed an event has an entry, which alone says where it stands: `through` is delivered, rejected or lost.
+From `feed` on, an event has an entry that holds its state; an event that is `through` is delivered, rejected or lost.
 
-An answered event can still come back: a broker that crashes has acknowledged events that it had not written down. So an
-answer counts for good only once the broker has said something later on the same connection; when that ends before, the
-event is sent again, a few times at most. Rejected events go to the file's quarantine; those that an ACL denied are
-offered again at every start, and once the broker takes an event of the same topic.
+An answered event may have to be sent again, because a broker that crashes may have acknowledged events that it had not
+stored. An acknowledgement is therefore final only once the broker has sent something later on the same connection. When
+the connection ends before that, the event is sent again, a few times at most. Rejected events go to the quarantine in
+the file. Events that an access rule of the broker denied are offered again at every start, and when the broker accepts
+another event of the same topic.
 """
 
 from __future__ import annotations
@@ -28,50 +29,50 @@ import msgspec
 
 from edge_sdk.outbox.event import Encode, EventStats, Losses, QueuedEvent, is_denial
 
-_NUMBERS_AHEAD = 4096  # more than are ever put while one commit lasts
-_MAX_NEW = 10_000  # events that the writer has not seen, or that wait until the file is read
-_MAX_READY = 512  # events that are read ahead of their turn
+_NUMBERS_AHEAD = 4096  # more numbers than cameras use while one commit lasts
+_MAX_NEW = 10_000  # events that the writer has not taken, or that wait until the file is read
+_MAX_READY = 512  # events that are read from the file in advance
 _MAX_READY_BYTES = 512_000
-_FEW_READY = 128  # from here on down more are read
-_MAX_ANSWERED = 4096  # events; beyond that the oldest answers are believed
-_MAX_DOUBTS = 5  # of one event: a broker that crashed as often right after its answers has other troubles
+_FEW_READY = 128  # below this number of ready events the writer reads more
+_MAX_ANSWERED = 4096  # events; beyond that the oldest acknowledgements become final
+_MAX_DOUBTS = 5  # times that one event is sent again after it was acknowledged
 _MAX_REJECTED = 100  # events that wait for the quarantine
-_OFFER_EVERY_S = 60.0  # of one topic: a broker may deny one event and take the next, whatever its access rules say
+_OFFER_EVERY_S = 60.0  # for one topic: a broker may deny one event and accept the next, whatever its access rules say
 
 
 class SequenceNumbers:
-    """The number that the next event of each camera bears. Not for several threads at once.
+    """Sequence numbers of the events of each camera. Only one thread at a time may use it.
 
-    A number is given at once; before an event that bears it leaves or counts as acknowledged, the disk knows of a bound
-    above it. After a kill the numbers go on from that bound, or from the clock's microseconds where those are higher: a
-    disk that went back in time, or was replaced, does not repeat what it forgot.
+    A number is given without waiting for the disk. The disk holds a bound above the number before an event with it is
+    sent. After a kill the numbers continue from that bound, or from the wall clock in microseconds where that is
+    higher: so numbers do not repeat even when the disk was replaced or restored from an older copy.
     """
 
     def __init__(self, wall_s: Callable[[], float]) -> None:
         self._wall_s = wall_s
         self._next: dict[str, int] = {}
         self._given: set[str] = set()  # cameras with numbers of this process
-        self._bounds: dict[str, int] = {}  # on disk: no number from here on was given before
+        self._bounds: dict[str, int] = {}  # bounds on disk: no number from the bound on was given before
 
     def next(self, camera: str) -> int:
-        """Return the number of a camera's next event; it counts as given once `give` is called."""
+        """Return the number of a camera's next event; `give` then records that an event has it."""
         number = self._next.get(camera)
         return self._at_least(0) if number is None else number
 
     def give(self, camera: str, number: int) -> None:
-        """Record that an event bears a number; the camera's next one is above it."""
+        """Record that an event has a number; the camera's next event gets the number after it."""
         self._next[camera] = number + 1
         self._given.add(camera)
 
     def restore(self, bounds: Mapping[str, int], *, is_orderly: bool) -> None:
-        """Take over the bounds that a file knows, which are exact where it was closed in an orderly way."""
+        """Take over the bounds of a file; after an orderly end they are the exact next numbers."""
         self._bounds = dict(bounds)
         for camera, bound in bounds.items():
             first = bound if is_orderly or camera in self._given else self._at_least(bound)
             self._next[camera] = max(first, self._next.get(camera, 0))
 
     def due(self) -> dict[str, int]:
-        """Return the bounds that the disk must know with the next commit, by camera."""
+        """Return the bounds that the next commit must write, by camera."""
         return {
             camera: self._next[camera] + _NUMBERS_AHEAD
             for camera in self._given
@@ -79,11 +80,11 @@ class SequenceNumbers:
         }
 
     def save(self, bounds: Mapping[str, int]) -> None:
-        """Record that the disk knows these bounds."""
+        """Record that these bounds are on disk."""
         self._bounds.update(bounds)
 
     def final(self) -> dict[str, int]:
-        """Return the exact next numbers, for an orderly end."""
+        """Return the exact next numbers by camera, to be written at an orderly end."""
         return dict(self._next)
 
     def _at_least(self, bound: int) -> int:
@@ -97,7 +98,7 @@ class InMemory(NamedTuple):
         held: events that may still have to be sent: ready, in flight, or answered and in doubt.
         through: ids above `done_to` of events that are counted as delivered or lost, and may still be in the file.
         done_to: all events up to this id are through.
-        waiting: how many events are not through, without those that the writer has not seen.
+        waiting: how many events are not through, without those that the writer has not taken.
     """
 
     held: dict[int, QueuedEvent]
@@ -107,23 +108,23 @@ class InMemory(NamedTuple):
 
 
 class _Entry:
-    """One event in memory, from the put or the read until it and all events before it have been confirmed."""
+    """One event in memory, from `feed` until `forget` deletes it and all entries before it."""
 
     __slots__ = ("doubts", "event", "state")
 
     def __init__(self, event: QueuedEvent, state: Literal["ready", "in_flight", "answered", "through"]) -> None:
         self.event, self.state = event, state
-        self.doubts = 0  # of its acknowledgements, because the connection ended soon after them
+        self.doubts = 0  # how often the connection ended soon after the event was acknowledged
 
 
-_THROUGH = _Entry(QueuedEvent("", b""), "through")  # one for all: nobody asks for their events any more
+_THROUGH = _Entry(QueuedEvent("", b""), "through")  # shared by all events that are through; needs no payload
 
 
 class OutboxQueue:
     """In-memory part of one outbox; its methods may be called from any thread.
 
-    Of payloads of more than `max_bytes` that wait for the writer the oldest are lost. Until `is_open` events have no
-    numbers, and wait for `number_early`.
+    When the payloads that wait for the writer exceed `max_bytes`, the oldest of them are lost. Until the queue is open,
+    events have no numbers and wait for `number_early`.
     """
 
     def __init__(
@@ -157,10 +158,10 @@ class OutboxQueue:
         self._held_until = 0.0
         self._has_more = self._is_paused = False
 
-    # What the cameras' threads do.
+    # Methods for the cameras' threads.
 
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
-        """Number one event and take it; return its number, or None where it waits for `number_early`.
+        """Number one event and append it; return its number, or None where it waits for `number_early`.
 
         Raises:
             Exception: what `encode` raises; the number is given to the next event.
@@ -175,35 +176,35 @@ class OutboxQueue:
             return None
 
     def put_late(self, topic: str, camera: str, encode: Encode) -> None:
-        """Take one event that was held for its rate; `number_early` tells what its encoding raises."""
+        """Append one event that the rate limiter held back; `number_early` reports what its encoding raises."""
         with self._lock:
             self._add_early(topic, camera, encode)
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until all that was put before is safe; return False where that takes longer, or some of it was lost.
+        """Wait until all events put before are safe; return False after `timeout_s` seconds, or where one was lost.
 
-        Each thread is told of each loss once: the event that one misses may be another's.
+        Every calling thread is told of each loss once, because the lost event may be one of another thread.
         """
         until = time.monotonic() + timeout_s
         with self._lock:
             if not self._has_progress.wait_for(lambda: self._is_open and not self._early, timeout_s):
                 return False
-            put_id = self._put_id  # and not of what came from the disk
+            put_id = self._put_id  # the last id that was put, not the last one read from the disk
             if not self._has_progress.wait_for(lambda: self._safe_to >= put_id, max(0.0, until - time.monotonic())):
                 return False
             told, self._told.losses = getattr(self._told, "losses", 0), self._unsafe_losses
             return told == self._unsafe_losses
 
-    # What the publisher's thread does.
+    # Methods for the publisher's thread.
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` has an event to give."""
+        """Whether `take` returns an event."""
         return bool(self._ready) and not self._is_paused and not self.is_held
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is taken for a while, because the broker asked for that."""
+        """Whether `take` returns nothing for a while, as `give_back` asked."""
         return self._clock_s() < self._held_until
 
     @property
@@ -222,7 +223,7 @@ class OutboxQueue:
             return entry.event
 
     def deliver(self, event: QueuedEvent) -> None:
-        """Record that the broker acknowledged an event; `recall` may doubt that for a while."""
+        """Record that the broker acknowledged an event; until `settle`, `recall` can make it ready again."""
         with self._lock:
             if (entry := self._in_flight(event)) is None:
                 return
@@ -239,7 +240,7 @@ class OutboxQueue:
                 self._offered_topics.add(event.topic)
 
     def settle(self, before_s: float) -> bool:
-        """Believe the answers that came before a moment; return whether there were any."""
+        """Make acknowledgements from before `before_s` final; return whether there were any."""
         with self._lock:
             count = len(self._answered)
             while self._answered and self._answered[0][0] < before_s:
@@ -247,7 +248,7 @@ class OutboxQueue:
             return len(self._answered) < count
 
     def recall(self) -> None:
-        """Make all that is in flight, or answered and in doubt, ready again: the connection is over."""
+        """Make all events ready again that are in flight or answered, because the connection ended."""
         with self._lock:
             for entry in self._entries.values():
                 if entry.state in ("in_flight", "answered"):
@@ -259,7 +260,7 @@ class OutboxQueue:
             self._answered.clear()
 
     def reject(self, event: QueuedEvent, reason: str) -> None:
-        """Count an event as lost that the broker never takes, and leave it to the writer to quarantine it."""
+        """Count an event that the broker refuses for good as lost, and keep it for the writer to quarantine."""
         with self._lock:
             if self._in_flight(event) is None:
                 return
@@ -272,24 +273,24 @@ class OutboxQueue:
                 self._unsafe_losses += 1
 
     def give_back(self, event: QueuedEvent, hold_s: float) -> None:
-        """Make an event ready again that did not arrive, and let nothing be taken for `hold_s` seconds."""
+        """Make an event that did not arrive ready again, and let `take` return nothing for `hold_s` seconds."""
         with self._lock:
             if (entry := self._in_flight(event)) is not None:
                 self._make_ready(entry)
             self._held_until = max(self._held_until, self._clock_s() + hold_s)
 
-    # What the outbox's thread does.
+    # Methods for the writer's thread.
 
     @property
     def has_new(self) -> bool:
-        """Whether something was put that the writer has not seen."""
+        """Whether an event was put that the writer has not taken."""
         return bool(self._new or self._early)
 
     def number_early(self, on_encoded: Callable[[Exception | None], None]) -> None:
-        """Number the events that waited for this, and let all later ones be numbered at once.
+        """Number the events that wait for it, and open the queue, so that `put` numbers later events at once.
 
-        To be called once it is known which numbers were given, or that this never will be; and then again and again.
-        For each event `on_encoded` is called with what its encoding raised, or None.
+        The first call comes once the file has told which numbers were given, or cannot be read; further calls number
+        the events of `put_late`. `on_encoded` is called for each event with what its encoding raised, or None.
         """
         while True:
             with self._lock:
@@ -297,18 +298,18 @@ class OutboxQueue:
                     self._is_open = True
                     self._has_progress.notify_all()
                     return
-                first = topic, camera, encode = self._early[0]  # stays there: no other event gets this number meanwhile
+                first = topic, camera, encode = self._early[0]  # stays there: no other event may get its number
                 seq = self._numbers.next(camera)
             payload: bytes | None = None
             failure: Exception | None = None
             try:
-                payload = encode(seq)  # without the lock, which the cameras would wait for
+                payload = encode(seq)  # without the lock: cameras would wait for it
             except Exception as cause:  # noqa: BLE001 - the fault of the caller of `put`, which has returned
                 failure = cause
             on_encoded(failure)
             with self._lock:
                 if not self._early or self._early[0] is not first:
-                    continue  # it was lost to newer ones
+                    continue  # the event was dropped to make room for newer ones
                 self._early.popleft()
                 if payload is None:
                     self._put -= 1
@@ -317,7 +318,7 @@ class OutboxQueue:
                     self._append(topic, payload, camera, seq)
 
     def take_new(self, again: Sequence[QueuedEvent] = ()) -> list[QueuedEvent]:
-        """Take what was put since the last call, and behind it, with new ids, events that are offered again."""
+        """Take the events put since the last call, followed by the events `again`, which get new ids."""
         with self._lock:
             new = list(self._new)
             self._new.clear()
@@ -337,15 +338,15 @@ class OutboxQueue:
 
     @property
     def fed(self) -> int:
-        """The last id that was fed; those after it are still to come."""
+        """The last id that `feed` has handed over."""
         return self._fed
 
     def room(self) -> tuple[int, int]:
-        """Return how many events, and bytes, may be fed."""
+        """Return how many events, and how many bytes of them, `feed` may hand over."""
         return _MAX_READY - len(self._ready), _MAX_READY_BYTES - self._ready_bytes
 
     def feed(self, events: Sequence[QueuedEvent], to: int, *, has_more: bool) -> None:
-        """Give events, by growing ids and all after `fed`, to the publisher's thread; `to` is the new `fed`."""
+        """Make events ready for the publisher's thread; their ids grow and are above `fed`, which becomes `to`."""
         with self._lock:
             for event in events:
                 entry = self._entries[event.id] = _Entry(event, "ready")
@@ -353,13 +354,13 @@ class OutboxQueue:
             self._fed, self._has_more = to, has_more
 
     def done_to(self, *, is_quarantined: bool = False) -> int:
-        """Return an id up to which all events are through, and where asked those rejected are in the quarantine."""
+        """Return an id up to which all events are through and, if `is_quarantined`, rejected ones are in quarantine."""
         with self._lock:
             done_to = self._done_to()
             return min([done_to, *(event.id - 1 for event, _ in self._rejected)]) if is_quarantined else done_to
 
     def forget(self, done_to: int) -> None:
-        """Forget the entries up to an id: all of them are through, and the writer asks for them no more."""
+        """Forget the entries up to an id; all of them are through, and the writer does not need them any more."""
         with self._lock:
             while self._entries and (first := next(iter(self._entries))) <= done_to:
                 del self._entries[first]
@@ -370,23 +371,23 @@ class OutboxQueue:
             return list(self._rejected)
 
     def quarantined(self, rejected: Sequence[tuple[QueuedEvent, str]]) -> None:
-        """Record that these, which `rejected` has returned, are in the file's quarantine."""
+        """Record that these events, which `rejected` returned, are in the file's quarantine."""
         done = {event.id for event, _ in rejected}
         with self._lock:
             self._rejected = deque((one for one in self._rejected if one[0].id not in done), _MAX_REJECTED)
 
     def take_offered_topics(self) -> set[str]:
-        """Return the topics whose denied events are to be offered again, each of them once."""
+        """Return the topics whose denied events are to be offered again, and clear that set."""
         with self._lock:
             topics, self._offered_topics = self._offered_topics, set()
             return topics
 
     @contextmanager
     def paused(self) -> Iterator[int]:
-        """Let nothing be taken meanwhile, so that events may be deleted, which is told by `lose`.
+        """Let `take` return nothing within the context, so that events may be deleted; `lose` then counts them.
 
         Yields:
-            An id; no event up to it may be deleted: it may be in flight, or is to be quarantined.
+            An id; no event up to it may be deleted, because it may be in flight or wait for the quarantine.
         """
         with self._lock:
             self._is_paused = True
@@ -398,7 +399,7 @@ class OutboxQueue:
             self._is_paused = False
 
     def in_memory(self) -> InMemory:
-        """Return what is in memory at this moment."""
+        """Return the events that are in memory at this moment."""
         with self._lock:
             done_to, held, through = self._done_to(), dict[int, QueuedEvent](), set[int]()
             for number, entry in self._entries.items():
@@ -409,9 +410,12 @@ class OutboxQueue:
             return InMemory(held, through, done_to, self._waiting() - len(self._new) - len(self._early))
 
     def lose(self, why: str, ids: Collection[int], *, is_safe: bool = True) -> None:
-        """Count events as lost by a name of `Losses`, unless they are delivered or lost already, and send none of them.
+        """Count events as lost, unless they are delivered or lost already, and do not send them.
 
-        Who waits for a commit is told of those that none has written down (`is_safe` is false).
+        Args:
+            why: a field of `Losses`.
+            ids: the events.
+            is_safe: whether a commit has written the events; if not, `wait_committed` reports the loss.
         """
         with self._lock:
             for number in ids:
@@ -427,7 +431,7 @@ class OutboxQueue:
                     self._entries[number] = _THROUGH
 
     def count_lost(self, why: str, count: int) -> None:
-        """Count events as lost that are not in memory."""
+        """Count events that are not in memory as lost."""
         with self._lock:
             self._lost[why] += count
 
@@ -437,10 +441,10 @@ class OutboxQueue:
             self._restored += count
 
     def make_room(self, last_id: int) -> int:
-        """Make room for the ids up to `last_id` of events on disk, behind those that were given so far.
+        """Reserve ids for the events on disk, which have ids up to `last_id`, after the ids given so far.
 
         Returns:
-            What must be added to their ids; 0, or no less than the largest one.
+            The offset to add to the ids on disk: 0, or `last_id` or more.
         """
         with self._lock:
             by = max(self._last_id, last_id) if self._last_id else 0
@@ -449,22 +453,22 @@ class OutboxQueue:
 
     @contextmanager
     def numbers(self) -> Iterator[SequenceNumbers]:
-        """Give access to the numbers that were given; none is given meanwhile."""
+        """Give access to the sequence numbers; no number is given within the context."""
         with self._lock:
             yield self._numbers
 
     def committed(self, bounds: Mapping[str, int], safe_to: int) -> None:
-        """Record the bounds that a commit has written down, and up to which id all events are on disk or through."""
+        """Record the bounds that a commit wrote, and the id up to which all events are on disk or through."""
         with self._lock:
             self._numbers.save(bounds)
             if safe_to > self._safe_to:
                 self._safe_to = safe_to
                 self._has_progress.notify_all()
 
-    # What anybody asks.
+    # Methods for all threads.
 
     def stats(self) -> EventStats:
-        """Return how many events came, and what became of them."""
+        """Return how many events came, and how many of them wait, are delivered and are lost."""
         with self._lock:
             return EventStats(
                 put=self._put,
@@ -476,7 +480,7 @@ class OutboxQueue:
 
     @property
     def waiting(self) -> int:
-        """Events that are neither at the broker nor lost."""
+        """The number of events that are neither delivered nor lost."""
         with self._lock:
             return self._waiting()
 
@@ -513,7 +517,7 @@ class OutboxQueue:
         self._ready_bytes += entry.event.cost
 
     def _believe(self) -> None:
-        """Believe the oldest answer."""
+        """Make the oldest acknowledgement final."""
         _, number = self._answered.popleft()
         self._entries[number] = _THROUGH
 

@@ -1,7 +1,7 @@
 """Move a stream between the levels of its bundle while it runs, as its governor decides.
 
-Another variant is loaded in a thread beside the loop, which ONNX Runtime allows, and takes its place between two steps.
-No more than two models are loaded at once. While a tuner measures models in turn, nothing is judged and nothing moved.
+Another variant is loaded in a thread beside the loop, which ONNX Runtime allows, and replaces the running one between
+two steps. At most two models are loaded at once. While a tuner measures models in turn, the level stays.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from edge_sdk.messages.schema import Running
 from edge_sdk.tuning.degradation import DegradationController, Governor, Move, levels_of
 
 _log = logging.getLogger(__name__)
-_CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
+_CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop must end within two seconds in all
 
 
 class LevelChanger:
-    """An observer of a loop that keeps it inside its budget as far as the bundle allows.
+    """An observer of a loop that keeps it inside its latency budget as far as the bundle allows.
 
     Args:
-        manifest: of the bundle, the variant that shall run by choice in front.
-        open_stages: the name of a variant -> its stages, loaded and proved; called in another thread.
+        manifest: the bundle's manifest, with the preferred variant first.
+        open_stages: takes the name of a variant and returns its stages, loaded and tested; called in another thread.
         limit_ns: the latency budget, nanoseconds.
-        fps: frames a second of the source.
-        fixed: the variant is never left.
-        announce: takes what runs, at the start and after every change; must not block.
-        throttled: returns why the board slows itself down at present; empty when it does not.
-        is_tuning: tells whether a tuner gives the loop other stages, or will.
-        controller: of the streams of this process.
+        fps: frames per second of the source.
+        fixed: whether the first variant always runs, so that only frames are left out.
+        announce: called with what runs, at the start and after every change; must not block.
+        throttled: returns the reason why the board throttles; empty when it does not.
+        is_tuning: returns whether a tuner gives the loop other stages, or will.
+        controller: the controller of all streams of the process.
         load_limit_s: seconds after which a load is given up.
-        clock_ns: monotonic nanoseconds.
+        clock_ns: returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class LevelChanger:
         self._announce, self._throttled, self._is_tuning = announce, throttled, is_tuning
         self._controller, self._load_limit_s, self._clock_ns = controller, load_limit_s, clock_ns
         self._loading: BackgroundTask[Stages] | None = None
-        self._move: Move | None = None  # for which that is loaded
+        self._move: Move | None = None  # the move that waits for the load
         self._give_up_s = 0.0
-        self._short: set[str] = set()  # variants of which it was said that memory is short
+        self._short: set[str] = set()  # variants for which a log line has said that memory is short
         self._variant = manifest.variants[0].name
         self._running: Running | None = None
         self._governor = self._new_governor(0)
 
     def begin(self, variant: str, reason: str) -> None:
-        """Announce with which variant the stream starts, and why; where that is not the first, it may step up."""
+        """Announce the variant that the stream starts with, and why; if it is not the first, the stream may step up."""
         self._go_by(variant, [level.variant for level in self._governor.levels].index(variant), reason)
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Judge one step, and move when it is time; see `LoopObserver`."""
+        """Judge one step of the loop, and begin a move where the governor decides so; see `LoopObserver`."""
         now_ns = self._clock_ns()
         if self._is_tuning():
             self._governor.rest(now_ns)
@@ -81,7 +81,7 @@ class LevelChanger:
         if self._loading is not None:
             self._take(loop, self._loading, now_ns)
         elif isinstance(loop.stages, Stages) and loop.stages.variant != self._variant:
-            # What tuning chose is the top level from now on.
+            # The variant that tuning chose becomes the top level.
             self._manifest, loop.every = self._manifest.with_primary(loop.stages.variant), 1.0
             self._go_by(loop.stages.variant, 0, "chosen by measurement")
         elif self._running is not None and self._running.tuning is True:
@@ -93,17 +93,17 @@ class LevelChanger:
                 self._begin_move(loop, move, now_ns)
 
     def close(self) -> None:
-        """Give the thread back, and leave the streams of the process."""
+        """Stop loading, and remove the stream from the controller."""
         self._governor.close()
         if self._loading is not None:
             self._loading.close(_CLOSE_TIMEOUT_S)
 
     def _note(self, loop: Loop, tick: Tick) -> None:
-        # What was older than the whole budget when it came, as a stream's backlog is, no level could have saved.
+        # A frame that was older than the whole budget when it came, as in a backlog, is late on every level.
         if loop.last_wait_ns - loop.last_delay_ns > self._limit_ns:
             return
         if tick is Tick.ON_TIME or tick is Tick.LATE:
-            # Nor against the time in which FFmpeg holds a frame back.
+            # The time for which FFmpeg holds a frame back does not depend on the level either.
             age_ns = loop.last_age_ns - loop.last_delay_ns
             self._governor.note_result(is_late=age_ns > self._limit_ns, age_ns=age_ns, run_ns=loop.last_run_ns)
         elif tick is Tick.STALE:
@@ -125,13 +125,13 @@ class LevelChanger:
             return
         try:
             self._loading = BackgroundTask(lambda: self._open(variant), "edge-loader", undo=lambda _stages: None)
-        except RuntimeError as cause:  # there is no thread to be had now
+        except RuntimeError as cause:  # no thread can be started now
             self._fail(variant, cause, now_ns)
             return
         self._move, self._give_up_s = move, time.monotonic() + self._load_limit_s
 
     def _take(self, loop: Loop, loading: BackgroundTask[Stages], now_ns: int) -> None:
-        """Have the loop run what was loaded, once it is; its thread is left behind where that takes too long."""
+        """Give the loaded stages to the loop once they are ready; give up the load where it takes too long."""
         move = self._move
         if move is None or (not loading.is_done and time.monotonic() < self._give_up_s):
             return
@@ -139,11 +139,11 @@ class LevelChanger:
         variant = move.level.variant
         try:
             if not loading.is_done:
-                loading.close(0.0)  # whatever it may still come to
+                loading.close(0.0)  # does not wait: the thread's result is dropped
                 raise TimeoutError(f"its model was not loaded after {self._load_limit_s:g} s and is given up")
             loop.stages = loading.take()
         except StoppedError:
-            return  # nothing is wrong, and nobody takes a model any more
+            return  # the run ends, and needs no model any more
         except Exception as cause:  # noqa: BLE001 - the stream goes on with what it has
             self._fail(variant, cause, now_ns)
         else:

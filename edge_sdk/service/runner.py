@@ -1,9 +1,9 @@
 """Run the loop of one stream, step by step, until there is a reason to stop.
 
-After every step `PipelineRunner` looks at the monitors, at what chooses the model, and at what commands have set
-(`CameraControls`); it counts for the summary. `CameraControls` are written by the process's main thread and read by the
-stream's, which acts on them between two frames. They belong to the camera and not to its pipeline: they stay when
-another pipeline takes over, and go with the camera or the process.
+After every step `PipelineRunner` calls the monitors and the objects that choose the model, applies what commands have
+set (`CameraControls`), and counts for the summary. The process's main thread writes `CameraControls`, and the stream's
+thread applies them between two frames. They belong to the camera and not to its pipeline: they stay when another
+pipeline takes over, and end with the camera or the process.
 """
 
 from __future__ import annotations
@@ -34,13 +34,18 @@ from edge_sdk.sources.slot import OpenedSource, SourceStats
 from edge_sdk.tuning.measurement import Window
 
 _log = logging.getLogger(__name__)
-_STEP_TIMEOUT_S = 0.2  # how soon a request to stop is seen while no frame comes
+_STEP_TIMEOUT_S = 0.2  # the delay until a request to stop is noticed while no frame comes
 _OFTEN_NS = 10_000_000_000
-_RARELY_NS = 600_000_000_000  # of a service, whose lines are kept for months
+_RARELY_NS = 600_000_000_000  # time between two lines of a service, whose log is kept for months
 
 
 class Shot(msgspec.Struct, frozen=True, eq=False):
-    """A picture that was asked for, uint8 (height, width, 3) in BGR, and its number in its source."""
+    """A picture that a command asked for.
+
+    Attributes:
+        image: uint8 (H, W, 3), BGR.
+        seq: number of the frame in its source.
+    """
 
     image: Image
     seq: int
@@ -50,13 +55,13 @@ class CameraControls:
     """The settings of one camera that commands have changed.
 
     Attributes:
-        known: what commands and Home Assistant need of it, set by the stream; None until it runs.
-        paused: whether frames are left alone.
-        confidence: from which detections count, 0 to 1; None: as the bundle has it.
-        max_fps: frames a second that run at most; 0: as many as come.
-        version: grows with every change of these.
-        wants_shot: whether somebody waits for a picture.
-        shot: the picture; whoever takes it sets it back.
+        known: facts about the camera for commands and Home Assistant, set by the stream; None until it runs.
+        paused: whether frames are ignored.
+        confidence: the least confidence of detections, 0 to 1; None: the bundle's threshold.
+        max_fps: the most frames per second that the model runs on; 0: no limit.
+        version: a number that grows with every change.
+        wants_shot: whether a command waits for a picture.
+        shot: the picture; the code that takes it sets it to None.
     """
 
     def __init__(self) -> None:
@@ -71,19 +76,19 @@ class CameraControls:
     def change(
         self, *, paused: bool | None = None, confidence: float | None = None, max_fps: float | None = None
     ) -> None:
-        """Set what is given; it acts on the next frame."""
+        """Set the values that are not None; they apply from the next frame on."""
         self.paused = self.paused if paused is None else paused
         self.confidence = self.confidence if confidence is None else confidence
         self.max_fps = self.max_fps if max_fps is None else max_fps
-        self.version += 1  # last: who sees it sees the rest
+        self.version += 1  # last, so that a thread that sees the new version sees the new values
 
 
 class Controls:
     """The controls of all cameras of a process, by name.
 
     Attributes:
-        are_told: whether the state says what they are: where commands are allowed.
-        sees: whether it is published what each camera sees.
+        are_told: whether the published state contains the controls, as it does where commands are allowed.
+        sees: whether messages of the kind `seen` are published for each camera.
     """
 
     def __init__(self) -> None:
@@ -91,11 +96,14 @@ class Controls:
         self.are_told = self.sees = False
 
     def of(self, camera: str) -> CameraControls:
-        """Return one camera's controls, made when they are asked for first."""
+        """Return the controls of one camera, which the first call creates."""
         return self._of.setdefault(camera, CameraControls())
 
     def keep_only(self, cameras: Collection[str], allowed: Collection[CommandClass]) -> None:
-        """Forget what was set of other cameras, and by commands of other classes: nobody could set it back."""
+        """Forget the controls of other cameras, and values set by commands that are not allowed any more.
+
+        No command could set those values back.
+        """
         for camera in self._of.keys() - set(cameras):
             del self._of[camera]
         for control in self._of.values():
@@ -107,19 +115,26 @@ class Controls:
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
-    """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
+    """Summary of a run of one stream; as JSON its `stream` is `summary`, where that of results is `result`.
 
     Attributes:
-        results: delivered to the outbox, in time or `late`; `not_finite` of them are of outputs that were no numbers.
-        stale: frames dropped before inference because they could not make it any more.
-        hung: frames whose run came to no end and was ended.
-        skipped: frames left out on purpose, where only every n-th runs.
-        budget_ms: capture to outbox; None where it was stopped before there was a model, and no budget was given.
-        age, serial, inference: of the last 4096 results; None without a result. Capture to outbox; of that what the
-            loop took, from taking the frame; of that the bare run.
-        delivery: what became of this stream's results; None where it never ran.
-        publisher, lines: what became of those of all streams, at a broker or on standard output.
-        ended_by: `end of source`, `signal`, `frames`, `duration` or, of a stream beside others, `failure`.
+        camera: name of the stream.
+        results: results handed to the outbox, including late ones and those that are not finite.
+        late: results handed to the outbox after the budget.
+        stale: frames dropped before inference because their results would have been late.
+        hung: frames on which the model did not end in time and was stopped.
+        not_finite: results with NaN or infinity among the model's outputs.
+        skipped: frames left out on purpose, where the model runs on only some of the frames.
+        budget_ms: the latency budget, from capture to outbox; None where the stream was stopped before it had a model,
+            and no budget was given.
+        age, serial, inference: percentiles of the last 4096 results; None without a result. `age` is the time from
+            capture to outbox, `serial` the part of it since the loop took the frame, `inference` the part of that in
+            which the model ran.
+        fps: results per second.
+        source: counts of the source's frames.
+        delivery: counts of how this stream's results were delivered; None where the stream never ran.
+        publisher, lines: counts of how results of all streams were delivered, to a broker or to standard output.
+        ended_by: `end of source`, `signal`, `frames`, `duration`, or `failure` of a stream while others went on.
     """
 
     camera: str
@@ -142,16 +157,17 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
 
 
 class ResultViewer:
-    """Sink of a stream's loop that keeps the picture of a result where one is wanted, and publishes what is seen.
+    """Sink of a stream's loop that keeps a result's picture where a command wants one, and publishes what is seen.
 
-    It is no part of the runner, which would then hold itself by its loop, and its model for longer than it runs.
+    It is not part of the runner, because the loop would then refer back to the runner, and this cycle would keep the
+    model in memory after the run.
     """
 
     def __init__(self, controls: Controls, stream: Stream) -> None:
         self._controls, self._control, self._stream = controls, controls.of(stream.camera), stream
 
     def put(self, result: Result) -> None:
-        """Look at a result after it was delivered; see `Sink`."""
+        """Take a result after it was delivered; see `Sink`."""
         control = self._control
         if control.wants_shot:
             control.wants_shot = False
@@ -164,9 +180,9 @@ class PipelineRunner:
     """Runs the loop of one stream.
 
     Attributes:
-        loop: that is stepped.
-        first_result_ns: when the first result was in the outbox, monotonic nanoseconds; 0: not yet.
-        ended_by: why it ended by itself; None until then.
+        loop: the loop that the runner steps.
+        first_result_ns: time at which the first result was in the outbox, monotonic nanoseconds; 0: not yet.
+        ended_by: why the run ended without a request; None until then.
     """
 
     def __init__(
@@ -204,18 +220,18 @@ class PipelineRunner:
             LatencyMonitor(budget.limit_ns, stream.warn),
         ]
         self._watched = WatchedSource(source, settings.source, stream)
-        self._told = (time.monotonic(), 0)  # when results were counted last, and how many there were
+        self._told = (time.monotonic(), 0)  # time of the last count of results, and that count
         self.first_result_ns = 0
         self.ended_by: str | None = None
 
     def run(self, stop: Stop, progress: Progress, steer: Callable[[], list[LoopObserver]], *, rare_lines: bool) -> None:
-        """Step until the source ends, its limit is reached or `stop` is asked.
+        """Step until the source ends, the limit of frames is reached or a stop is asked for.
 
         Args:
-            stop: ends it.
-            progress: is told of every step.
-            steer: returns what decides which model runs; called once frames come, whose rate it goes by.
-            rare_lines: say how it goes every ten minutes, and not every ten seconds.
+            stop: the request to stop.
+            progress: gets notice of every step.
+            steer: returns the observers that choose the model; called once frames come, because it uses their rate.
+            rare_lines: log a line of counts every ten minutes instead of every ten seconds.
 
         Raises:
             EdgeError: the source, a stage or the sink failed.
@@ -247,11 +263,11 @@ class PipelineRunner:
                     return
                 now_ns = time.monotonic_ns()
                 if now_ns >= next_line_ns:
-                    next_line_ns = now_ns + interval_ns  # none is owed by a process that was paused
+                    next_line_ns = now_ns + interval_ns  # a paused process does not make up for missed lines
                     _log.info(self._record.line(loop))
 
     def health(self) -> CameraHealth:
-        """Return how it does, with the rate since the last call; one thread asks."""
+        """Return the health of the camera, with the rate since the last call; only one thread may call this."""
         now_s, results, age = time.monotonic(), self._record.results, self._record.age()
         (before_s, before), self._told = self._told, (now_s, results)
         return CameraHealth(
@@ -264,7 +280,7 @@ class PipelineRunner:
         )
 
     def counts(self) -> dict[str, Any]:
-        """Return what it came to so far, in the fields of a `RunSummary`."""
+        """Return the counts so far, by the names of the fields of `RunSummary`."""
         record, loop = self._record, self.loop
         return {
             "results": record.results,
@@ -283,16 +299,16 @@ class PipelineRunner:
         }
 
     def _step(self) -> Tick:
-        """Apply what commands have set, and step; a stream that is paused does as if no frame came."""
+        """Apply what commands have set, and make one step; a paused stream behaves as if no frame came."""
         control = self._control
         if control.version != self._version:
             self._apply(control)
         if self._confidence is not None:
-            _set_confidence(self.loop, control.confidence)  # also of another model that has come meanwhile
+            _set_confidence(self.loop, control.confidence)  # also applies it to a model that was loaded meanwhile
         if not control.paused:
             return self.loop.step(_STEP_TIMEOUT_S)
         if self._source.paced:
-            self._source.latest(_STEP_TIMEOUT_S)  # frames pass unseen, so that none is old when it goes on
+            self._source.latest(_STEP_TIMEOUT_S)  # frames are dropped, so that none is old when the stream goes on
         else:
             time.sleep(_STEP_TIMEOUT_S)
         return Tick.IDLE

@@ -1,9 +1,9 @@
 """Run the streams of one process, each in a thread of its own, until told to stop.
 
-`Service` owns the order of starting and stopping, and what a reload changes: settings of single streams are the
-supervisor's to change; another broker or device restarts the publisher and all streams. Its main thread looks a few
-times a second at the streams, the health, the commands and the reload. A configuration, its keys and its bundles may be
-on a disk that hangs: they are read in a thread, and nobody waits for it but who asked.
+`Service` defines the order of starting and stopping, and applies a reload: the supervisor changes the settings of
+single streams; another broker or device name restarts the publisher and all streams. The main thread checks the
+streams, the health, the commands and the reload ten times a second. A configuration, its keys and its bundles may be on
+a disk that hangs; they are therefore read in a thread of their own, for which only the sender of the command waits.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from edge_sdk.service.supervisor import Supervisor, other_changes, output_change
 from edge_sdk.service.systemd import Notifier
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.1  # how soon a signal is seen
-_JOIN_S = 0.9  # for the streams together: who is told to stop has two seconds for everything
-_END_S = 1.4  # for streams and the results that wait, counted from then like the line above ...
-_CLOSE_TIMEOUT_S = 0.9  # ... and for the results at most
-_SHORTEST_S = 0.2  # for each of them however late it is, and for the disk that takes the last events after that
-_VIDEO_S = 125.0  # for the streams where one writes a video: cut off it would be none, and a slow board takes long
-_LONG_S = 10.0  # a slow card reads bundles in that
-_MOST_WAITING = 32  # for a reload, while a disk hangs; of more the first are not told
-_LONGER_S = 1.5  # for the results where nobody waits for the end
+_LOOK_S = 0.1  # time between two checks, and so the delay until a signal is noticed
+# A program that is told to stop has two seconds in all. The next two times are counted from that moment.
+_JOIN_S = 0.9  # for all streams to end
+_END_S = 1.4  # for all streams to end and the waiting results to be published ...
+_CLOSE_TIMEOUT_S = 0.9  # ... of which this is the most for the results
+_SHORTEST_S = 0.2  # the least time for each of these however late it is, and then for writing the last events to disk
+_VIDEO_S = 125.0  # for the streams where one writes a video: an unfinished file is useless, and slow boards take long
+_LONG_S = 10.0  # within this time a slow memory card reads the bundles
+_MOST_WAITING = 32  # commands that can wait for a reload while a disk hangs; older ones get no answer
+_LONGER_S = 1.5  # for the results at an end that nobody asked for
 
 
 class Service:
-    """The streams of one process.
+    """Runs the streams of one process.
 
     Attributes:
-        left_out: the worst of what kept streams from running, once the others came to their end.
+        left_out: the most severe error that kept a stream from running, set when all other streams have ended.
     """
 
     def __init__(
@@ -69,19 +70,22 @@ class Service:
         self._health = HealthReporter(notifier, start, self._output, shared.progress)
         self._streams = Supervisor(self._make, is_service=settings.waits)
         self._reading: BackgroundTask[RunSettings] | None = None
-        self._slow_at_s = math.inf  # when it is said that reading takes long
-        self._told = deque[Told]()  # of this reading
-        self._asking = deque[Told](maxlen=_MOST_WAITING)  # for the next
-        self._names: dict[str, NameLock] = {}  # by key; while another name is taken, both
-        self._threads = 0  # that OpenCV has
+        self._slow_at_s = math.inf  # when to warn that reading takes long
+        self._told = deque[Told]()  # callbacks that wait for the reload under way
+        self._asking = deque[Told](maxlen=_MOST_WAITING)  # callbacks that wait for the next reload
+        self._names: dict[str, NameLock] = {}  # locks by key; two while a reload changes the name
+        self._threads = 0  # threads of OpenCV
         self.left_out: EdgeError | None = None
 
     def run(self) -> dict[str, RunSummary]:
-        """Run until the sources end, a limit is reached or somebody asks for the end.
+        """Run until the sources end, a limit is reached or a stop is asked for.
+
+        Returns:
+            The summary of each stream, by camera.
 
         Raises:
-            EdgeError: the failure of a stream, where that is the process's: always where its camera is not waited for;
-                or another program publishes under this device's name.
+            EdgeError: a stream failed and the process ends with it, as it always does unless `waits` is set; or another
+                program publishes under this device's name.
         """
         streams, health = self._streams, self._health
         try:
@@ -104,16 +108,16 @@ class Service:
                 self._output.close(_LONGER_S)
             self._unlock_names()
         if not self._settings.waits:
-            streams.look()  # what failed only at its end, such as a video that cannot be finished
+            streams.look()  # raises errors from the end of a stream, such as a video that cannot be finished
         of_all = self._output.stats()
         return {camera: pipeline.summary(of_all) for camera, pipeline in streams.running.items()}
 
     def _left_s(self, total_s: float) -> float:
-        """Return what a step of the end has of so many seconds since somebody asked for it."""
+        """Return the seconds left of `total_s` since the stop was asked for, and at least `_SHORTEST_S`."""
         return max(_SHORTEST_S, self._stop.left_s(total_s))
 
     def _wait(self) -> None:
-        """Wait for a reason to end."""
+        """Check streams, health, commands and reload until there is a reason to end."""
         duration_s = self._settings.duration_s
         deadline = math.inf if duration_s is None else time.monotonic() + duration_s
         while not self._stop.is_asked():
@@ -142,7 +146,7 @@ class Service:
         )
 
     def _share_threads(self) -> None:
-        """Give OpenCV the cores of the only stream's model, which does not run while a frame is resized."""
+        """Let OpenCV use the cores of a single stream's model, which does not run while a frame is resized."""
         running = list(self._streams.running.values())
         threads = (running[0].threads or 1) if len(running) == 1 else 1
         if threads != self._threads:
@@ -159,7 +163,7 @@ class Service:
             self._reading = None
             try:
                 fresh = reading.take()
-            except Exception as cause:  # noqa: BLE001 - whatever it is, what runs goes on
+            except Exception as cause:  # noqa: BLE001 - whatever the error is, the streams go on
                 self._refuse(failure_line(cause))
             else:
                 self._take(fresh)
@@ -172,7 +176,7 @@ class Service:
             )
         if not self._stop.reload or self._reading is not None:
             return
-        self._stop.reload = False  # before anything is read: who asks from here on may have changed what was
+        self._stop.reload = False  # before reading: a later request may follow a later change of the files
         if self._reread is None:
             why = "there is no configuration to read again"
             self._health.reloading(why)
@@ -184,17 +188,21 @@ class Service:
         reread, before = self._reread, self._settings
         try:
             self._reading = BackgroundTask(lambda: self._read_again(reread, before), "edge-reload")
-        except RuntimeError as cause:  # no thread is to be had
+        except RuntimeError as cause:  # no thread can be started
             self._refuse(failure_line(cause))
 
     def _read_again(self, reread: Callable[[], RunSettings], before: RunSettings) -> RunSettings:
-        """Read it; raises EdgeError where it cannot be used, or restarts all streams and keeps one from running."""
+        """Read the configuration again and return its settings.
+
+        Raises:
+            EdgeError: the configuration cannot be used, or would restart all streams and keep one of them from running.
+        """
         fresh = reread()
         self._lock_name(fresh)
         if output_changes(before, fresh):
-            from edge_sdk.service.check import check_run  # few reloads need it
+            from edge_sdk.service.check import check_run  # imported here, because few reloads need it
 
-            # A camera that is not there is waited for.
+            # A missing camera is no hindrance: the service waits for it.
             problems = [each for each in check_run(fresh).all_problems() if each.exit_code != CameraError.exit_code]
             if hindrances := [each.text for each in problems if each.keeps_from_running]:
                 raise ConfigError(*hindrances)
@@ -211,7 +219,7 @@ class Service:
             self._told.popleft()(why_not)
 
     def _end_reload(self, why: str) -> None:
-        """Take nothing any more, and tell all who wait."""
+        """Give up the reload under way, and answer all commands that wait for one with the reason."""
         self._told.extend(self._asking)
         self._tell(why)
         if self._reading is not None:
@@ -223,13 +231,13 @@ class Service:
             self._names[key] = NameLock(mqtt)
 
     def _unlock_names(self, settings: RunSettings | None = None) -> None:
-        """Let go of all names but that of these settings."""
+        """Release the locks of all names except the one of these settings."""
         mqtt = None if settings is None else settings.mqtt
         for key in self._names.keys() - ({NameLock.key_of(mqtt)} if mqtt is not None else set()):
             self._names.pop(key).close()
 
     def _take(self, fresh: RunSettings) -> None:
-        """Go by another configuration from now on."""
+        """Apply another configuration."""
         before, self._settings = self._settings, fresh
         name_cameras(wanted=len(fresh.pipelines) > 1)
         self._commands.change_to(fresh)
@@ -243,7 +251,7 @@ class Service:
         self._unlock_names(fresh)
 
     def _restart_output(self) -> None:
-        """End all streams, deliver what they put as far as that is quick, and begin all again."""
+        """End all streams, publish what they have put within a short time, and start all streams again."""
         self._streams.stop(self._stop.is_asked)
         if not self._stop.is_asked():
             self._output.restart(self._settings, _CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)

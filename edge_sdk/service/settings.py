@@ -1,8 +1,8 @@
-"""What a daemon runs: `RunSettings`, and of each of its streams `PipelineSettings`.
+"""Settings of the service: `RunSettings` for the process, `PipelineSettings` for each of its streams.
 
-`run_settings_of` makes them of a configuration file. Most of them are the tables of the file themselves; what is added
-here is what no table of a stream says: secrets, trusted keys, the rules and pictures of its camera, and what only flags
-say. Secrets are read each time it is called, which is at the start and at each reload.
+`run_settings_of` makes them from a configuration file. Most settings are the keys of the file's tables. This module
+adds what the table of a stream does not hold: secrets, trusted keys, the event rules and snapshots of its camera, and
+what only command-line flags set. Secrets are read at each call, that is at the start and at each reload.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _KEY_PASSWORD = "the private key's password"  # noqa: S105 - what it is called
 
 
 class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
-    """One stream: the keys of its table, and what else it runs by.
+    """Settings of one stream: the keys of its table, and the further settings below.
 
     Attributes:
-        source_password: for a stream's user.
+        source_password: password of the user in the source's URL.
         trusted_keys: public key files; when there are any, an unsigned bundle is refused.
         allow_older: run a signed bundle although a newer version of it ran here.
-        frames: stop after so many results.
-        annotate: write an MP4 with the results drawn.
-        events: when a class has appeared or disappeared, which is told.
-        snapshots: when pictures are published; None: never.
+        frames: stop after this many results; None: no limit.
+        annotate: path of an MP4 to write with the results drawn; None: write none.
+        events: rules that say when an event is published.
+        snapshots: rules that say when pictures are published; None: never.
     """
 
     camera: str = "camera"
@@ -61,7 +61,7 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
 
     @property
     def paced(self) -> bool:
-        """Whether frames come at their own pace, or a file is not there yet; False: in turn, when asked for."""
+        """Whether frames come at the source's own pace; if not, each frame is read when the stream asks for it."""
         try:
             kind = kind_of(self.source)
         except CameraError:
@@ -69,11 +69,11 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
         return not (kind is IMAGES or (kind is VIDEO and self.every_frame))
 
     def begin_verifying(self) -> BackgroundTask[Bundle]:
-        """Verify the bundle in a thread."""
+        """Start a thread that opens and verifies the bundle."""
         return BackgroundTask(lambda: Bundle.open(self.bundle, self.trusted_keys), "edge-verify")
 
     def same_source(self, other: PipelineSettings) -> bool:
-        """Whether an opened source of this stream can be read by the other as it is."""
+        """Tell whether a stream with the settings `other` can go on reading this stream's open source."""
         names = ("source", "source_password", "source_options", "camera", "every_frame")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
@@ -83,13 +83,13 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: this device's name.
-        mqtt: the broker; None prints results as lines of JSON to standard output.
-        outbox: where events wait for the broker.
+        mqtt: the connection to the broker; None: print results as lines of JSON to standard output.
+        outbox: settings of the outbox, in which events wait for the broker.
         commands: classes of commands that are carried out.
-        home_assistant: what Home Assistant is told; None: nothing.
-        pipelines: its streams, each with a name of its own; at least one.
-        duration_s: stop after so many seconds.
-        waits: a camera that is not there yet is waited for, as a service must; otherwise it is an error at the start.
+        home_assistant: settings of Home Assistant discovery; None: publish none.
+        pipelines: settings of the streams, one or more, each with a name of its own.
+        duration_s: stop after this many seconds; None: no limit.
+        waits: wait for a camera that is not available at the start, as a service must; if not, it is an error.
     """
 
     device: str
@@ -105,12 +105,12 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 def run_settings_of(
     config: Config, *, duration_s: float | None = None, problems: list[EdgeError] | None = None
 ) -> RunSettings:
-    """Make what a service runs of its configuration; it waits for its cameras.
+    """Return the settings of a service from its configuration; the service waits for its cameras.
 
     Args:
-        config: as `read_config` gives it.
-        duration_s: stop after so many seconds.
-        problems: gets what is wrong with a password, which is left out then, or a certificate; else that is raised.
+        config: the configuration that `read_config` returned.
+        duration_s: stop after this many seconds.
+        problems: a list that gets errors of passwords, which are then left out, and of certificates; None: raise them.
 
     Raises:
         ConfigError: a password, or this device's certificate, cannot be used.
@@ -158,7 +158,7 @@ def run_settings_of(
 
 
 def _look_at_credentials(broker: MqttSettings, problems: list[EdgeError] | None) -> None:
-    """Warn of a certificate that has expired: a service goes on, and takes a new one in its place without a restart."""
+    """Warn of an expired certificate; the service goes on, and uses a new certificate without a restart."""
     try:
         for line in check_credentials(broker):
             _log.warning(line)

@@ -1,13 +1,13 @@
-"""Degradation: which model a stream runs, and how many of its frames, so that it keeps its latency budget.
+"""Degradation: choose the model of a stream, and the share of frames it runs on, to keep the latency budget.
 
-A bundle has a list of levels, the one that runs by choice first; each one below it takes less of the machine. A
-`Governor` judges the frames of one stream: it steps down when deadlines are missed or the board throttles, and up
-again when there is room. The streams of a process share one `DegradationController`. It decides whose turn it is:
-governors that knew nothing of each other would let the streams that step down first make room for the others for good.
+A bundle has a list of levels. The top level is the preferred one; each level below it needs less of the machine. A
+`Governor` judges the frames of one stream: it steps down when deadlines are missed or the board throttles, and up again
+when there is capacity to spare. The streams of a process share one `DegradationController`, which decides which of them
+steps next. Without it, the streams that step down first would stay down for good in favour of the others.
 
     frames' ages -> Governor -> DegradationController -> Move, which the caller makes: `arrive`, `fail` or `postpone`
 
-Nothing here reads a clock, does I/O or loads a model, but for `check_free_memory`.
+Nothing in this module reads a clock, does I/O or loads a model, except for `check_free_memory`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from edge_sdk.bundle.manifest import Manifest, Variant, ratings
 from edge_sdk.core.errors import NoRoomError
 from edge_sdk.core.machine import free_bytes
 
-# Beyond 8 a stream is single pictures, and less load would not be felt. No level has less than two thirds of the
-# one above it: several streams that have no room for one step more stand one level apart.
+# Beyond 8 a stream is single pictures, and the load is too low to matter. Every level runs on at least two thirds of
+# the frames of the level above it, so that several streams on a full machine are at most one level apart.
 _EVERY = (1.5, 2, 3, 4, 6, 8)
-_GAIN = 0.9  # of the time above it: a level that saves less is noise
+_GAIN = 0.9  # largest time of a level, as a share of the level above: a smaller gain is noise
 
 
 class Level(msgspec.Struct, frozen=True):
     """One level of degradation: a variant, and how many of the frames it runs on.
 
     Attributes:
-        every: of the frames every `every`-th runs, 1 and up; 1.5 are two of three.
-        cost: of one run; only ratios between levels mean anything.
+        variant: name of the variant of the bundle.
+        every: the model runs on one frame in `every`, 1 or more; 1.5 is two frames in three.
+        cost: cost of one run; only ratios between levels have a meaning.
     """
 
     variant: str
@@ -50,10 +51,14 @@ class Level(msgspec.Struct, frozen=True):
 
 
 def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
-    """List the levels of a bundle, from the variant that stands in front downwards.
+    """Return the levels of a bundle, with its first variant as the top level.
 
-    Below it come its faster variants, the slower first, but none that another one beats in both time and quality; at
-    last every second, third and further frame of the fastest.
+    Below it are its faster variants, the slower ones first, without those that another variant beats in both time and
+    quality. The lowest levels run the fastest variant on fewer and fewer of the frames.
+
+    Args:
+        manifest: the bundle's manifest.
+        fixed: leave out all variants but the first.
     """
     costs = _costs(manifest.variants)
     _, rated = ratings(manifest)
@@ -72,13 +77,13 @@ def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
 
 
 def with_steps(variants: Sequence[Level], steps: Sequence[float] = _EVERY) -> list[Level]:
-    """Append the levels on which only two of three frames of the last variant run, every second, third and so on."""
+    """Append levels on which the last variant runs on two frames in three, on every second, every third and so on."""
     last = variants[-1]
     return [*variants, *(Level(last.variant, every, last.cost) for every in steps)]
 
 
 def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:
-    """Return milliseconds of one run: estimates for the board where all variants have one, else the host's times."""
+    """Return milliseconds of one run by variant: estimates for the board if all variants have one, else host's."""
     estimates = [v.estimate for v in variants]
     if all(e is not None for e in estimates):
         return {v.name: e.latency_ms for v, e in zip(variants, estimates, strict=True) if e is not None}
@@ -90,12 +95,12 @@ def ordinal(number: int) -> str:
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"
 
 
-_RISING_NS = 30_000_000_000  # one bad window does not mean that a stream has no wish to rise
-_JUDGED_NS = 4_000_000_000  # after a step up: two windows of a governor, which sees then what came of it
+_RISING_NS = 30_000_000_000  # how long a stream counts as one that could step up, in spite of a bad window
+_JUDGED_NS = 4_000_000_000  # wait after a step up: two windows of a governor, which show its effect
 
 
 class DegradationController:
-    """Decides which of the streams of a process steps down or up; for several threads."""
+    """Decides which stream of a process steps down or up. Several threads may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -108,7 +113,7 @@ class DegradationController:
             self._governors.append(governor)
 
     def remove(self, governor: Governor) -> None:
-        """Forget a stream; one that was forgotten already is no error."""
+        """Remove a stream; do nothing where it was removed before."""
         with self._lock:
             if governor in self._governors:
                 self._governors.remove(governor)
@@ -116,8 +121,9 @@ class DegradationController:
     def may_step_down(self, governor: Governor, now_ns: int) -> bool:
         """Decide whether a stream that misses its deadlines steps down itself.
 
-        The highest of those that stand above it and miss theirs too is asked to do it instead. Where none above it
-        misses any, the highest is asked once all the same, for its next window: trouble that goes on is one's own.
+        If streams on higher levels miss deadlines too, the highest of them is asked to step down instead. If none of
+        them misses any, the highest is still asked once, for its next window. If the trouble goes on after that, the
+        stream steps down itself.
         """
         with self._lock:
             above = [other for other in self._governors if other.index < governor.index]
@@ -129,7 +135,7 @@ class DegradationController:
             return False
 
     def may_step_up(self, governor: Governor, now_ns: int) -> bool:
-        """Decide whether a stream steps up: the lowest first, one at a time, once the last step up was judged."""
+        """Decide whether a stream steps up: the lowest first, one at a time, after the last step up was judged."""
         with self._lock:
             if now_ns < self._rose_ns + _JUDGED_NS:
                 return False
@@ -140,26 +146,27 @@ class DegradationController:
 
 
 _S = 1_000_000_000
-_WINDOW_NS = 2 * _S  # a spell that is over in less would be over before another model is loaded
-_LEAST_FRAMES = 8  # of a slow camera the window is longer: a share of fewer frames says nothing
-_DOWN_SHARE = 0.10  # the drop rule looks at the 90th percentile: a budget with more misses is not kept by its measure
-_LEAST_MISSES = 2  # one of eight is more than that share, and may be chance
-_QUIET_SHARE = 0.05  # half of it: between both nothing moves
-_QUIET_NS = 10 * _S  # five windows without trouble before a step up; stepping down takes one: late results harm more
-_LONGEST_QUIET_NS = 640 * _S  # six doublings: a step that fails costs a load, some late frames, once in ten minutes
-_RELAPSE_NS = 60 * _S  # a step up that lasts longer was right when it was made
-_ROOM = 0.8  # of the budget: what a step up may be expected to take
-_SHORT_NS = 60 * _S  # before a variant is tried again for which memory was short
-_HEAT_NS = 5 * _S  # shorter throttling is a peak that the heat sink swallows
-_BELIEVED_WINDOWS = 2  # that other streams go by what one of them said of its window
-_RECENT = 64  # frames that a prediction looks at, as the drop rule does
+_WINDOW_NS = 2 * _S  # shorter trouble would be over before another model is loaded
+_LEAST_FRAMES = 8  # frames in a window; with a slow camera it is longer, as a share of fewer frames says nothing
+_DOWN_SHARE = 0.10  # share of misses for a step down; it fits the drop rule, which uses the 90th percentile
+_LEAST_MISSES = 2  # one miss in eight frames exceeds that share and may be chance
+_QUIET_SHARE = 0.05  # share of misses for a quiet window; between both shares the level stays
+_QUIET_NS = 10 * _S  # five quiet windows before a step up; a step down needs one window, as late results do more harm
+_LONGEST_QUIET_NS = 640 * _S  # six doublings: a failed step up costs one load and some late frames in ten minutes
+_RELAPSE_NS = 60 * _S  # a step down sooner after a step up counts as a failed step up
+_ROOM = 0.8  # largest share of the budget that a step up may be expected to take
+_SHORT_NS = 60 * _S  # wait before a variant for which memory was short is tried again
+_HEAT_NS = 5 * _S  # shorter throttling is a peak that the heat sink absorbs
+_BELIEVED_WINDOWS = 2  # windows for which the other streams take a stream's last window into account
+_RECENT = 64  # frames that a prediction uses; the drop rule uses as many
 
 
 class Move(msgspec.Struct, frozen=True):
     """A step to the next level.
 
     Attributes:
-        reason: why, with its numbers, for people.
+        level: the level to move to.
+        reason: the reason in words, with its numbers.
     """
 
     level: Level
@@ -169,21 +176,23 @@ class Move(msgspec.Struct, frozen=True):
 class Governor:
     """Decides on which level one stream runs.
 
-    A move is under way from `decide` until `arrive`, `fail` or `postpone`, and nothing is decided meanwhile.
+    A move is under way from `decide` until `arrive`, `fail` or `postpone`; until then `decide` returns None.
 
     Args:
-        levels: from what runs by choice downwards, one or more.
+        levels: one or more levels, the top level first.
         limit_ns: the latency budget, nanoseconds.
-        period_ns: between two frames of the source, nanoseconds.
-        now_ns: monotonic nanoseconds.
+        period_ns: time between two frames of the source, nanoseconds.
+        now_ns: the time now, monotonic nanoseconds.
         start: index of the level on which the stream starts, 0 for the top.
+        controller: the controller of all streams of the process; by default one for this stream alone.
 
     Attributes:
-        index: of the level that runs; 0 is the top.
-        misses_until_ns: until when, monotonic nanoseconds, it counts as one that misses too many deadlines to step up.
-        rises_until_ns: until when it counts as one that would step up after some more quiet.
-        is_asked: whether it shall step down in place of another stream, if it misses deadlines too.
-        has_waited: whether it has asked another one since it last had no trouble.
+        levels: the levels, the top level first, without variants that cannot be loaded.
+        index: index of the level that runs; 0 is the top.
+        misses_until_ns: monotonic nanoseconds until which the stream counts as one that misses too many deadlines.
+        rises_until_ns: monotonic nanoseconds until which the stream counts as one that could soon step up.
+        is_asked: whether the stream shall step down in place of another one, if it misses deadlines too.
+        has_waited: whether it has had another stream asked since its last window without trouble.
     """
 
     def __init__(
@@ -219,11 +228,11 @@ class Governor:
         return self.levels[self.index]
 
     def close(self) -> None:
-        """Leave the controller: the stream is over. May be called twice."""
+        """Remove the stream from the controller at its end. May be called twice."""
         self._controller.remove(self)
 
     def note_result(self, *, is_late: bool, age_ns: int, run_ns: int) -> None:
-        """Note a result that was delivered: its age, and of that the bare run, in nanoseconds."""
+        """Note a delivered result: its age, and the part of it in which the model ran, in nanoseconds."""
         self._judged += 1
         self._missed += is_late
         self._recent.append((age_ns, run_ns))
@@ -234,7 +243,7 @@ class Governor:
         self._missed += 1
 
     def is_due(self, now_ns: int) -> bool:
-        """Tell whether `decide` has something to look at; to be asked after every frame."""
+        """Tell whether a window is over, so that `decide` should be called; the caller asks after every frame."""
         return self._target is None and now_ns - self._window_ns >= _WINDOW_NS
 
     def decide(self, now_ns: int, throttled: str = "") -> Move | None:
@@ -242,7 +251,10 @@ class Governor:
 
         Args:
             now_ns: monotonic nanoseconds.
-            throttled: why the board slows itself down at present; empty when it does not.
+            throttled: the reason why the board throttles; empty when it does not.
+
+        Returns:
+            The move to make, or None for none.
         """
         if not self.is_due(now_ns):
             return None
@@ -271,7 +283,7 @@ class Governor:
         return self._up(now_ns, until_ns)
 
     def rest(self, now_ns: int) -> None:
-        """Forget what was noted: it says nothing of what comes."""
+        """Forget all results noted so far, because they say nothing about the next ones."""
         if self._target is None:
             self._begin(now_ns)
 
@@ -284,13 +296,13 @@ class Governor:
         self._stand_on(self.levels[target], now_ns)
 
     def fail(self, now_ns: int) -> None:
-        """Note that the move cannot be made, because the variant does not load: none of its levels is tried again."""
+        """Note that the move failed because the variant does not load; no level of the variant is tried again."""
         here, lost = self.level, self.levels[self._moving_to()].variant
         self._variants = [level for level in self._variants if level.variant == here.variant or level.variant != lost]
         self._stand_on(here, now_ns)
 
     def postpone(self, now_ns: int) -> None:
-        """Note that memory is short for the move: no level of that variant is tried for a while."""
+        """Note that memory is too short for the move; no level of the variant is tried for a minute."""
         short = self.levels[self._moving_to()].variant
         self._absent[short] = now_ns + _SHORT_NS
         self._stand_on(self.level, now_ns)
@@ -306,17 +318,17 @@ class Governor:
         self._begin(now_ns)
 
     def _set_levels(self, here: Level) -> None:
-        """List the levels that there are now, with the one that runs; its variant's frames may be left out as well."""
+        """Set the levels that can be used now, and add the level that runs, `here`, where it is not among them."""
         levels = with_steps([level for level in self._variants if level.variant not in self._absent], self._steps)
         if here not in levels:
             below = 1 + next(index for index, level in enumerate(levels) if level.variant == here.variant)
             levels.insert(below, here)
         self.levels, self.index = levels, levels.index(here)
-        self.misses_until_ns = self.rises_until_ns = 0  # what was noted says nothing of this level
+        self.misses_until_ns = self.rises_until_ns = 0  # windows so far say nothing about this level
         self.is_asked = self.has_waited = False
 
     def _bring_back(self, now_ns: int) -> None:
-        """Have levels of variants again whose time is over: the next step may lead there."""
+        """Restore the levels of variants that were postponed long enough, so that the next step may lead to them."""
         back = [variant for variant, until_ns in self._absent.items() if until_ns <= now_ns]
         for variant in back:
             del self._absent[variant]
@@ -347,7 +359,7 @@ class Governor:
         return Move(self.levels[self._target], reason)
 
     def _cool(self, now_ns: int, throttled: str) -> Move | None:
-        """Step down one level, once: a board that keeps its budget although it is slow needs no more."""
+        """Step down one level once for lasting heat; a throttled board that keeps its budget needs no further step."""
         is_lasting = self._hot_since_ns is not None and now_ns - self._hot_since_ns >= _HEAT_NS
         if self._is_relieved or not is_lasting:
             return None
@@ -369,13 +381,13 @@ class Governor:
         return Move(self.levels[self._target], text)
 
     def _expected_above_ns(self) -> float:
-        """Predict the age of results on the level above: the run in proportion to both costs, and the rest as it is."""
+        """Predict the age of results on the level above, nanoseconds; its run is scaled by the costs of the levels."""
         here, above = self.level, self.levels[self.index - 1]
         run_ns = _p90([run for _, run in self._recent])
         rest_ns = _p90([age - run for age, run in self._recent])
         expected_ns = run_ns * (above.cost / here.cost if here.cost else 1.0)
         if expected_ns > above.every * self._period_ns:
-            rest_ns = max(rest_ns, self._period_ns)  # the loop never rests, and a frame waits for the one before it
+            rest_ns = max(rest_ns, self._period_ns)  # the loop is always busy, so each frame waits for the one before
         return rest_ns + expected_ns
 
 
@@ -385,19 +397,24 @@ def _p90(values: list[int]) -> int:
 
 
 _MIB = 1 << 20
-# Loading and golden inputs take 70 MiB for YOLOv8n's INT8 file of 3.9 MB, 44 for YOLOv4-tiny's of 6.2 MB, 40 for
-# MobileNet's FP32 file of 10.4 MB and some 180 for ResNet50's of 98 MB.
+# Loading a model and running its golden inputs takes 70 MiB for YOLOv8n (INT8 file of 3.9 MB), 44 for YOLOv4-tiny
+# (6.2 MB), 40 for MobileNet (FP32 file of 10.4 MB) and about 180 for ResNet50 (98 MB).
 _TIMES = 3
 _BESIDE_MIB = 64
 
 
 def check_free_memory(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
-    """Refuse to load a variant beside another one where memory is short: what runs already must not be killed for it.
+    """Refuse to load a variant beside the running one where memory is short, so that the running one is not killed.
 
-    Where the machine, whose `proc` and `sys` are below `root`, does not say what is free, all is well.
+    Do nothing where the machine does not tell its free memory.
+
+    Args:
+        bundle: the bundle.
+        variant: name of the variant to load.
+        root: folder with the machine's `proc` and `sys`.
 
     Raises:
-        NoRoomError: memory is short now; later it may not be.
+        NoRoomError: there is not enough free memory now.
     """
     free = free_bytes(root)
     entry = bundle.manifest.entry(bundle.manifest.with_primary(variant).variants[0].file)

@@ -1,7 +1,8 @@
-"""LiveTuner: gives the running loop one candidate after the other, and then the best of them.
+"""LiveTuner: give the running loop one candidate after the other, and then the best of them.
 
-Measured are the very frames that are published, at the camera's pace and under the real load; nothing runs twice.
-Models are loaded beside the loop, one at a time, never while another is measured, and two at most are there at once.
+The tuner measures the frames that are published, at the camera's rate and under the real load; no frame runs twice.
+Models are loaded in a thread beside the loop, one at a time and never while another model is measured. At most two
+models are loaded at once.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from edge_sdk.tuning.candidates import Plan, Tuned
 from edge_sdk.tuning.measurement import Candidate, Measurement, Window
 
 _log = logging.getLogger(__name__)
-LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90; the model that it found sound loads in far less
-_JOIN_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
+LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90 s; a model that passed its trial loads much faster
+_JOIN_S = 0.5  # a run that is told to stop must end within two seconds in all
 
 T = TypeVar("T")
 _Stages: TypeAlias = Stage[Frame, Result]
 _Steps: TypeAlias = Generator[None, None, T]
-"""Work that goes on by a piece after each step of the loop."""
+"""Work that is done piece by piece, one piece after each step of the loop."""
 
 
 class _HungError(Exception):
@@ -36,22 +37,22 @@ class _HungError(Exception):
 
 
 class LiveTuner:
-    """A supervisor of the loop that tunes while it runs.
+    """An observer of the loop that tunes while the loop runs.
 
     Args:
-        home: what runs now, and its stages; they give the results while candidates load.
-        open_stages: loads and proves a candidate; called beside the loop, and may raise.
-        load_limit_s: seconds after which a load is given up, and tuning with it; a trial that comes before it counts.
-        remember: keeps what came out; called beside the loop, and may raise.
+        plan: what to measure, and for how long.
+        home: the candidate that runs now, and its stages, which give the results while other candidates load.
+        open_stages: loads and tests a candidate; called in a thread beside the loop, and may raise.
+        load_limit_s: seconds after which a load, and tuning with it, is given up; they include the trial before it.
+        remember: stores the result of tuning; called in a thread beside the loop, and may raise.
         on_trying: called with every candidate before it is loaded or measured.
-        on_variant: called with the variant of the next results, or of the one that is being made, whenever another
-            one answers.
-        on_tuned: called with what came out, and why it is not remembered; empty where it is.
-        read_cpu_time: what the processors did so far; called in the loop's thread, at the beginning and at the end.
-        clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
+        on_variant: called with the name of the variant that gives the next results, whenever it changes.
+        on_tuned: called with the result of tuning, and with the reason why it could not be stored or "".
+        read_cpu_time: returns the CPU time of the machine; called in the loop's thread, at the beginning and the end.
+        clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
 
     Attributes:
-        done: whether the loop has the stages that stay.
+        done: whether tuning is over, so that the loop keeps its stages.
     """
 
     def __init__(
@@ -80,15 +81,15 @@ class LiveTuner:
         self._is_measuring = False
         self._slowest_load_ns = 0
         self._task: BackgroundTask[Any] | None = None
-        self._leaving: list[object] = []  # given back beside the loop: a session's memory takes milliseconds
+        self._leaving: list[object] = []  # freed in a thread, because freeing a session's memory takes milliseconds
 
     @property
     def is_loading(self) -> bool:
-        """Whether something is under way beside the loop."""
+        """Whether a thread is at work beside the loop."""
         return self._task is not None and not self._task.is_done
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Go on after one step; now and then the loop gets other stages. See `loop.Supervisor`."""
+        """Continue tuning after one step of the loop, which may give the loop other stages; see `loop.LoopObserver`."""
         if self._tuning is None:
             if self.done or tick is Tick.IDLE:
                 return
@@ -97,10 +98,10 @@ class LiveTuner:
         next(self._tuning, None)
 
     def close(self) -> None:
-        """Give up what is not finished; waits a moment for a model that is being loaded."""
+        """Give up tuning that is not finished, and wait half a second for a model that is being loaded."""
         if self._task is not None:
             self._task.close(_JOIN_S)
-        # At its end there is something, and it is kept by whoever writes it, however long that takes.
+        # Once all candidates are measured, the thread stores the result, however long that takes.
         if self._is_measuring:
             _log.info("tuning was not finished: nothing is remembered")
         self._is_measuring, self._tuning, self.done = False, None, True
@@ -112,7 +113,7 @@ class LiveTuner:
                 _log.info("tuning could measure nothing: what runs stays")
             else:
                 yield from self._take_over(loop, tuned)
-        except StoppedError:  # whoever steps the loop is told the same
+        except StoppedError:  # the caller of the loop gets the same error
             return
         except _HungError as cause:
             _log.info(
@@ -125,7 +126,7 @@ class LiveTuner:
         self._task = BackgroundTask(self._leaving.clear, "tuning")
 
     def _measure_all(self, loop: Loop) -> _Steps[Tuned | None]:
-        """Measure one candidate after the other, as long as there is time; the first is always measured."""
+        """Measure one candidate after the other while there is time; the first is always measured."""
         plan, began_ns, cpu_time = self.plan, self._clock_ns(), self._read_cpu_time()
         search, measured = plan.search(), list[Measurement]()
         asked, found = search.steps(), None
@@ -156,7 +157,7 @@ class LiveTuner:
         )
 
     def _try(self, loop: Loop, candidate: Candidate) -> _Steps[Measurement | None]:
-        """Load and measure one candidate; None where that fails."""
+        """Load and measure one candidate; return None where either fails."""
         self._on_trying(candidate)
         [home] = self._home_stages
         stages = home
@@ -185,8 +186,8 @@ class LiveTuner:
         yield
         while not window.is_over():
             if self._tick is Tick.STALE:
-                # Setting them anew makes the drop rule forget: a candidate that had one slow frame is measured on the
-                # next, and not on one a second.
+                # Setting the stages again resets the drop rule. Otherwise a candidate with one slow frame would be
+                # measured on only one frame a second.
                 loop.stages = window
             yield
         found = window.measurement(self.plan.ratings.get(candidate.variant, UNRATED))
@@ -197,14 +198,14 @@ class LiveTuner:
         return found
 
     def _take_over(self, loop: Loop, tuned: Tuned) -> _Steps[None]:
-        """Load what was chosen, keep the record, and have it run."""
+        """Load the chosen candidate, store the record, and give the candidate to the loop."""
 
         def end() -> tuple[_Stages, str]:
             chosen = tuned.chosen.candidate
             stages = self._home_stages[0] if chosen == self.home else self._open(chosen)
             try:
                 self._remember(tuned)
-            except EdgeError as cause:  # a disk that is full or read-only takes nothing from what was found
+            except EdgeError as cause:  # the result is valid even where the disk is full or read-only
                 return stages, str(cause)
             return stages, ""
 
@@ -219,7 +220,7 @@ class LiveTuner:
         self._on_tuned(tuned, remark)
 
     def _beside(self, candidate: Candidate, work: Callable[[], T]) -> _Steps[T]:
-        """Have a thread work for a candidate, after it has given back what is not needed any more."""
+        """Run `work` for a candidate in a thread, which first frees the stages that are not needed any more."""
         leaving, began_ns = self._leaving, self._clock_ns()
 
         def clear_and_work() -> T:
@@ -231,8 +232,8 @@ class LiveTuner:
         while not task.is_done:
             if self._clock_ns() - began_ns > self.load_limit_s * 1e9:
                 task.close(0)
-                self._task, self._leaving = None, []  # the other list is that of the thread which hangs
-                raise _HungError(str(candidate))  # everybody else who changes stages waits for tuning
+                self._task, self._leaving = None, []  # a new list: the old one belongs to the thread that hangs
+                raise _HungError(str(candidate))  # tuning ends, as other code that changes stages waits for it
             yield
         self._task = None
         return task.take()

@@ -1,7 +1,7 @@
-"""Records of tuning: what came out is remembered for the same bundle, machine, camera and limits.
+"""Records of tuning: the result of a tuning is stored for the same bundle, machine, camera and limits.
 
-One file each in the state folder. A record that is damaged, or was measured on another machine, is passed over with one
-line that says so.
+Each record is one file in the state folder. A record that is damaged, or was measured on another machine, is not used,
+and one line says why.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ _NAMES = {
 
 
 class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a measurement was taken on: a machine and its ONNX Runtime.
+    """The machine and the ONNX Runtime that a measurement was taken on.
 
     Attributes:
-        cpu: its kinds of cores.
-        logical, physical, allowed: cores; see `Cores`.
-        memory_gib: its memory, rounded up to a power of two: kernels and graphics take different bites of it.
-        providers: execution providers that it was built with.
+        cpu: the kinds of cores of the machine.
+        logical, physical, allowed: numbers of cores; see `Cores`.
+        memory_gib: GiB of memory, rounded up to a power of two, because kernels and graphics reserve varying parts.
+        onnxruntime: version of ONNX Runtime.
+        providers: execution providers that this ONNX Runtime was built with.
     """
 
     cpu: Cpu
@@ -51,7 +52,7 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> TunedMachine:
-        """Read what this machine is."""
+        """Return the description of this machine."""
         cores = Cores.read(root)
         return cls(
             Cpu.read(root),
@@ -64,7 +65,11 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def difference(self, other: TunedMachine) -> str | None:
-        """Say what differs first from `other`, which is now: `logical cores 4, now 2`; None where nothing does."""
+        """Return the first difference from `other`, such as `logical cores 4, now 2`; None where both are equal.
+
+        Args:
+            other: the machine as it is now.
+        """
         if self.cpu != other.cpu:
             is_namesake = self.cpu.name == other.cpu.name
             return f"CPU {self.cpu.name}, now {'one of that name with other cores' if is_namesake else other.cpu.name}"
@@ -86,15 +91,17 @@ def _memory_class_gib() -> int:
 
 SCHEMA_VERSION = 2
 
-_KEPT = 32  # records: bundles come and go for years
+_KEPT = 32  # records that are kept: over the years a device has many bundles
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The question that a tuning answers: bundle, camera, variant and limits.
 
     Attributes:
-        camera: the stream's name: its pictures' size and its other load are measured too.
-        variant: the only one that may run; None for any.
+        digest: digest of the bundle.
+        camera: name of the stream; results depend on its frame size and on the load that comes with it.
+        variant: the only variant that may run; None for any.
+        limits: the limits that the choice must keep.
     """
 
     digest: str
@@ -104,15 +111,15 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def file_name(self) -> str:
-        """Name of its record's file."""
+        """Name of the file of the request's record."""
         return f"{self.digest[:16]}-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]}.json"
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What tuning came to, and for what it was measured.
+    """The result of a tuning, with the request and the machine that it was measured for.
 
     Attributes:
-        at: when, RFC 3339, UTC.
+        at: time of the tuning, RFC 3339, UTC.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -129,14 +136,14 @@ class Records:
         self._folder = folder
 
     def recall(self, request: Request, machine: TunedMachine) -> Record | str | None:
-        """Return the record that holds here, or why the one that is there does not; None where there is none."""
+        """Return the record of a request on a machine, or why it cannot be used; None where there is none."""
         record = self._read(self._folder / request.file_name, machine)
         if isinstance(record, Record) and record.request != request:
             return "what is remembered is of something else"
         return record
 
     def known(self, bundle: Bundle, machine: TunedMachine) -> list[Record]:
-        """Return all records that hold here for a bundle, whatever they were asked for."""
+        """Return all records of a bundle that are valid on a machine, for whatever request."""
         paths = sorted(self._folder.glob(f"{bundle.digest[:16]}-*.json"))
         return [record for path in paths if isinstance(record := self._read(path, machine), Record)]
 
@@ -156,10 +163,10 @@ class Records:
         return record if difference is None else f"what is remembered was measured on something else: {difference}"
 
     def remember(self, request: Request, machine: TunedMachine, tuned: Tuned) -> None:
-        """Keep a record, and of all no more than the newest.
+        """Write a record, and delete the oldest ones beyond 32.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the record cannot be written.
         """
         at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         record = Record(request=request, machine=machine, at=at, tuned=tuned)

@@ -1,6 +1,7 @@
-"""Packages of Debian or Ubuntu, for any architecture, fetched and unpacked without being installed.
+"""Fetch and unpack packages of Debian or Ubuntu for any architecture, without installing them.
 
-Owns apt-get, dpkg-deb and tar. apt gets a state of its own: nothing changes on this machine, and no root is needed.
+The module runs apt-get, dpkg-deb and tar. apt gets a state folder of its own, so that nothing changes on this machine
+and root is not needed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PROGRAMS = ("apt-get", "dpkg-deb", "tar")
 _TIMEOUT_S = 300
 _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
-# The hooks of this machine's own apt are cleared: they would tidy up its caches after our update.
+# The hooks of this machine's own apt are cleared, because they would clean its caches after this update.
 _CONFIGURATION = """\
 #clear APT::Update::Post-Invoke;
 #clear APT::Update::Post-Invoke-Success;
@@ -37,7 +38,7 @@ Dir::Cache::Archives "{archives}";
 
 
 def require_apt() -> None:
-    """Refuse a machine without the programs that this needs.
+    """Check that apt-get, dpkg-deb and tar are installed.
 
     Raises:
         MissingDependencyError: one of them is not installed.
@@ -48,13 +49,13 @@ def require_apt() -> None:
 
 
 class Apt:
-    """apt-get with a state of its own, for one architecture.
+    """apt-get with a state folder of its own, for one architecture.
 
     Args:
-        architecture: in Debian's spelling (`arm64`).
-        state: an empty folder for its lists.
-        archives: where packages are kept; those that are there already are not fetched again.
-        sources: lines of a sources.list to use instead of this machine's own.
+        architecture: the architecture in Debian's spelling (`arm64`).
+        state: an empty folder for apt's package lists.
+        archives: folder for packages; packages that it already has are not fetched again.
+        sources: lines of a sources.list to use instead of this machine's own; empty for this machine's.
     """
 
     def __init__(self, architecture: str, state: Path, archives: Path, sources: str = "") -> None:
@@ -74,12 +75,12 @@ class Apt:
         """Fetch packages (`name` or `name=version`) and all they depend on.
 
         Raises:
-            MissingDependencyError: apt cannot; with its own last words.
+            MissingDependencyError: apt cannot fetch the packages; the message has the last line that apt printed.
             OSError: the disk is full.
         """
-        # A third party's source that lacks this architecture fails here and does not matter: what is needed decides.
+        # Errors are ignored: a third party's source may lack this architecture. The installation below decides.
         subprocess.run([*self._command, "update"], check=False, capture_output=True, timeout=_TIMEOUT_S)
-        # What an earlier attempt left and the server has replaced since.
+        # Remove packages of an earlier attempt that the server has replaced since.
         subprocess.run([*self._command, "autoclean"], check=False, capture_output=True, timeout=_TIMEOUT_S)
         install = [*self._command, "install", "--yes", "--download-only", *packages]
         done = subprocess.run(install, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
@@ -93,10 +94,10 @@ class Apt:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Add one package to `folder`, through links such as `lib` to `usr/lib`, which `dpkg-deb -x` would replace.
+    """Unpack one package into `folder`; follow links such as `lib` to `usr/lib`, which `dpkg-deb -x` would replace.
 
     Raises:
-        OSError: it cannot be unpacked.
+        OSError: the package cannot be unpacked.
     """
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as reading:
         tar = ["tar", "-x", "--no-same-owner", "--keep-directory-symlink", "-C", str(folder)]

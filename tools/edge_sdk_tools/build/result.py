@@ -1,4 +1,4 @@
-"""What a build came to: its report, and what only the person who built has to know."""
+"""The result of a build: its report, and further facts for the person who built."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ _NAMED = 3
 
 
 class BuildResult(BuildReport, frozen=True, kw_only=True):
-    """The report of a build, as report.json has it, and what only the person who built has to know.
+    """The report of a build, as in report.json, and further facts for the person who built.
 
     Attributes:
-        bundle: where it is.
-        version: as in the manifest.
-        precision: of the model that the bundle carries. Figures of INT8 are those of the model that lost least.
-        fallback_reason: why the bundle carries FP32; None when it carries INT8.
-        fp32_mb, int8_mb: the model as it was given, and in INT8; MB of 1e6 bytes.
+        bundle: path of the bundle.
+        version: version of the bundle, as in the manifest.
+        precision: precision of the model in the bundle. Figures of INT8 are those of the most accurate INT8 model.
+        fallback_reason: why the bundle holds the FP32 model; None when it holds the INT8 one.
+        fp32_mb, int8_mb: size of the model as it was given, and in INT8; MB of 1e6 bytes.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
-        agreement: INT8 with FP32, on images that calibration never saw.
-        quality: INT8 beside FP32 against the labels of the evaluation images; empty without labels.
-        distillation: FP32 with its teacher, on the same images; None when model.toml names none.
-        integer_mac_share: of the convolutions outside the float tail, 0-1.
-        float_nodes: how many nodes were left float on purpose.
-        calibration_images: how many calibrated ...
-        found_images: ... of so many that could have.
-        samples: what both models say of a few images.
+        agreement: agreement of INT8 with FP32, on images that calibration did not use.
+        quality: INT8 compared with FP32 against the labels of the evaluation images; empty without labels.
+        distillation: FP32 compared with its teacher on the same images; None when model.toml names no teacher.
+        integer_mac_share: share of the multiply-accumulates of convolutions outside the float tail that run in
+            integers, 0-1.
+        float_nodes: number of nodes that were left float on purpose.
+        calibration_images: number of images that calibrated the model.
+        found_images: number of images that were found for calibration.
+        samples: results of both models for a few images.
         replaced: what was at `bundle` before: `nothing`, `unsigned` or `signed`.
-        onnxruntime: versions that may run it, lowest and highest.
-        is_for_here: whether this machine could run it.
-        input: whether the model takes levels or normalised floats, and why.
-        remembered_steps: that an earlier build had finished, and that were not done again.
+        onnxruntime: lowest and highest version of ONNX Runtime that may run the bundle.
+        is_for_here: whether this machine could run the bundle.
+        input: whether the model takes uint8 levels or normalised floats, and why.
+        remembered_steps: number of steps that an earlier build had finished and that were not done again.
     """
 
     bundle: str
@@ -71,11 +72,11 @@ class BuildResult(BuildReport, frozen=True, kw_only=True):
 def result_of(
     report: BuildReport, manifest: Manifest, steps: Steps, folder: BundleFolder, job_runner: JobRunner
 ) -> BuildResult:
-    """The result of a build whose bundle is in its place; the job runner knows what was remembered."""
+    """Return the result of a build after its bundle was written; `job_runner` counts the remembered steps."""
     search, images = steps.search, steps.images
     proof = search.int8.proof
     told = {name: getattr(report, name) for name in report.__struct_fields__}
-    # Pictures are for people, who have report.html.
+    # Pictures are left out: report.html shows them.
     told["worst_images"] = tuple(msgspec.structs.replace(one, picture=b"") for one in report.worst_images)
     told["warnings"] = (*report.warnings, *_further_warnings(steps, folder, job_runner))
     return BuildResult(
@@ -105,7 +106,7 @@ def result_of(
 
 
 def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner) -> list[str]:
-    """What is of no interest to whoever gets the bundle."""
+    """Return warnings for the person who built that are of no interest to those who use the bundle."""
     warnings = []
     if job_runner.unkept:
         warnings.append(f"{job_runner.unkept}; an interrupted build will begin anew")

@@ -1,7 +1,7 @@
-"""Device form: of a chosen INT8 model, the file that computes the same and that the target's core runs with less work.
+"""Rewrite the chosen INT8 model into a form that computes the same with less work on the target's core.
 
-It ships only where its outputs are those of the chosen model, but for integers that are rounded to the other side of a
-tie, and where its convolutions run in integers no less.
+The rewritten model is used only if its outputs equal those of the chosen model, except for integers that are rounded to
+the other side of a tie, and if at least the same share of its convolutions runs in integers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from edge_sdk_tools.quantize.target_form import core_form, has_core_form
 from edge_sdk_tools.search.variant import ModelVariant
 
 _TOLERANCE = Golden(file="", count=1, absolute=0.0, relative=1e-6, noise_share=NOISE_SHARE)
-_COMPARED_IMAGES = 2  # signed activations take a workstation ten times as long
+_COMPARED_IMAGES = 2  # few, because a workstation takes ten times as long with signed activations
 
 
 def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVariant:
-    """Write an INT8 model as its target's core likes it, in `folder`, which must exist.
+    """Write an INT8 model in the form that its target's core runs fastest, in `folder`, which must exist.
 
     Returns:
-        The variant with another .ort file, whose outputs are the same; or as it was, where there is no such file.
+        The variant with another .ort file that has the same outputs, or the same variant if there is no such form.
     """
     if variant.precision != "int8" or not has_core_form(target.cpu):
         return variant
@@ -47,7 +47,7 @@ def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVar
         if share < variant.proof.integer_mac_share or not _computes_the_same(converted.model, variant):
             return variant
     except (ModelError, SessionError):
-        return variant  # the one that was chosen runs everywhere
+        return variant  # the chosen model runs everywhere
     size_mb = converted.model.stat().st_size / 1e6
     return msgspec.structs.replace(
         variant,
@@ -59,7 +59,7 @@ def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVar
 
 
 def _computes_the_same(model: Path, variant: ModelVariant) -> bool:
-    """Whether two files give the same outputs, as a device compares golden ones."""
+    """Tell whether a model gives the same outputs as a variant, compared as a device compares golden outputs."""
     one, other = (Session(f.read_bytes(), SessionSettings(), f.name) for f in (model, variant.converted.model))
     reference, spec = variant.fp32.clone(), variant.spec.input
     floats, taken = Prepare(spec), Prepare(spec, variant.tensor)

@@ -1,7 +1,7 @@
-"""What constants hold: as many values as their shape says, and finite numbers where layers compute with them.
+"""Check a model's constants: as many values as their shape says, and finite numbers where layers compute with them.
 
-Bounds of Clip, masks and fills may be infinite, weights of layers never. What training left behind, or gives another
-result at every run, is found too: such a model runs, and is wrong.
+Bounds of Clip, masks and fill values may be infinite; weights of layers may not. `check_training` also finds operators
+that training left in the graph, or whose result differs from run to run: such a model runs and gives wrong results.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ LAYERS = (
 """Operators that compute with their constants: one infinite weight makes every result infinite or NaN."""
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_CHUNK = 1 << 18  # values looked at together, so that the answer takes little memory beside the weights
-_VARIANCE = 4  # input of BatchNormalization
+_CHUNK = 1 << 18  # values examined at a time, so that counting takes little memory beside the weights
+_VARIANCE = 4  # index of the variance among the inputs of BatchNormalization
 _SHOWN = 20
 _AGAIN = "export the model again"
 
 
 def check_data(proto: onnx.ModelProto) -> None:
-    """Hold the data of every constant in a skeleton against its shape and type.
+    """Check that every constant in a skeleton has as much data as its shape and type need.
 
     Raises:
-        RefusedModelError: one holds too little, too much, or is of an unknown type; it says which.
+        RefusedModelError: a constant has too little or too much data, or an unknown type; the message names it.
     """
     inside_functions = [t for f in proto.functions for t in tensors(onnx.GraphProto(node=f.node))]
     for tensor in (*tensors(proto.graph), *inside_functions):
@@ -76,7 +76,7 @@ def _check_data(tensor: onnx.TensorProto) -> None:
 
 
 def check_numbers(proto: onnx.ModelProto, weights: tuple[Weight, ...], files: Mapping[str, bytes]) -> list[Finding]:
-    """Name constants that are not finite where they must be, and variances below 0."""
+    """Return findings on NaN in constants, infinite weights of layers, and variances below 0; 20 findings at most."""
     uses: dict[str, list[tuple[str, int]]] = {}
     for node in nodes_of(proto.graph.node):
         for index, name in enumerate(node.input):
@@ -124,7 +124,7 @@ def _count(array: NDArray[np.generic]) -> tuple[int, int]:
     nans = infinities = 0
     for start in range(0, flat.size, _CHUNK):
         chunk = flat[start : start + _CHUNK]
-        if chunk.dtype not in (np.float32, np.float64):  # bfloat16 is no type of numpy's own
+        if chunk.dtype not in (np.float32, np.float64):  # numpy has no bfloat16 of its own
             chunk = chunk.astype(np.float32)
         if not np.isfinite(chunk).all():
             nans += int(np.isnan(chunk).sum())
@@ -133,14 +133,14 @@ def _count(array: NDArray[np.generic]) -> tuple[int, int]:
 
 
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-"""Operators that draw numbers."""
+"""Operators that draw random numbers."""
 
-_TRAINING_MODE_INPUT = 2  # of Dropout since opset 12
+_TRAINING_MODE_INPUT = 2  # index of `training_mode` among the inputs of Dropout since opset 12
 _EVAL = "export it in evaluation mode: model.eval()"
 
 
 def check_training(proto: onnx.ModelProto) -> list[Finding]:
-    """Name dropout that drops, normalisation by the batch, losses, and operators that draw numbers."""
+    """Return findings on active dropout, batch normalisation in training mode, losses and random numbers."""
     constants = _constants(proto)
     findings = [f for node in nodes_of(proto.graph.node) for f in _check_node(node, constants)]
     if proto.training_info:
@@ -167,7 +167,7 @@ def _check_node(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto])
 
 
 def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
-    """Before opset 12 there is no such input, and Dropout does nothing."""
+    """Tell whether a Dropout is active: its `training_mode`, an input since opset 12, is true or not constant."""
     if len(node.input) <= _TRAINING_MODE_INPUT or not node.input[_TRAINING_MODE_INPUT]:
         return False
     mode = constants.get(node.input[_TRAINING_MODE_INPUT])
@@ -175,7 +175,7 @@ def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> b
 
 
 def _learns(node: onnx.NodeProto) -> bool:
-    """Tell whether a BatchNormalization trains: by its attribute since opset 14, before by its outputs."""
+    """Tell whether a BatchNormalization trains: since opset 14 an attribute says so, before that further outputs do."""
     return any(a.name == "training_mode" and a.i for a in node.attribute) or sum(map(bool, node.output)) > 1
 
 

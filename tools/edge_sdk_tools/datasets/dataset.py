@@ -1,6 +1,6 @@
-"""Images and what is known of them, side by side: classes, boxes or masks.
+"""Datasets: images with their ground truth, which is a class, boxes or a mask for each image.
 
-A dataset that is carried holds its files' bytes, for machines that have not got the files.
+`carried` returns a dataset that holds the bytes of its files, for machines that do not have the files.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from edge_sdk_tools.datasets.image_header import MAX_PIXELS
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet
 
 IGNORE = 255
-"""In a mask: a pixel that counts neither for nor against; the value of PASCAL VOC and Cityscapes."""
+"""Value of mask pixels that are not scored; PASCAL VOC and Cityscapes use the same value."""
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">8s8xIIBB")  # signature; IHDR: (length, name), width, height, bit depth, colour type
 _GREY, _PALETTE = 0, 3
-_MOST_BYTES = 1 << 28  # twice what the largest mask has without any compression
+_MOST_BYTES = 1 << 28  # twice the size of the largest mask without compression
 _KINDS = {2: "RGB colours", 4: "grey levels with transparency", 6: "RGB colours with transparency"}
 _EXPECTED = "expected a PNG of 8-bit grey levels or of palette indices, one class id a pixel"
 
 
 class MaskTruth(msgspec.Struct, frozen=True):
-    """The class of every pixel, in a PNG that is read when it is asked for.
+    """The class of every pixel of an image, in a PNG that `read` opens.
 
     Attributes:
-        path: the PNG: 8-bit grey levels, or the indices of a palette.
-        class_count: ids run from 0 to before this; `IGNORE` may stand beside them.
+        path: the PNG, of 8-bit grey levels or palette indices.
+        class_count: the number of classes; the PNG holds ids from 0 to `class_count` - 1, and `IGNORE`.
     """
 
     path: Path
     class_count: int = IGNORE
 
     def data(self) -> bytes:
-        """The file's bytes.
+        """Return the file's bytes.
 
         Raises:
-            DataError: when it is not there any more.
+            DataError: the file cannot be read.
         """
         try:
             return read_regular(self.path, _MOST_BYTES)
@@ -55,10 +55,10 @@ class MaskTruth(msgspec.Struct, frozen=True):
             raise DataError(f"{self.path}: mask cannot be read: {cause.strerror}") from cause
 
     def read(self) -> NDArray[np.uint8]:
-        """The mask as uint8 (H, W): class ids, and `IGNORE`.
+        """Return the mask as uint8 (H, W): class ids, and `IGNORE`.
 
         Raises:
-            DataError: when it is no such PNG, is damaged, or holds an id that is no class.
+            DataError: the file is not such a PNG, is damaged, or holds an id of no class.
         """
         data = self.data()
         _size_of(data[: _HEADER.size], self.path)
@@ -77,10 +77,10 @@ class MaskTruth(msgspec.Struct, frozen=True):
 
 
 def mask_size(path: Path) -> tuple[int, int]:
-    """Width and height of a mask in pixels, from its header.
+    """Return the width and height of a mask in pixels, from the header of its PNG.
 
     Raises:
-        DataError: when it is no PNG of class ids, or too large.
+        DataError: the file is not a PNG of class ids, or is too large.
     """
     try:
         with open_regular(path) as file:
@@ -94,7 +94,7 @@ def _size_of(head: bytes, path: Path) -> tuple[int, int]:
     if len(head) < _HEADER.size or not head.startswith(_SIGNATURE):
         raise DataError(f"{path}: the mask is no PNG; {_EXPECTED}")
     _, width, height, bits, kind = _HEADER.unpack(head)
-    # Pillow stretches grey levels of fewer bits to 0-255, and palettes it does not.
+    # Pillow stretches grey levels of fewer bits to 0-255; it does not stretch palette indices.
     if kind == _GREY and bits != 8:
         raise DataError(f"{path}: the mask holds {bits}-bit grey levels; {_EXPECTED}")
     if kind not in (_GREY, _PALETTE):
@@ -105,19 +105,24 @@ def _size_of(head: bytes, path: Path) -> tuple[int, int]:
 
 
 class ClassTruth(msgspec.Struct, frozen=True):
-    """Attributes: class_id counts real classes from 0, as `Classification.class_ids`; a background is not counted."""
+    """The class of one image.
+
+    Attributes:
+        class_id: counts classes from 0, as `Classification.class_ids` does; a background class is not counted.
+    """
 
     class_id: int
 
 
 class BoxTruth(msgspec.Struct, frozen=True, eq=False):
-    """The objects in one image; it may have none.
+    """The objects in one image; N may be 0.
 
     Attributes:
-        boxes_xyxy: float64 (N, 4): pixels of the image, or 0-1 of its width and height where `relative`.
-        class_ids: int64 (N,), lines of the labels from 0.
-        crowd: bool (N,): a box around many objects; COCO's rules neither want it found nor punish what is found there.
-        relative: the unit of `boxes_xyxy`.
+        boxes_xyxy: float64 (N, 4), pixels of the image, or 0-1 of its width and height where `relative` is true.
+        class_ids: int64 (N,), line numbers in the labels file, from 0.
+        crowd: bool (N,), whether a box is around many objects. By COCO's rules a detector need not find such a box, and
+            detections in it do not count as wrong.
+        relative: whether `boxes_xyxy` are fractions of the image's width and height.
     """
 
     boxes_xyxy: NDArray[np.float64]
@@ -126,7 +131,7 @@ class BoxTruth(msgspec.Struct, frozen=True, eq=False):
     relative: bool
 
     def in_pixels(self, size_wh: tuple[int, int]) -> NDArray[np.float64]:
-        """The boxes in pixels of the image.
+        """Return the boxes in pixels of the image.
 
         Args:
             size_wh: width and height of the decoded image, in pixels.
@@ -143,7 +148,7 @@ Truth: TypeAlias = ClassTruth | BoxTruth | MaskTruth
 
 
 def same_truth(a: Truth | None, b: Truth | None) -> bool:
-    """Whether two truths say the same; boxes in another order do not, masks are compared by their files' bytes."""
+    """Tell whether two truths are equal; the order of boxes counts, and masks are compared by their files' bytes."""
     if isinstance(a, BoxTruth) and isinstance(b, BoxTruth):
         pairs = ((a.boxes_xyxy, b.boxes_xyxy), (a.class_ids, b.class_ids), (a.crowd, b.crowd))
         return a.relative == b.relative and all(np.array_equal(x, y) for x, y in pairs)
@@ -159,11 +164,11 @@ class Dataset(msgspec.Struct, frozen=True):
     """Images of different content with their truths.
 
     Attributes:
-        images: in order of their paths, and the files that were skipped.
-        truths: one an image, in the same order; None where nothing is known.
-        format: as which it was read.
-        duplicates: files left out because an image of the same content came before them.
-        conflicts: those among the duplicates whose truth is another one.
+        images: the images in order of their paths, and the files that were skipped.
+        truths: one for each image, in the same order; None for images without labels.
+        format: the format in which the dataset was read.
+        duplicates: number of files left out because an image of the same content came before them.
+        conflicts: number of duplicates whose truth differs from that of the image before them.
     """
 
     images: ImageSet
@@ -180,21 +185,21 @@ class Dataset(msgspec.Struct, frozen=True):
         return self.picked(self.images.places_without(other))
 
     def spread(self, count: int) -> Dataset:
-        """Return at most `count` images with their labels, evenly spread over the set."""
+        """Return at most `count` images with their truths, evenly spread over the dataset."""
         return self if count >= len(self) else self.picked(self.images.places_spread(count))
 
     def mask_contents(self) -> list[bytes]:
-        """Return the bytes of every mask file among the labels, which hold only paths."""
+        """Return the bytes of every mask file; the truths themselves hold only paths."""
         return [truth.data() for truth in self.truths or () if isinstance(truth, MaskTruth)]
 
     def picked(self, places: Sequence[int]) -> Dataset:
-        """The images at `places`, with their truths."""
+        """Return the images at the indices `places`, with their truths."""
         truths = None if self.truths is None else tuple(self.truths[i] for i in places)
         return msgspec.structs.replace(self, images=self.images.picked(places), truths=truths)
 
 
 class _CarriedImage(ImageFile, frozen=True):
-    """An image whose path only names it; no bytes where it could not be read."""
+    """An image that holds its bytes; its path is only its name. It has no bytes where its file could not be read."""
 
     content: bytes = b""
 
@@ -203,7 +208,7 @@ class _CarriedImage(ImageFile, frozen=True):
 
 
 class _CarriedMask(MaskTruth, frozen=True):
-    """A mask whose path only names it."""
+    """A mask that holds its bytes; its path is only its name."""
 
     content: bytes = b""
 
@@ -212,7 +217,7 @@ class _CarriedMask(MaskTruth, frozen=True):
 
 
 def carried(dataset: Dataset) -> Dataset:
-    """The same dataset with all bytes in it."""
+    """Return the same dataset with the bytes of all its files in it."""
     images = ImageSet(tuple(_carried(image) for image in dataset.images.images), dataset.images.skipped)
     truths = None if dataset.truths is None else tuple(_carried_truth(truth) for truth in dataset.truths)
     return msgspec.structs.replace(dataset, images=images, truths=truths)
@@ -222,7 +227,7 @@ def _carried(image: ImageFile) -> _CarriedImage:
     try:
         content = image.data()
     except DataError:
-        content = b""  # whoever reads it will say so
+        content = b""  # the error is raised when the image is read
     return _CarriedImage(image.path, image.sha256, image.size_wh, content)
 
 

@@ -1,8 +1,7 @@
-"""Classes of one model found among those of another, by the text of their labels.
+"""Choose the models and images of an evaluation.
 
-Who takes part in an evaluation, and on which images.
-
-Owns that all models' classes are brought into one order, and that no image measures what it calibrated.
+`pair_up` brings the classes of all models into one order, by the text of their labels. `choose_images` leaves out every
+image that calibrated one of the models.
 """
 
 from __future__ import annotations
@@ -32,19 +31,20 @@ def align_labels(
 ) -> NDArray[np.int64]:
     """Return the index in `others` of each of `labels`.
 
-    Texts are equal when they are so without regard to case, or else by their first name ("tench" and "tench, Tinca
-    tinca"). Of labels that occur several times ("crane" twice) the first is the other's first, and so on.
+    Labels match when they are equal without regard to case, or else when their first names are ("tench" and "tench,
+    Tinca tinca"). Where a label occurs several times ("crane" twice), its first place matches the first in `others`,
+    and so on.
 
     Args:
-        labels: the classes that are compared.
-        others: the classes among which they are looked for; there may be more of them.
-        renamed: a label -> what the others call it.
+        labels: the labels to look up.
+        others: the labels to look them up in; there may be more of them.
+        renamed: for some of `labels`, the name that they have in `others`.
 
     Returns:
         int64 (len(labels),), indices into `others`.
 
     Raises:
-        ModelError: one is not there.
+        ModelError: a label is not in `others`.
     """
     renamed = {_key(mine): theirs for mine, theirs in (renamed or {}).items()}
     _check_renamed(renamed, labels, others)
@@ -64,7 +64,7 @@ def _key(text: str) -> str:
 def _look_up(
     wanted: Sequence[str], others: Sequence[str], found: Sequence[int | None], key: Callable[[str], str]
 ) -> list[int | None]:
-    """Fill what is still missing, among what nobody has taken yet."""
+    """Return `found` with the missing indices filled by `key`, from places in `others` that are not taken yet."""
     taken = {index for index in found if index is not None}
     places: defaultdict[str, list[int]] = defaultdict(list)
     for index, text in reversed(list(enumerate(others))):
@@ -100,10 +100,10 @@ def _near(text: str, others: Sequence[str]) -> str:
 
 
 def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = None) -> list[Participant]:
-    """Bring the classes of all models into the first one's order.
+    """Bring the classes of all models into the order of the first model.
 
     Raises:
-        ModelError: other tasks, or labels that do not match.
+        ModelError: the models have different tasks, or labels that do not match.
     """
     first = subjects[0]
     participants = [Participant(first, np.arange(len(first.class_labels)))]
@@ -121,7 +121,7 @@ def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = Non
 
 
 def _background_unsaid(subjects: Sequence[Subject]) -> str:
-    """Why labels often do not match: one model's background is a class to the other."""
+    """Return a hint for labels that do not match because one model has an undeclared background class; or ""."""
     for subject in subjects:
         if subject.spec.task == "classification" and subject.class_labels[0].strip("_ ").casefold() == "background":
             return (
@@ -132,23 +132,23 @@ def _background_unsaid(subjects: Sequence[Subject]) -> str:
 
 
 def check_there(data: Path | None) -> None:
-    """Say that there are no images at all before any model is loaded.
+    """Check that `data` exists, before any model is loaded.
 
     Raises:
-        DataError: nothing is at `data`.
+        DataError: there is no folder or file at `data`.
     """
     if data is not None and not (is_folder(data) or is_file(data)):
         raise DataError(f"{data}: no such folder, or .json of COCO")
 
 
 def choose_images(subjects: Sequence[Subject], data: Path, max_images: int | None = None) -> tuple[Dataset, int]:
-    """Read `data` for the first model, without what calibrated any of them.
+    """Read the dataset at `data` for the first model, without images that calibrated any of the models.
 
     Returns:
-        The images, and how many were left out.
+        The images, and how many were left out because they calibrated a model.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no image is left.
     """
     first = subjects[0]
     found = read_dataset(data, first.labels, first.spec.task, background_class=bool(first.background))
@@ -160,7 +160,10 @@ def choose_images(subjects: Sequence[Subject], data: Path, max_images: int | Non
 
 
 def without_calibration(subjects: Sequence[Subject], dataset: Dataset) -> Dataset:
-    """Leave out the images that calibrated a bundle, or lie in a model.toml's calibration folder, by their content."""
+    """Return the dataset without images that calibrated a bundle or are in a model.toml's calibration folder.
+
+    Images are compared by content.
+    """
     return dataset.without(_calibration_images(subjects, dataset))
 
 
@@ -174,7 +177,7 @@ def _calibration_images(subjects: Sequence[Subject], found: Dataset) -> ImageSet
 
 
 def _images_in(folder: Path) -> tuple[ImageFile, ...]:
-    """None where the folder is not there or empty: whoever calibrates will say so, who measures need not."""
+    """Return the images in a calibration folder; none where it is missing or empty, which only the build reports."""
     try:
         return find_images([folder], decode=False).images
     except DataError:

@@ -1,9 +1,9 @@
-"""A figure with its interval, alone or beside a reference's, by paired bootstrap over the images.
+"""Compute figures with intervals, alone or compared with a reference, by paired bootstrap over the images.
 
-A metric is a function of weights, how often each image counts: the same weights for two models make the comparison
-paired, and weights of one give the plain figure. Resampling never shows what the images happen not to hold: of 20 right
-answers in 20 every resampling has 20. So intervals of shares, and of differences of shares, are never narrower than
-those computed from counts alone.
+A metric is a function of weights, which say how often each image counts. The same weights for two models make the
+comparison paired; weights of 1 give the plain figure. Resampling cannot show errors that the images happen not to hold:
+of 20 right answers in 20 every resampling has 20. Intervals of shares, and of differences of shares, are therefore
+never narrower than those computed from counts alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Weights: TypeAlias = NDArray[np.float64]
-"""float64 (B, N): in each of B rows how often each of N images counts."""
+"""float64 (B, N): each of B rows says how often each of N images counts."""
 
 Statistic: TypeAlias = Callable[[Weights], NDArray[np.float64]]
-"""Weights -> float64 (B,), the metric of each row."""
+"""A function that takes weights and returns the metric of each row, float64 (B,)."""
 
 RESAMPLES = 1000
-"""Percentiles at 2.5 % want a thousand or more (Efron and Tibshirani, An Introduction to the Bootstrap, 1993)."""
+"""Number of resamplings.
+
+Percentiles at 2.5 % need a thousand or more (Efron and Tibshirani, An Introduction to the Bootstrap, 1993).
+"""
 
 _SEED = 20_240_229  # the same images give the same interval
 _PERCENTILES = (2.5, 97.5)
@@ -34,8 +37,8 @@ class Interval(msgspec.Struct, frozen=True):
     """A figure with its 95 % interval.
 
     Attributes:
-        value: on the images as they are.
-        low, high: its 95 % interval, see `interval_of`; for shares never narrower than those of `shares`.
+        value: the figure on the images as they are.
+        low, high: ends of its 95 % interval, see `interval_of`; for shares never narrower than `share_bounds`.
     """
 
     value: float
@@ -44,11 +47,11 @@ class Interval(msgspec.Struct, frozen=True):
 
     @property
     def contains_zero(self) -> bool:
-        """Whether what was measured may be noise."""
+        """Whether the interval contains 0, so that a difference may be chance."""
         return self.low <= 0 <= self.high
 
     def reaching(self, bounds: tuple[float, float]) -> Interval:
-        """The same figure; its interval holds `bounds` too."""
+        """Return the same figure with its interval widened to contain `bounds`."""
         return Interval(self.value, min(self.low, bounds[0]), max(self.high, bounds[1]))
 
 
@@ -56,10 +59,10 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
     """One named metric of one model on N images.
 
     Attributes:
-        name: as reports have it.
+        name: the metric's name in reports.
         statistic: the metric as a function of weights.
-        hits: bool (N,), when the metric is the share of images that are one of two things; None for others.
-        bounds: least and most that it can be.
+        hits: bool (N,), whether each image counts as right, where the metric is the share of such images; else None.
+        bounds: the lowest and highest possible value.
     """
 
     name: str
@@ -69,10 +72,10 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
 
 
 def resample(images: int, rounds: int = RESAMPLES) -> Weights:
-    """The images as they are, then `rounds` samples of as many images, drawn with replacement.
+    """Return weights for the images as they are, then for `rounds` samples of as many images, with replacement.
 
     Returns:
-        float64 (1 + rounds, images), each row's sum is `images`; the first row is ones.
+        float64 (1 + rounds, images). The sum of each row is `images`; the first row is ones.
     """
     random = np.random.default_rng(_SEED)
     weights = np.ones((1 + rounds, images))
@@ -82,17 +85,20 @@ def resample(images: int, rounds: int = RESAMPLES) -> Weights:
 
 
 def share_metric(name: str, hits: NDArray[np.bool_]) -> Metric:
-    """The share of images that are right, equal, or whatever `hits` says, bool (N,)."""
+    """Return the metric that is the share of images for which `hits`, bool (N,), is true."""
     return Metric(name, mean_of(hits.astype(np.float64)), hits)
 
 
 def mean_of(values: NDArray[np.float64]) -> Statistic:
-    """The mean of one number an image."""
+    """Return the statistic that is the mean of `values`, float64 (N,), one number for each image."""
     return lambda weights: weights @ values / weights.sum(axis=1)
 
 
 def ratio_of(numerators: NDArray[np.float64], denominators: NDArray[np.float64]) -> Statistic:
-    """Sum of the one over sum of the other; 0 where nothing is below."""
+    """Return the statistic that is the sum of `numerators` over that of `denominators`, float64 (N,) each.
+
+    It is 0 where the sum of the denominators is 0.
+    """
 
     def ratio(weights: Weights) -> NDArray[np.float64]:
         below = weights @ denominators
@@ -103,15 +109,15 @@ def ratio_of(numerators: NDArray[np.float64], denominators: NDArray[np.float64])
 
 
 def interval_of(draws: NDArray[np.float64], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Interval:
-    """A figure with its basic bootstrap interval: as far below it as the draws reach above, and the other way round.
+    """Return a figure with its basic bootstrap interval, which mirrors the percentiles of the draws at the figure.
 
-    Plain percentiles would be wrong for average precision: an image that is drawn twice makes it larger, so that the
-    draws lean upward from the figure as the figure itself does from what more images would give (Davison and Hinkley,
+    Plain percentiles would be wrong for average precision: an image that is drawn twice makes it larger, so the draws
+    are biased upward from the figure as the figure itself is from what more images would give (Davison and Hinkley,
     Bootstrap Methods and their Application, 1997, section 5.2).
 
     Args:
-        draws: float64 (1 + B,), a statistic of the weights of `resample`; what is no number there is left out.
-        bounds: between which the figure lies whatever the images are.
+        draws: float64 (1 + B,), a statistic of the weights of `resample`; values that are not finite are left out.
+        bounds: the lowest and highest value that the figure can have.
     """
     value = float(draws[0])
     known = draws[1:][np.isfinite(draws[1:])]
@@ -122,13 +128,13 @@ def interval_of(draws: NDArray[np.float64], bounds: tuple[float, float] = (-math
 
 
 CONFIDENCE = 0.95
-# Not scipy.stats, which takes as long to import as a small model to quantize; tests compare with it.
+# scipy.stats is not used: importing it takes as long as quantizing a small model. Tests compare with it.
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-_ADDED = 0.5  # to each of the four cells of a paired table (Agresti and Min, 2005)
+_ADDED = 0.5  # observations added to each of the four cells of a paired table (Agresti and Min, 2005)
 
 
 def share_bounds(hits: NDArray[np.bool_]) -> tuple[float, float]:
-    """Wilson's score interval (1927) of the share of `hits`.
+    """Return Wilson's score interval (1927) of the share of `hits`.
 
     Args:
         hits: bool (N,), N at least 1.
@@ -145,10 +151,10 @@ def share_bounds(hits: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def difference_bounds(hits: NDArray[np.bool_], reference: NDArray[np.bool_]) -> tuple[float, float]:
-    """The adjusted Wald interval of share of `hits` less share of `reference`, on the same things.
+    """Return the adjusted Wald interval of the share of `hits` minus the share of `reference`, on the same images.
 
-    Agresti and Min, Simple improved confidence intervals for comparing matched proportions (2005): half an observation
-    is added to each cell of the table of both outcomes.
+    Half an observation is added to each cell of the table of both outcomes (Agresti and Min, Simple improved confidence
+    intervals for comparing matched proportions, 2005).
 
     Args:
         hits: bool (N,).
@@ -169,10 +175,10 @@ class Figure(msgspec.Struct, frozen=True):
     """One figure of a model, with its confidence interval.
 
     Attributes:
-        name: such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.
-        value: with its 95 % interval.
-        reference: the same of the reference; None without labels or without a reference.
-        difference: value less reference, its interval paired; None as before.
+        name: name of the metric, such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.
+        value: the figure with its 95 % interval.
+        reference: the reference's figure; None without labels or without a reference.
+        difference: value minus reference, with a paired interval; None where `reference` is None.
     """
 
     name: str
@@ -182,12 +188,12 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 def figure_of(metric: Metric, weights: Weights) -> Figure:
-    """A figure that stands alone."""
+    """Return the figure of one model, without a reference."""
     return Figure(metric.name, _alone(metric, metric.statistic(weights)))
 
 
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
-    """A figure beside the reference's, and the difference: the difference is paired."""
+    """Return the figure of a model, that of the reference, and their difference with a paired interval."""
     mine, theirs = metric.statistic(weights), reference.statistic(weights)
     bounds = metric.bounds[0] - reference.bounds[1], metric.bounds[1] - reference.bounds[0]
     difference = interval_of(mine - theirs, bounds)

@@ -1,1 +1,1 @@
-"""Import models of PyTorch, TensorFlow and Darknet as ONNX, and prove that they compute the same."""
+"""Import models of PyTorch, TensorFlow and Darknet as ONNX, and check that they compute the same."""

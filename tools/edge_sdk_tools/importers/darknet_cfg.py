@@ -1,7 +1,7 @@
-"""A Darknet .cfg as sections with typed options, and the .weights file; every complaint names file, line and layer.
+"""Read a Darknet .cfg as sections with typed options, and a .weights file; every error names file, line and layer.
 
-What a section means stands in `darknet_graph`. Convolutions alone have weights of all that is converted; their batch
-normalisation is folded in.
+`darknet_graph` interprets the sections. Of all layers that are converted only convolutions have weights; their batch
+normalisation is folded into these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Section(msgspec.Struct, frozen=True):
     Attributes:
         kind: the word in brackets, in lower case.
         index: Darknet's count of layers, from 0; -1 for [net].
-        where: file and line, for errors.
+        where: file and line of the section, for error messages.
         options: keys and values as written, without white space.
     """
 
@@ -38,15 +38,15 @@ class Section(msgspec.Struct, frozen=True):
     options: dict[str, str]
 
     def error(self, message: str) -> ModelError:
-        """An error about this section."""
+        """Return an error about this section."""
         place = f"layer {self.index} [{self.kind}]" if self.index >= 0 else f"[{self.kind}]"
         return ModelError(f"{self.where}: {place}: {message}")
 
     def integer(self, key: str, default: int | None, minimum: int = 0, maximum: int = _INT_MAX) -> int:
-        """A whole number from `minimum` to `maximum`.
+        """Return the option `key` as a whole number from `minimum` to `maximum`, or `default` where it is missing.
 
         Raises:
-            ModelError: no whole number, out of range, or missing where `default` is None.
+            ModelError: the value is not a whole number, out of range, or missing while `default` is None.
         """
         text = self.options.get(key)
         if text is None:
@@ -59,26 +59,29 @@ class Section(msgspec.Struct, frozen=True):
         return value
 
     def number(self, key: str, default: float) -> float:
-        """A number.
+        """Return the option `key` as a number, or `default` where it is missing.
 
         Raises:
-            ModelError: when it is none.
+            ModelError: the value is not a finite number.
         """
         return self._parse_number(key, self.options.get(key, str(default)))
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """Whole numbers separated by commas; a missing key gives none."""
+        """Return an option that holds whole numbers separated by commas; empty where the key is missing."""
         return tuple(self._parse_integer(key, part) for part in self._parts(key))
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """Numbers separated by commas; a missing key gives none."""
+        """Return an option that holds numbers separated by commas; empty where the key is missing."""
         return tuple(self._parse_number(key, part) for part in self._parts(key))
 
     def refuse(self, neutral: dict[str, str]) -> None:
-        """Refuse options that would change the result and are not converted.
+        """Refuse options that would change the result and that the importer does not convert.
+
+        Args:
+            neutral: for each of these options the value that changes nothing.
 
         Raises:
-            ModelError: when one of them has another value.
+            ModelError: an option has another value.
         """
         for key, expected in neutral.items():
             if self.options.get(key, expected) != expected:
@@ -105,13 +108,13 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def read_cfg(path: Path) -> tuple[Section, list[Section]]:
-    """Read a .cfg.
+    """Read a .cfg file.
 
     Returns:
-        The [net] section, and one section a layer in their order.
+        The [net] section, and one section for each layer in order.
 
     Raises:
-        ModelError: missing, not text, not Darknet's syntax, or without layers.
+        ModelError: the file is missing, is not text, does not have Darknet's syntax, or has no layers.
     """
     sections: list[Section] = []
     for number, raw in enumerate(_read_text(path).splitlines(), start=1):
@@ -125,7 +128,7 @@ def read_cfg(path: Path) -> tuple[Section, list[Section]]:
         key, equals, value = line.partition("=")
         if not equals or not sections:
             raise ModelError(f"{where}: expected `[section]` or `key=value`, got {raw.strip()[:60]!r}")
-        # Of a key given twice Darknet takes the first.
+        # Where a key is given twice, Darknet takes the first.
         sections[-1].options.setdefault(key, value)
     if not sections or sections[0].kind not in ("net", "network"):
         raise ModelError(f"{path}: does not begin with [net], expected a Darknet .cfg")
@@ -151,21 +154,21 @@ def _read_text(path: Path) -> str:
         raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
 
 
-# Added to the variance before the root, as AlexeyAB's fuse_conv_batchnorm and cuDNN (CUDNN_BN_MIN_EPSILON) do it.
+# Added to the variance before the square root, as in AlexeyAB's fuse_conv_batchnorm and cuDNN (CUDNN_BN_MIN_EPSILON).
 _EPSILON = 1e-5
 _FLOAT_BYTES = 4
 
 
 class ConvolutionWeights(msgspec.Struct, frozen=True):
-    """What one convolution reads from the file.
+    """The weights that one convolution has in the .weights file.
 
     Attributes:
-        weights_name: of the ONNX initializer, float32 (filters, channels, size, size).
-        bias_name: of the ONNX initializer, float32 (filters,).
-        filters: output channels.
-        channels: input channels of one group.
-        size: side of the kernel.
-        batch_normalize: whether scale, mean and variance stand between bias and weights.
+        weights_name: name of the ONNX initializer of the kernel, float32 (filters, channels, size, size).
+        bias_name: name of the ONNX initializer of the bias, float32 (filters,).
+        filters: number of output channels.
+        channels: number of input channels of one group.
+        size: width and height of the kernel.
+        batch_normalize: whether the file has scale, mean and variance between the bias and the kernel.
     """
 
     weights_name: str
@@ -187,13 +190,13 @@ class ConvolutionWeights(msgspec.Struct, frozen=True):
 
 
 def read_weights(path: Path, wanted: Sequence[ConvolutionWeights]) -> dict[str, NDArray[np.float32]]:
-    """Read all convolutions' weights.
+    """Read the weights of all convolutions from a .weights file.
 
     Returns:
-        Initializers by name.
+        The ONNX initializers by name.
 
     Raises:
-        ModelError: missing, shorter or longer than `wanted` needs, or with numbers that are not finite.
+        ModelError: the file is missing, has fewer or more bytes than `wanted` needs, or numbers that are not finite.
     """
     numbers = _read_numbers(path, sum(convolution.count for convolution in wanted))
     found: dict[str, NDArray[np.float32]] = {}
@@ -230,7 +233,7 @@ def _fold(
 
 
 def _vectors(numbers: NDArray[np.float32], convolution: ConvolutionWeights) -> Iterator[NDArray[np.float64]]:
-    """Bias, then with batch normalisation scale, mean and variance: float64 (filters,) each."""
+    """Return the bias and, with batch normalisation, scale, mean and variance: float64 (filters,) each."""
     head = numbers[: numbers.size - convolution.kernel_count].astype(np.float64)
     return iter(head.reshape(-1, convolution.filters))
 
@@ -253,7 +256,7 @@ def _read_numbers(path: Path, count: int) -> NDArray[np.float32]:
 
 
 def _header_bytes(path: Path, start: bytes) -> int:
-    """Length of the header: three int32 and the count of seen images, 64 bits wide since version 0.2."""
+    """Return the bytes of the header: three int32 and the count of seen images, 64 bits wide since version 0.2."""
     if len(start) < 12:
         raise ModelError(f"{path}: has {len(start)} bytes, expected Darknet .weights with a header of 16 or 20")
     major, minor, _ = struct.unpack("<iii", start)

@@ -1,6 +1,6 @@
-"""board: what the model that is about to ship costs on the target's core, where something is set up to count it.
+"""The build step `board`: estimate the latency of the final model on the target's core, and apply the latency gate.
 
-Owns the latency gate. What is said here is an estimate with its error, and nothing is claimed without a counter.
+The estimate has a range for its error. It needs a counter of instructions; without one there is no estimate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _TIME_LIMIT_S = 300.0
 def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
     """Return the counter of instructions for the target's core.
 
-    None where nothing does, and for a model with operators of a package that the emulated board does not have.
+    Return None where there is no counter for it, and for a model with operators of onnxruntime-extensions, which the
+    emulated board does not have.
     """
     return find_counter() if target.cpu in CPUS and not extension_nodes(model) else None
 
@@ -33,13 +34,13 @@ def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
 def estimate_board(
     model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
 ) -> BoardEstimate | None:
-    """Estimate one inference on the target.
+    """Estimate the latency of one inference on the target.
 
     Returns:
-        None without a counter, where the core's time cannot be estimated, or where counting failed.
+        The estimate; None without a counter, where the core's time cannot be estimated, or where counting failed.
 
     Raises:
-        ModelError: the emulated core cannot run the model, and so no device could.
+        ModelError: the emulated core cannot run the model, so that no device could.
     """
     cpu = next((cpu for cpu in CPUS if cpu == target.cpu), None)
     if counter is None or cpu is None:
@@ -50,7 +51,7 @@ def estimate_board(
     except ModelError:
         raise
     except EdgeError:
-        return None  # an emulator that fails says nothing of the model
+        return None  # a failure of the emulator says nothing about the model
     on_progress("count for the board", 1, 1)
     if found is None:
         return None
@@ -64,7 +65,7 @@ def estimate_board(
 
 
 class _UncountedError(Exception):
-    """Nothing was counted: not to be remembered."""
+    """Raised where nothing was counted, so that the job runner stores no result."""
 
 
 def estimate_once(
@@ -89,7 +90,7 @@ def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: fl
     """Refuse a model that the board clearly cannot run in time.
 
     Raises:
-        LatencyGateError: even the estimate divided by its worst error, shared by all threads, is over the budget.
+        LatencyGateError: the low end of the estimate, divided by the number of threads, is over the budget.
     """
     if estimated is None or estimated.low_ms / target.intra_op_num_threads <= budget_ms:
         return

@@ -1,7 +1,7 @@
-"""prove: what the build measured of its own result.
+"""The build step `prove`: measure the converted model, and make its golden inputs and outputs.
 
-Requires a converted model; ensures that its integers are integers, its agreement with FP32 is known, and its golden
-outputs come from the model before its conversion and never from the file that they will test.
+The step requires a converted model. It ensures that the share of integer convolutions and the agreement with FP32 are
+known, and that golden outputs come from the model before its conversion, never from the file that they will test.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
 _SAMPLES = 3
 _WORST = 12
 _GOLDEN_IMAGES = 2
-# A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
+# A dequantized value is a small integer times a scale, so it is equal or differs by a whole step. The tolerance is for
+# the operators at the end of a model that run in float.
 _GOLDEN_RELATIVE = 1e-3
-_GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: .0064 where boxes of 640 pixels share a tensor with scores
+_GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: 0.0064 where boxes of 640 pixels share a tensor with scores
 
 
 Reference: TypeAlias = Callable[[Image], Sequence[Tensor]]
-"""A model's raw outputs for a picture that has the input's size."""
+"""A function that returns a model's raw outputs for an image of the input's size."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One image by its name, and what FP32 and INT8 say of it, for a person to judge."""
+    """The name of one image, and the results of FP32 and INT8 for it in words, for a person to compare."""
 
     image: str
     fp32: str
@@ -55,17 +56,18 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of a converted model. All but the times is the same on every machine.
+    """Measurements of a converted model. All but the times are the same on every machine.
 
     Attributes:
-        evaluation: of the converted model beside the FP32 model, on images that calibration never saw.
-        agreement: what the bundle promises of it.
-        integer_mac_share: of the convolutions outside the float tail, 0-1.
-        model_mb: the model file, MB of 1e6 bytes.
-        samples: what both say of a few images.
-        worst: images on which they differ most.
-        images: those evaluation images that could be read.
-        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread; 0 until `timed` took them.
+        evaluation: the converted model compared with the FP32 model, on images that calibration did not use.
+        agreement: the agreement with FP32 that the manifest states.
+        integer_mac_share: share of the multiply-accumulates of convolutions outside the float tail that run in
+            integers, 0-1.
+        model_mb: size of the model file, MB of 1e6 bytes.
+        samples: results of both models for a few images.
+        worst: images on which the models differ most.
+        images: the evaluation images that could be read.
+        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread; 0 until `timed` sets them.
     """
 
     evaluation: Evaluation
@@ -80,7 +82,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latency_ratio(self) -> float:
-        """Of its time to FP32's."""
+        """The model's latency divided by that of FP32."""
         return self.latency_ms / self.fp32_latency_ms
 
 
@@ -93,20 +95,20 @@ def measure(
     on_progress: OnProgress,
     jobs: int | None = None,
 ) -> Proof:
-    """Measure the converted model against the float one, all but the time.
+    """Measure the converted model against the float one, except for the time.
 
     Args:
-        spec: says how outputs are read.
+        spec: the model's specification, which says how outputs are decoded.
         fp32: the float model, loaded.
-        macs: of each convolution that should run in integers; empty for a float model.
-        converted: the file in question.
-        images: not used for calibration.
-        on_progress: for progress bars.
-        jobs: threads; one a core by default.
+        macs: multiply-accumulates of each convolution that should run in integers; empty for a float model.
+        converted: the converted model.
+        images: images that calibration did not use.
+        on_progress: called with the progress.
+        jobs: number of threads; one for each core by default.
 
     Raises:
-        AccuracyGateError: when the float model finds nothing at all, so that nothing can be compared.
-        DataError: when no evaluation image can be read.
+        AccuracyGateError: the float model finds nothing at all, so that nothing can be compared.
+        DataError: no evaluation image can be read.
     """
     model = converted.model.read_bytes()
     session = Session(model, SessionSettings(), "the converted model")
@@ -130,7 +132,7 @@ def measure(
 
 
 def timed(proof: Proof, spec: ModelSpec, fp32: Session, converted: Converted, on_progress: OnProgress) -> Proof:
-    """Measure the time as well: here, beside the float model."""
+    """Return the proof with the latency of both models, measured on this machine in interleaved runs."""
     session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
     prepare = Prepare(spec.input)
     prepare.normalise(prepare.resize(proof.images.images[0].read()))
@@ -142,7 +144,7 @@ def timed(proof: Proof, spec: ModelSpec, fp32: Session, converted: Converted, on
 
 
 def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
-    """What a bundle promises of how far the first of two models agrees with the second."""
+    """Return the agreement of the first of two models with the second, for the manifest."""
     value = evaluation.agreement[0].value
     task, images = TASKS[observed.task], len(observed.records)
     return Agreement(task.agreement_metric, value.value, value.low, value.high, images, task.compared(observed))
@@ -160,10 +162,10 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
 def make_golden(
     prepare: Prepare, model: Path, images: ImageSet, file: str, reference: Reference | None = None
 ) -> tuple[bytes, Golden]:
-    """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
+    """Make golden inputs, which are resized images, and the outputs of the model before its conversion for them.
 
     Returns:
-        The bytes of the file and what the manifest says of it.
+        The bytes of the .npz file, and its entry in the manifest.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them

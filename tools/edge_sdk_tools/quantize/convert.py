@@ -1,8 +1,8 @@
-"""ONNX -> ORT format for the target's platform, its required operators, and the proof that it computes in integers.
+"""Convert ONNX to ORT format for the target's platform, list required operators, and measure the share of integers.
 
-Float models for x86_64 stay ONNX: there ONNX Runtime runs float convolutions in blocks as wide as the CPU's vectors, an
-arrangement that it makes when it loads ONNX and never of a graph in ORT format. Its converter is imported without its
-package, which would import PyTorch wherever that is installed.
+Float models for x86_64 stay ONNX: on this platform ONNX Runtime runs float convolutions in blocks as wide as the CPU's
+vectors, a layout that it creates when it loads ONNX but not when it loads ORT format. ONNX Runtime's converter is
+imported without its package, which would import PyTorch where that is installed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(f"{_PACKAGE}.{name}")
     finally:
         if known is None:
-            # Whoever imports the package later gets the real one.
+            # A later import of the package gets the real one.
             del sys.modules[_PACKAGE]
 
 
@@ -62,7 +62,12 @@ _INTEGER_KERNELS = (*_INTEGER_CONVOLUTIONS, *_INTEGER_PRODUCTS)
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """A model as a bundle carries it."""
+    """A model file as bundles hold it, and its operators.
+
+    Attributes:
+        model: path of the .ort or .onnx file.
+        operators: `domain:name` of every operator, sorted.
+    """
 
     model: Path
     operators: tuple[str, ...]
@@ -71,13 +76,13 @@ class Converted(msgspec.Struct, frozen=True):
 def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     """Convert one model into `folder`, which must exist.
 
-    Optimisation style "Fixed": the "Runtime" style's INT8 convolutions run in float. For ARM the platform is named,
-    which lets signed activations stay signed. For x86_64 it is not: that would bake in a block layout of the machine
-    that converts, and the file would not run on a CPU with another vector width.
+    The optimisation style is "Fixed", because INT8 convolutions of the "Runtime" style run in float. For ARM the
+    platform is given, so that signed activations stay signed. For x86_64 it is not given: the converter would then use
+    the block layout of the converting machine, and the file would not run on a CPU with another vector width.
 
     Raises:
-        ModelError: when ONNX Runtime cannot convert it.
-        OSError: when the disk is full.
+        ModelError: ONNX Runtime cannot convert the model.
+        OSError: the disk is full.
     """
     work = folder / "convert"
     work.mkdir()
@@ -106,10 +111,15 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
 
 
 def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
-    """Share of multiply-accumulates that run in integer kernels, by a profile of this very file.
+    """Profile a model file and return the share of multiply-accumulates that run in integer kernels.
+
+    Args:
+        model: the converted model.
+        macs: multiply-accumulates by name of the node; other nodes do not count.
+        folder: a folder for the profile.
 
     Returns:
-        0-1; 1.0 when there is no such node.
+        The share, 0-1; 1.0 where `macs` is empty.
     """
     if not macs:
         return 1.0
@@ -124,27 +134,27 @@ def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
 
 
 def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
-    """The node that a kernel came from: fusions and layout changes append to its name; the longest wins."""
+    """Return the node that a kernel came from; fusions and layout changes append to its name, so the longest wins."""
     return max((name for name in macs if event_name.startswith(f"{name}_")), key=len, default=None)
 
 
 def operators_config(models: Sequence[Path], work: Path) -> str:
-    """The operators and types that a reduced ONNX Runtime must have for all of these models.
+    """Return the operators and types that a reduced build of ONNX Runtime must have for all of these models.
 
     Returns:
-        Lines of `domain;opset;Op{types},Op…`; none without models.
+        Lines of `domain;opset;Op{types},Op…`; empty without models.
     """
     if not models:
         return ""
     path = work / "operators.config"
     create_config_from_models(models, path, enable_type_reduction=True)
     lines = path.read_text(encoding="utf-8").splitlines()
-    # What stands in comments are the paths of this machine.
+    # Comments hold paths of this machine, and are left out.
     return "".join(f"{line}\n" for line in lines if not line.startswith("#"))
 
 
 def operators_of(config: str) -> tuple[str, ...]:
-    """`domain:name` of every operator that lines of `domain;opset;Op{types},Op…` name, sorted."""
+    """Return `domain:name` of every operator in lines of `domain;opset;Op{types},Op…`, sorted."""
     found: set[str] = set()
     for line in config.splitlines():
         if line.startswith("#") or line.count(";") != 2:
@@ -155,7 +165,7 @@ def operators_of(config: str) -> tuple[str, ...]:
 
 
 def _operator_names(text: str) -> list[str]:
-    """Names out of `Add{"inputs": {"0": ["float"]}},Conv`: what stands outside all braces."""
+    """Return the names in a text such as `Add{"inputs": {"0": ["float"]}},Conv`, without the parts in braces."""
     names, depth, name = [], 0, ""
     for character in text + ",":
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -171,31 +181,31 @@ _STANDARD = "ai.onnx"
 
 
 def travels_as_onnx(target: Target) -> bool:
-    """Whether float models go to this target as ONNX, and not in ORT format."""
+    """Tell whether bundles for this target hold float models as ONNX instead of ORT format."""
     return target.machine == "x86_64"
 
 
 def float_file(source: Path, target: Target, folder: Path) -> Converted:
-    """Write a float model as its target runs it fastest.
+    """Write a float model in the format that its target runs fastest.
 
     Args:
         source: a simplified model in one file, without functions.
-        target: what must run it.
-        folder: for the file; must exist.
+        target: the target that must run it.
+        folder: folder for the new file; must exist.
 
     Raises:
-        ModelError: when ONNX Runtime cannot convert it.
-        OSError: when the disk is full.
+        ModelError: ONNX Runtime cannot convert the model.
+        OSError: the disk is full.
     """
     return carried_onnx(source, folder) if travels_as_onnx(target) else convert(source, target, folder)
 
 
 def carried_onnx(source: Path, folder: Path) -> Converted:
-    """Write a model as ONNX with nothing in it but what it computes: the same bytes whenever it is built.
+    """Write a model as ONNX without anything that does not affect its results; every build writes the same bytes.
 
     Args:
         source: a simplified model in one file, without functions.
-        folder: for the file; must exist.
+        folder: folder for the new file; must exist.
     """
     proto = bare(onnx.load(source, load_external_data=False))
     path = folder / "carried.onnx"
@@ -205,10 +215,10 @@ def carried_onnx(source: Path, folder: Path) -> Converted:
 
 
 def bare(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model without words, shapes between its layers, training, and operator sets that no node uses.
+    """Return a copy without documentation, shapes of inner tensors, training data and unused operator sets.
 
-    Exporters write the lines of the training code, with its paths, beside every node. An older ONNX Runtime may not
-    know the newest version of an operator set that is only named, nor of the format.
+    Exporters store lines of the training code, with its paths, at every node. An older ONNX Runtime may refuse a newer
+    version of an operator set even if no node uses it, or a newer version of the format.
     """
     result = copy_of(proto)
     for name in ("doc_string", "metadata_props", "training_info"):

@@ -1,7 +1,7 @@
-"""The charts of the page, as rows of bars, dots and words for its templates; all widths are percent.
+"""The charts of the report page, as rows of bars, points and texts for its templates; all widths are in percent.
 
-Figures as words are those of the command line: shares in percent, differences in points, sizes in MB of 1e6 bytes. What
-was not measured has no words here: every function passes None on, and the page says so.
+Figures are written as on the command line: shares in percent, differences in points, sizes in MB of 1e6 bytes. The
+functions that write a figure return None for None, and the page then says "not measured".
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _STEPS = (1, 2, 2.5, 5, 10)
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A number on an axis: where, in percent of the axis, and as text."""
+    """A number on an axis: its position in percent of the axis, and its text."""
 
     at: float
     text: str
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """A stretch of numbers, of a length above 0.
+    """The range of numbers that an axis shows.
 
     Attributes:
-        low, high: its ends, in the unit of what is drawn; low is below high.
+        low, high: the ends of the axis, in the unit of what is drawn; low is below high.
     """
 
     low: float
     high: float
 
     def at(self, value: float) -> float:
-        """Return the position of a value on the axis, 0-100; values beyond an end lie on it."""
+        """Return the position of a value on the axis, 0-100; a value beyond an end gets the position of that end."""
         share = (value - self.low) / (self.high - self.low)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
@@ -53,43 +53,43 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 def axis_over(values: Iterable[float], *, least: float, holds: float | None = 0.0) -> Axis:
-    """An axis over finite values.
+    """Return an axis that holds all values.
 
     Args:
-        values: any number of them.
-        least: its least length, so that one value, or equal ones, have an axis too.
-        holds: a value that must lie on it.
+        values: any number of finite values.
+        least: the least length of the axis, so that one value, or equal values, have an axis too.
+        holds: a further value that must lie on the axis; None for none.
     """
     known = [*values, *(() if holds is None else (holds,))] or [0.0]
     low, high = min(known), max(known)
     missing = least - (high - low)
     if missing <= 0:
         return Axis(low, high)
-    if holds is not None and holds in (low, high):  # grow away from what must lie on it, not beyond it
+    if holds is not None and holds in (low, high):  # extend the other end, so that the axis still ends at `holds`
         return Axis(low, high + missing) if holds == low else Axis(low - missing, high)
     return Axis(low - missing / 2, high + missing / 2)
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 2.5 and 5, times a power of ten, that is no smaller than `least`."""
+    """Return the smallest of 1, 2, 2.5 and 5, times a power of ten, that is not below `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
 
 
 Tone: TypeAlias = Literal["fp32", "int8", "other", "loss", "gain", "float"]
-"""What a mark stands for; the style sheet gives it a colour in light and dark."""
+"""What a bar stands for; the style sheet has a colour for each tone, in light and dark."""
 
 ROW_PX = 28
 _BAR_PX = 14
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One bar of a chart: label, value and interval.
+    """One bar of a chart.
 
     Attributes:
         start, width: percent of the chart's width.
-        tone: of its colour.
-        y_px, height_px: within its row.
+        tone: what the bar stands for, which gives its colour.
+        y_px, height_px: top and height of the bar within its row.
     """
 
     start: float
@@ -100,7 +100,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Whisker(msgspec.Struct, frozen=True):
-    """An interval, from and to in percent of the chart's width."""
+    """An interval; both ends are in percent of the chart's width."""
 
     low: float
     high: float
@@ -110,11 +110,11 @@ class Row(msgspec.Struct, frozen=True):
     """One row of a chart.
 
     Attributes:
-        label: whose it is.
-        detail: a few words on it; empty for none.
-        value: the figures as text; None says "not measured".
-        bars: none where nothing was measured.
-        whisker: around the end of the bar.
+        label: the name of what the row shows.
+        detail: a few words on it; may be empty.
+        value: the figures as text; for None the page shows "not measured".
+        bars: the bars of the row; empty where nothing was measured.
+        whisker: the interval around the end of the bar.
     """
 
     label: str
@@ -125,15 +125,15 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class BarChart(msgspec.Struct, frozen=True):
-    """Rows on one axis.
+    """A bar chart: rows on one axis.
 
     Attributes:
-        title: what it shows, for those who hear the page.
-        unit: of the axis, in words.
-        rows: at once visible.
-        ticks: of the axis.
-        zero: where the axis has its 0, in percent of the width.
-        folded: further rows, shown on demand.
+        title: what the chart shows, for screen readers.
+        unit: the unit of the axis, in words.
+        rows: the rows that are visible at once.
+        ticks: the numbers on the axis.
+        zero: the position of 0 on the axis, in percent of the width.
+        folded: further rows, which the page shows on demand.
     """
 
     title: str
@@ -145,7 +145,7 @@ class BarChart(msgspec.Struct, frozen=True):
 
 
 def bar_between(axis: Axis, start: float, end: float, tone: Tone) -> Bar:
-    """A bar from one value to another, whichever is larger."""
+    """Return a bar between two values, whichever of them is larger."""
     low, high = sorted((axis.at(start), axis.at(end)))
     return Bar(low, round(high - low, 2), tone)
 
@@ -153,18 +153,18 @@ def bar_between(axis: Axis, start: float, end: float, tone: Tone) -> Bar:
 def _two_bars(
     axis: Axis, values: Sequence[float | None], tones: tuple[Tone, Tone] = ("fp32", "int8")
 ) -> tuple[Bar, ...]:
-    """One above the other; none for a value that is not known."""
+    """Return two bars, one above the other, without those whose value is None."""
     places = zip(values, tones, (4.0, 15.0), strict=True)
     return tuple(Bar(0.0, axis.at(value), tone, y_px, 9.0) for value, tone, y_px in places if value is not None)
 
 
 def whisker_over(axis: Axis, interval: Interval, base: float = 0.0) -> Whisker:
-    """An interval on top of a base."""
+    """Return the whisker of an interval that is counted from `base`."""
     return Whisker(axis.at(base + interval.low), axis.at(base + interval.high))
 
 
 _SPACE = "\N{NO-BREAK SPACE}"
-"""A figure and its unit stay on one line, and so do the ends of an interval."""
+"""Keeps a figure and its unit on one line, and also the ends of an interval."""
 
 _HUNDREDTH = 0.01
 _WHOLE_MS = 10
@@ -172,12 +172,12 @@ _NEGLIGIBLE = 1e-5
 
 
 def percent(share: float | None) -> str | None:
-    """`82.8%`."""
+    """Write a share, such as `82.8%`."""
     return None if share is None else f"{_settled(100 * share):.1f}%"
 
 
 def measure(figure: Measure | None) -> str | None:
-    """`82.8% [79.7 to 85.7]`, without its name."""
+    """Write a measured share with its interval, without its name: `82.8% [79.7 to 85.7]`."""
     if figure is None:
         return None
     value, low, high = (_settled(100 * x) for x in (figure.value.value, figure.value.low, figure.value.high))
@@ -185,7 +185,7 @@ def measure(figure: Measure | None) -> str | None:
 
 
 def points(change: Interval | None) -> str | None:
-    """`-0.5 [-2.0 to +0.8]`, in hundredths."""
+    """Write a difference in points (hundredths) with its interval: `-0.5 [-2.0 to +0.8]`."""
     if change is None:
         return None
     value, low, high = (_settled(100 * x) for x in (change.value, change.low, change.high))
@@ -193,17 +193,17 @@ def points(change: Interval | None) -> str | None:
 
 
 def points_alone(change: float | None) -> str | None:
-    """`-0.5`."""
+    """Write a difference in points (hundredths), such as `-0.5`."""
     return None if change is None else f"{_settled(100 * change):+.1f}"
 
 
 def times(ratio: float | None) -> str | None:
-    """`0.54x`."""
+    """Write a ratio, such as `0.54x`."""
     return None if ratio is None else f"{ratio:.2f}x"
 
 
 def megabytes(size_mb: float | None) -> str | None:
-    """`4.99 MB`; `141 MB` of many, kB where megabytes would say little."""
+    """Write a size: `4.99 MB`, `141 MB` from 100 MB on, and kB below 0.1 MB."""
     if size_mb is None:
         return None
     if 0 < size_mb < 0.1:
@@ -212,19 +212,19 @@ def megabytes(size_mb: float | None) -> str | None:
 
 
 def octets(size: int | None) -> str | None:
-    """Bytes as `4.99 MB`, `1.2 kB` or `16 B`."""
+    """Write a number of bytes as `4.99 MB`, `1.2 kB` or `16 B`."""
     if size is None:
         return None
     return f"{size}{_SPACE}B" if size < 1000 else megabytes(size / 1e6)
 
 
 def decibels(ratio_db: float | None) -> str | None:
-    """`31.2 dB`."""
+    """Write a ratio in decibels, such as `31.2 dB`."""
     return None if ratio_db is None else f"{_settled(ratio_db):.1f}{_SPACE}dB"
 
 
 def relative(error: float | None) -> str | None:
-    """`9.1% (20.9 dB)`: an amplitude over the signal's, and the signal over it."""
+    """Write an error over the signal's amplitude, in percent and as a signal-to-noise ratio: `9.1% (20.9 dB)`."""
     if error is None:
         return None
     if error <= 0:
@@ -235,17 +235,17 @@ def relative(error: float | None) -> str | None:
 
 
 def images(count: int) -> str:
-    """`1 image`, `8 images`."""
+    """Write a number of images: `1 image`, `8 images`."""
     return f"{count} image{'' if count == 1 else 's'}"
 
 
 def millions(count: float | None) -> str | None:
-    """`79.0 M`."""
+    """Write a number of millions, such as `79.0 M`."""
     return None if count is None else f"{count:,.1f}{_SPACE}M"
 
 
 def milliseconds(low_ms: float | None, high_ms: float | None) -> str | None:
-    """`4.1 to 17 ms`; of what is known of it, and no finer than an estimate is."""
+    """Write an estimate in milliseconds, such as `4.1 to 17 ms`; an end that is None is left out."""
     known = [
         f"{value:.0f}" if value >= _WHOLE_MS else f"{value:.1f}" for value in (low_ms, high_ms) if value is not None
     ]
@@ -253,24 +253,24 @@ def milliseconds(low_ms: float | None, high_ms: float | None) -> str | None:
 
 
 def _settled(value: float) -> float:
-    """Rounded to a tenth; never a minus zero."""
+    """Round to a tenth; turn a minus zero into zero."""
     return round(value, 1) + 0.0
 
 
 MOST_ROWS = 20
-"""Layers that are shown at once; a network has fifty to a few hundred, and few of them matter."""
+"""Layers that are visible at once; a network has fifty to a few hundred layers, and few of them matter."""
 
 MOST_NOISY = 12
-"""The same for noise that says nothing yet of the outputs."""
+"""Layers that are visible at once in the chart of the noise that layers read."""
 
 _TICKS = 6
 _LEAST_LOSS = 0.005
 _LEAST_NOISE = 0.01
-_DRAWN_DB = (-40.0, 200.0)  # beyond it a bar says nothing more, and powers of ten overflow
+_DRAWN_DB = (-40.0, 200.0)  # range that is drawn: longer bars show nothing more, and powers of ten would overflow
 
 
 def sensitivity(layers: Sequence[LayerSensitivity]) -> BarChart:
-    """Layers by what their integers cost, the worst first: quality where it was measured, else noise."""
+    """Return the chart of what quantizing each layer costs, the worst first: quality if it was measured, else noise."""
     by_loss = any(layer.loss is not None for layer in layers)
     harms = {id(layer): layer.loss if by_loss else _noise(layer.sqnr_db) for layer in layers}
     ordered = sorted(layers, key=lambda layer: (harms[id(layer)] is None, -(harms[id(layer)] or 0.0), layer.node))
@@ -286,7 +286,7 @@ def sensitivity(layers: Sequence[LayerSensitivity]) -> BarChart:
 
 
 def noise(layers: Sequence[LayerNoise]) -> BarChart:
-    """Layers by the noise that they read, the worst first: that of activations above, that of weights below."""
+    """Return the chart of the noise that each layer reads, the worst first: activations above, weights below."""
     ordered = sorted(layers, key=lambda layer: (layer.sqnr_db is None, layer.sqnr_db or 0.0, layer.node))
     both = [_noise(db) for layer in layers for db in (layer.activation_sqnr_db, layer.weight_sqnr_db)]
     axis = axis_over([one for one in both if one is not None], least=_LEAST_NOISE)
@@ -299,7 +299,7 @@ def noise(layers: Sequence[LayerNoise]) -> BarChart:
 
 
 def sizes(operators: Sequence[OperatorSize]) -> BarChart:
-    """Bytes of weights by type of operator, FP32 above INT8."""
+    """Return the chart of the bytes of weights by type of operator, FP32 above INT8."""
     known = [size for op in operators for size in (op.fp32_bytes, op.int8_bytes) if size is not None]
     axis = axis_over([size / 1e6 for size in known], least=1e-6)
     rows = tuple(_size_row(axis, operator) for operator in operators)
@@ -326,7 +326,7 @@ def _noise_row(axis: Axis, layer: LayerNoise) -> Row:
 
 
 def _noise(sqnr_db: float | None) -> float | None:
-    """Amplitude of the noise over that of the signal: 20 dB are 10 %."""
+    """Return the amplitude of the noise over that of the signal: 20 dB are 10 %."""
     if sqnr_db is None:
         return None
     low, high = _DRAWN_DB
@@ -345,10 +345,10 @@ _LEAST_MB = 1e-3
 
 
 def errors(steps: Sequence[Step]) -> BarChart:
-    """What each step adds to the error of the raw outputs; then the sum of that, and what was measured in all.
+    """Return the chart of what each step adds to the error of the raw outputs, then their sum and the measured total.
 
-    Independent errors add up as squares. Where the two last bars differ, the steps' errors are not independent: they
-    cancel each other, or point the same way.
+    Independent errors add up as squares. Where the two last bars differ, the errors of the steps are not independent:
+    they cancel or reinforce each other.
     """
     names = {step.kind: step.name for step in steps}
     changed = [(step, step.outputs) for step in steps if step.outputs]
@@ -370,7 +370,7 @@ def errors(steps: Sequence[Step]) -> BarChart:
 
 
 def costs(steps: Sequence[Step]) -> BarChart:
-    """Size of the file above, memory at its peak below, of every step of which either is known."""
+    """Return the chart of file size (above) and peak memory (below) of every step for which either is known."""
     known = [step for step in steps if step.size_mb is not None or step.peak_memory_mb is not None]
     figures = [x for step in known for x in (step.size_mb, step.peak_memory_mb) if x is not None]
     axis = axis_over(figures, least=_LEAST_MB)
@@ -415,7 +415,7 @@ def _cost(axis: Axis, step: Step) -> Row:
 
 HEIGHT_PX = 340
 _TOP_PX, _BOTTOM_PX = 28, 300
-_LEFT, _RIGHT = 9.0, 95.0  # percent of the width; left of it stand the numbers
+_LEFT, _RIGHT = 9.0, 95.0  # percent of the width; the numbers of the axis are to the left
 _LEAST_RATIO = 0.1
 _LEAST_POINTS = 1.0
 _MARGIN = 0.08  # of each axis, so that no point lies on the edge
@@ -425,11 +425,11 @@ class Point(msgspec.Struct, frozen=True):
     """One recipe as a point of the scatter chart.
 
     Attributes:
-        number: as in the table.
+        number: the recipe's number in the table.
         x: percent of the width.
-        y_px, top_px, bottom_px: its change, and the interval of it, from the top.
-        state: chosen, held, or missed the gate.
-        title: all of it, in words.
+        y_px, top_px, bottom_px: the recipe's change and the ends of its interval, in pixels from the top.
+        state: `chosen`, `held` (passed the gate) or `missed`.
+        title: all of this in words.
     """
 
     number: int
@@ -442,14 +442,14 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Scatter(msgspec.Struct, frozen=True):
-    """The chart.
+    """The scatter chart of the recipes: latency against change in quality.
 
     Attributes:
-        points: the chosen one last, so that it lies on top.
-        x_ticks: percent of the width.
-        y_ticks: pixels from the top.
-        gate_px: where the gate lies; None without one.
-        left_out: recipes without a latency or a change.
+        points: the recipes; the chosen one is last, so that it is drawn on top.
+        x_ticks: numbers of the latency axis, in percent of the width.
+        y_ticks: numbers of the change axis, in pixels from the top.
+        gate_px: position of the gate, in pixels from the top; None without a gate.
+        left_out: number of recipes without a latency or a change.
     """
 
     points: tuple[Point, ...]
@@ -460,11 +460,11 @@ class Scatter(msgspec.Struct, frozen=True):
 
 
 def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scatter | None:
-    """Draw the recipes; None where not one has both figures.
+    """Return the scatter chart of the recipes, or None where no recipe has both latency and change.
 
     Args:
-        candidates: numbered from 1 in this order.
-        least_change: the gate, -1 to 0.
+        candidates: the recipes; they are numbered from 1 in this order.
+        least_change: the gate, -1 to 0; None without a gate.
     """
     drawn = [(n, c) for n, c in enumerate(candidates, start=1) if c.change and c.latency_ratio is not None]
     if not drawn:
@@ -499,16 +499,16 @@ def _wider(axis: Axis) -> Axis:
 
 
 def _x(along: float) -> float:
-    """Percent of the axis as percent of the whole width."""
+    """Convert percent of the axis to percent of the whole width."""
     return round(_LEFT + (_RIGHT - _LEFT) * along / 100, 2)
 
 
 def _y(along: float) -> float:
-    """Percent of the axis as pixels from the top."""
+    """Convert percent of the axis to pixels from the top."""
     return round(_BOTTOM_PX - (_BOTTOM_PX - _TOP_PX) * along / 100, 1)
 
 
-_LEAST_STEPS = 0.01  # of the waterfall's axis: without any loss it still has a length
+_LEAST_STEPS = 0.01  # least length of the waterfall's axis, which it has even without any loss
 
 _TONES: dict[StepKind, Tone] = {
     "source": "other",
@@ -522,17 +522,17 @@ _TONES: dict[StepKind, Tone] = {
 
 
 def figure_of(step: Step, *, labelled: bool) -> Measure | None:
-    """The figure that a chart of steps shows: quality, or agreement where no step has a quality."""
+    """Return the figure of a step that charts show: quality if any step is labelled, else agreement."""
     return step.quality if labelled else step.agreement
 
 
 def is_labelled(steps: Sequence[Step]) -> bool:
-    """Whether any step was measured against labels."""
+    """Tell whether any step was measured against labels."""
     return any(step.quality for step in steps)
 
 
 def ladder(steps: Sequence[Step]) -> BarChart:
-    """How good each step is, from 0 to 100 %, with its interval."""
+    """Return the chart of the quality of each step, from 0 to 100 %, with its interval."""
     axis, labelled = Axis(0.0, 1.0), is_labelled(steps)
     shown = [step for step in steps if figure_of(step, labelled=labelled) or not _is_told_elsewhere(step, steps)]
     rows = []
@@ -550,7 +550,7 @@ def ladder(steps: Sequence[Step]) -> BarChart:
 
 
 def waterfall(steps: Sequence[Step]) -> BarChart:
-    """What each step changed, each bar from where the step it is compared with ended."""
+    """Return the chart of what each step changed; its bar starts where that of the step it is compared with ends."""
     starts = _starts(steps)
     ends = [start + step.change.value for start, step in zip(starts, steps, strict=True) if step.change]
     reaches = [
@@ -573,7 +573,7 @@ def waterfall(steps: Sequence[Step]) -> BarChart:
 
 
 def _is_told_elsewhere(step: Step, steps: Sequence[Step]) -> bool:
-    """Whether the chart of raw outputs, or a reason, stands for a step that has no quality of its own."""
+    """Tell whether the page shows a step elsewhere: in the chart of raw outputs, or as left out with a reason."""
     against = {other.outputs.against for other in steps if other.outputs}
     return bool(step.outputs or step.left_out or step.kind in against)
 
@@ -581,7 +581,7 @@ def _is_told_elsewhere(step: Step, steps: Sequence[Step]) -> bool:
 def _starts(steps: Sequence[Step]) -> list[float]:
     """Return where each step's bar starts, -1 to 1, the first at 0.
 
-    A step that was not measured ends where it starts: what it lost shows in the next one that was.
+    The bar of a step that was not measured ends where it starts; its loss shows in the next measured step.
     """
     ends: dict[StepKind, float] = {}
     starts, before = [], 0.0
@@ -601,7 +601,7 @@ def _fall(axis: Axis, step: Step, start: float, change: Interval) -> Row:
 
 
 def _base(steps: Sequence[Step]) -> StepKind | None:
-    """The step that the first change is measured from; None without any change."""
+    """Return the step that the first change is measured from; None without any change."""
     before: StepKind | None = None
     for step in steps:
         if step.change:
