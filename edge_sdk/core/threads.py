@@ -1,10 +1,10 @@
-"""Threads of the device's program, and what they share: work in the background, stopping, waiting, limiting a rate.
+"""Helpers for the threads of the device's program: background work, stopping, waiting and limiting a rate.
 
-- `BackgroundTask`: one piece of work in a thread; `Periodic`: a function that a thread calls now and then.
-- `join_or_leave`, `leave`: a model that hangs while it loads cannot be ended, and libraries crash when they are taken
-  down below such a thread; so it is left behind, and the process ends without clean-up.
-- `Stop`: whether a run, or a part of it, shall end; `stopping_on_signals` sets it.
-- `Backoff`: how long to wait before the next attempt; `RateLimiter`: at most so many a second, the newest of more.
+- `BackgroundTask` does one piece of work in a thread; `Periodic` calls a function at intervals in a thread.
+- `join_or_leave` and `leave` deal with threads that hang, for example while a model loads. Such a thread cannot be
+  ended, and libraries crash when they are unloaded while it runs; so the process ends without clean-up.
+- `Stop` tells whether a run, or a part of it, shall end; `stopping_on_signals` sets it.
+- `Backoff` computes the wait before the next attempt; `RateLimiter` passes on a limited number of items per second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _lock = Lock()
 
 
 def join_or_leave(thread: Thread, timeout_s: float) -> None:
-    """Wait for the end of a thread, at most so long; one that goes on is remembered for as long as it does."""
+    """Wait at most `timeout_s` seconds for the end of a thread; if it goes on, remember it for `is_any_left`."""
     thread.join(timeout_s)
     if thread.is_alive():
         with _lock:
@@ -38,20 +38,20 @@ def join_or_leave(thread: Thread, timeout_s: float) -> None:
 
 @atexit.register
 def _wait_for_left(patience_s: float = 3.0) -> None:  # a camera's read ends after 2 s by default
-    """Wait for threads that were left behind: one that returns from OpenCV while Python ends aborts the process."""
+    """Wait for threads that were left behind, because one that returns from OpenCV while Python ends aborts Python."""
     deadline = time.monotonic() + patience_s
     for thread in _threads:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def is_any_left() -> bool:
-    """Tell whether a thread that was left behind still goes on."""
+    """Tell whether a thread that was left behind still runs."""
     with _lock:
         return any(thread.is_alive() for thread in _threads)
 
 
 def leave(exit_code: int) -> None:
-    """End the process; at once, without any clean-up, where a thread was left behind that still goes on."""
+    """End the process; skip all clean-up where a thread that was left behind still runs."""
     if not _empty(sys.stdout):
         exit_code = exit_code or 1
     _empty(sys.stderr)
@@ -62,10 +62,10 @@ def leave(exit_code: int) -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore SIGTERM and SIGINT from here on, where the program has handled SIGTERM until now: it ends anyway.
+    """Ignore SIGTERM and SIGINT from now on, if the program has a handler for SIGTERM; called when it ends.
 
-    While Python ends, it puts the default actions back in place of handlers, so that a second SIGTERM would change the
-    exit code. Signals that are ignored stay so.
+    While Python ends, it restores the default actions of handled signals, so that a second SIGTERM would change the
+    exit code. Ignored signals stay ignored.
     """
     if callable(signal.getsignal(signal.SIGTERM)):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,7 +73,11 @@ def ignore_signals() -> None:
 
 
 def _empty(stream: TextIO) -> bool:
-    """Write what waits in it, or lose it: Python would try once more at the end, and make its own exit code of it."""
+    """Flush a stream, and drop what cannot be written; else Python would flush again and change the exit code.
+
+    Returns:
+        Whether everything was written.
+    """
     try:
         stream.flush()
     except (AttributeError, ValueError):  # closed, or never there
@@ -87,18 +91,19 @@ def _empty(stream: TextIO) -> bool:
 
 T = TypeVar("T")
 
-_LOOK_S = 0.1  # how soon a request to stop is seen
-_PATIENCE_S = 0.5  # a model that loads, a camera that is silent: who is told to stop has two seconds for both
+_LOOK_S = 0.1  # the delay until a request to stop is noticed
+_PATIENCE_S = 0.5  # a program that is told to stop has two seconds for a model that loads and a camera that is silent
 
 
 class BackgroundTask(Generic[T]):
-    """One piece of work in a thread, begun at once; a context that waits for its end, half a second at most.
+    """One piece of work in a thread, which starts at once. As a context it waits at most half a second for the end.
 
-    What goes wrong in the work goes wrong for who takes its result. Its lines bear the camera of who began it.
+    `take` raises the error of the work. Log lines of the work name the same camera as those of the code that starts it.
 
     Args:
-        work: what to do; everything that it shares with others must bear several threads.
-        undo: takes a result that nobody took; called by the thread itself where the work ends after `close`.
+        work: the function to call; what it shares with other threads must be safe for several threads.
+        name: name of the thread.
+        undo: called with a result that nobody took; the thread itself calls it where the work ends after `close`.
     """
 
     def __init__(self, work: Callable[[], T], name: str, undo: Callable[[T], None] | None = None) -> None:
@@ -107,7 +112,7 @@ class BackgroundTask(Generic[T]):
         self._is_closed = False
         self._results: list[T] = []
         self._failure: BaseException | None = None
-        # A daemon thread: what hangs in it must not keep the process from ending.
+        # A daemon thread, because work that hangs must not keep the process from ending.
         self._thread = Thread(target=contextvars.copy_context().run, args=(self._run,), name=name, daemon=True)
         self._thread.start()
 
@@ -120,7 +125,7 @@ class BackgroundTask(Generic[T]):
         self.close(_PATIENCE_S)
 
     def close(self, timeout_s: float) -> None:
-        """Wait for the end of the work, at most so many seconds; what comes of it, now or later, is undone."""
+        """Wait at most `timeout_s` seconds for the end of the work; its result is undone, now or when it comes."""
         join_or_leave(self._thread, timeout_s)
         self._is_closed = True
         self._undo_untaken()
@@ -131,14 +136,14 @@ class BackgroundTask(Generic[T]):
         return self._done.is_set()
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until the work is done; False when `is_stopped` said so first."""
+        """Wait until the work is done and return True; return False if `is_stopped` is true before that."""
         while not is_stopped():
             if self._done.wait(_LOOK_S):
                 return True
         return False
 
     def take(self) -> T:
-        """Wait for the result and return it; who takes it holds the only one.
+        """Wait for the result and return it; the task keeps no reference to it.
 
         Raises:
             BaseException: what the work raised.
@@ -151,7 +156,7 @@ class BackgroundTask(Generic[T]):
     def _run(self) -> None:
         try:
             self._results.append(self._work())
-        except BaseException as failure:  # noqa: BLE001 - whoever takes it gets it
+        except BaseException as failure:  # noqa: BLE001 - `take` raises it
             self._failure = failure
         finally:
             self._done.set()
@@ -159,7 +164,7 @@ class BackgroundTask(Generic[T]):
             self._undo_untaken()
 
     def _undo_untaken(self) -> None:
-        """Undo the result; called by `close` and by the thread, of which whichever pops it is the one that does."""
+        """Undo the result; `close` and the thread both call this, and the one that pops the result undoes it."""
         if self._undo is None:
             return
         try:
@@ -170,17 +175,18 @@ class BackgroundTask(Generic[T]):
 
 
 class Periodic:
-    """Calls a function every so often, in a thread of its own, until it is closed.
+    """Calls a function at intervals, in a thread of its own, until it is closed.
 
     Args:
-        call: the function; where it raises it is called again the next time.
-        interval_s: seconds between two calls; the first one comes at once.
+        call: the function; after an error it is called again at the next interval.
+        interval_s: seconds between two calls; the first call comes at once.
+        name: name of the thread.
     """
 
     def __init__(self, call: Callable[[], None], interval_s: float, name: str) -> None:
         self._call, self._interval_s = call, interval_s
         self._stop = Event()
-        # A daemon thread: a driver that hangs while it is read must not keep the process from ending.
+        # A daemon thread, because a driver that hangs must not keep the process from ending.
         Thread(target=self._run, name=name, daemon=True).start()
 
     def close(self) -> None:
@@ -190,20 +196,20 @@ class Periodic:
     def _run(self) -> None:
         is_over = False
         while not is_over:
-            # What fails now, for want of memory perhaps, may not the next time; nobody hears of it here.
+            # Errors are dropped: a call that fails now, perhaps for lack of memory, may succeed the next time.
             with contextlib.suppress(Exception):
                 self._call()
             is_over = self._stop.wait(self._interval_s)
 
 
 class Stop:
-    """Whether a run, or a part of it, shall end.
+    """A request that a run, or a part of it, ends.
 
     Args:
-        whole: of what this is a part: where that shall end, this shall, too.
+        whole: the request for the whole run, if this is the one for a part; a stop of the whole stops the part.
 
     Attributes:
-        reload: whether the configuration is to be read again; whoever does it sets it back.
+        reload: whether the configuration shall be read again; the code that reads it sets this to False.
     """
 
     def __init__(self, whole: Stop | None = None) -> None:
@@ -214,32 +220,32 @@ class Stop:
 
     @property
     def reason(self) -> str | None:
-        """Why it shall end; None as long as it shall go on."""
+        """The reason for the end; None as long as no end is asked for."""
         return self._reason or (self._whole.reason if self._whole else None)
 
     def ask(self, reason: str = "signal") -> None:
-        """Finish what is at hand and leave; safe in a signal handler. The first reason counts."""
+        """Ask for the end; safe in a signal handler. The first reason counts."""
         self._asked_s = min(self._asked_s, time.monotonic())
         self._reason = self._reason or reason
 
     def is_asked(self) -> bool:
-        """Tell whether it shall end."""
+        """Tell whether the end was asked for."""
         return self.reason is not None
 
     def left_s(self, total_s: float) -> float:
-        """Return what is left of so many seconds since somebody asked for the end: below 0 after them, all before."""
+        """Return the seconds left of `total_s` since the end was asked for; below 0 after them, `total_s` before."""
         return min(total_s, self._asked_s + total_s - time.monotonic())
 
 
 @contextlib.contextmanager
 def stopping_on_signals(*, reloads: bool = False) -> Iterator[Stop]:
-    """Have SIGTERM, SIGINT and SIGHUP ask for the end; a second SIGINT interrupts at once.
+    """Let SIGTERM, SIGINT and SIGHUP ask for the end within the context; a second SIGINT interrupts at once.
 
-    SIGHUP stays ignored where it was, as under nohup: then it neither ends a run nor has it read anything again.
+    Where SIGHUP was ignored before, as under nohup, it stays ignored and neither ends a run nor reloads.
 
     Args:
-        reloads: SIGHUP asks for a reload, as of a service; but where there is a terminal and it is gone with that
-            signal, it asks for the end as it does otherwise.
+        reloads: whether SIGHUP asks for a reload, as a service needs it. If the signal comes because the terminal was
+            closed, it asks for the end in any case.
     """
     stop = Stop()
     had_terminal = _has_terminal()
@@ -252,7 +258,7 @@ def stopping_on_signals(*, reloads: bool = False) -> Iterator[Stop]:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    # Whoever was started with nohup asked not to hear of a terminal that is closed.
+    # A program started with nohup is not to be told that its terminal was closed.
     heard = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         heard.append(signal.SIGHUP)
@@ -265,16 +271,16 @@ def stopping_on_signals(*, reloads: bool = False) -> Iterator[Stop]:
 
 
 def _has_terminal() -> bool:
-    """Tell whether there is a controlling terminal; the kernel takes it away before it signals that it was closed."""
+    """Tell whether there is a controlling terminal; the kernel removes it before it sends SIGHUP for its end."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError as cause:
-        return cause.errno not in (errno.ENXIO, errno.EIO, errno.ENODEV, errno.ENOENT)  # others say nothing of it
+        return cause.errno not in (errno.ENXIO, errno.EIO, errno.ENODEV, errno.ENOENT)  # others say nothing
     return True
 
 
 class Backoff:
-    """Doubling waits with jitter, so that a fleet does not come back all at once when its broker does.
+    """Waits that double, with jitter, so that the devices of a fleet do not all reconnect at the same moment.
 
     Args:
         first_s: the longest first wait in seconds.
@@ -294,14 +300,14 @@ class Backoff:
         """Return the seconds to wait now, from half of the ceiling to the ceiling, which doubles with every call.
 
         Args:
-            slow: go to the longest wait at once; for a broker that says no, and will until somebody mends it.
+            slow: use the longest wait at once, for a refusal that lasts until somebody corrects the cause.
         """
         ceiling_s = self._longest_s if slow else self._ceiling_s
         self._ceiling_s = min(ceiling_s * 2, self._longest_s)
         return self._uniform(ceiling_s / 2, ceiling_s)
 
     def reset(self) -> None:
-        """Begin again; after a connection that held."""
+        """Start again with the first wait, after an attempt that succeeded."""
         self._ceiling_s = self._first_s
 
 
@@ -310,16 +316,16 @@ _R = TypeVar("_R")
 
 
 class RateLimiter(Generic[_T, _R]):
-    """Lets at most so many items of each camera go a second, of more the newest; filled and released by threads.
+    """Passes on at most `max_per_s` items of each camera per second, and of more items the newest; for several threads.
 
-    What comes too early is held until its time has come, and what comes before that takes its place: the last one of a
-    burst is never lost. Whoever releases late, or never, has no other items left out than who does it in time.
+    An item that comes too early is held until its time has come; a newer item replaces it. So the last item of a burst
+    is never lost. Which items are left out does not depend on when `release` is called.
 
     Args:
-        max_per_s: of each camera; None: no limit.
-        go: is given each one when it goes, those of a camera in their order; with a limit one at a time.
-        clock_s: monotonic seconds.
-        go_late: is given those that were held, in place of `go`; must not raise: who put them is not there any more.
+        max_per_s: the most items per second of each camera; None: no limit.
+        go: called with each item when it is passed on, in order for each camera; with a limit, one call at a time.
+        clock_s: returns monotonic seconds.
+        go_late: called instead of `go` with items that were held; must not raise, because `put` has returned.
     """
 
     def __init__(
@@ -337,10 +343,10 @@ class RateLimiter(Generic[_T, _R]):
         self._limited: dict[str, int] = {}
 
     def put(self, camera: str, item: _T) -> _R | None:
-        """Let an item go where its time has come; otherwise hold it, in place of what was held before.
+        """Pass an item on if its time has come; otherwise hold it, in place of an item that was held before.
 
         Returns:
-            What `go` said; None while it is held.
+            What `go` returned; None where the item is held.
         """
         if not self._interval_s:
             return self._go(item)
@@ -351,7 +357,8 @@ class RateLimiter(Generic[_T, _R]):
             if camera in self._held:
                 self._limited[camera] = self._limited.get(camera, 0) + 1
             elif now >= not_before:
-                # In step, so that a camera's own pace does not lower the rate; but nothing is made up for.
+                # Times stay multiples of the interval, so that a camera's own frame rate does not lower the rate; after
+                # a pause they start anew, and no items are made up for.
                 turn = not_before if now - not_before < self._interval_s else now
                 self._not_before[camera] = turn + self._interval_s
                 return self._go(item)
@@ -359,10 +366,10 @@ class RateLimiter(Generic[_T, _R]):
             return None
 
     def release(self, *, all_of_them: bool = False) -> None:
-        """Let go what was held and whose time has come.
+        """Pass on the held items whose time has come.
 
         Args:
-            all_of_them: the end has come: nothing is held any longer.
+            all_of_them: pass on all held items, at the end of the program.
         """
         if not self._held:
             return
@@ -372,7 +379,7 @@ class RateLimiter(Generic[_T, _R]):
                 self._release(camera, now)
 
     def wait_s(self) -> float:
-        """Return the seconds until something is due; infinity where nothing is held."""
+        """Return the seconds until the next held item is due; infinity where none is held."""
         if not self._held:
             return math.inf
         with self._lock:
@@ -380,12 +387,12 @@ class RateLimiter(Generic[_T, _R]):
             return max(0.0, min((self._not_before[camera] - now for camera in self._held), default=math.inf))
 
     def limited(self, camera: str | None = None) -> int:
-        """Return how many items were left out for others, of one camera or of all."""
+        """Return how many items newer ones have replaced, of one camera or of all."""
         with self._lock:
             return sum(self._limited.values()) if camera is None else self._limited.get(camera, 0)
 
     def _release(self, camera: str, now: float) -> None:
-        """Let go, with the lock, what is held, as if that had been done when its time came."""
+        """Pass on a camera's held item if it is due, counted as if at its time; the caller holds the lock."""
         if camera in self._held and now >= self._not_before[camera]:
             self._not_before[camera] += self._interval_s
             self._go_late(self._held.pop(camera))

@@ -35,7 +35,7 @@ LARGEST = 1_000_000
 """The largest message that is decoded, in bytes; no device sends a larger one, apart from pictures."""
 
 _LEVELS = {kind.topic.partition("/")[0]: kind for kind in MESSAGES.values() if kind.topic}
-_NOT_TOLD = frozenset({"seen", "cmd", "res"})  # results hold more than `seen`; the others come from or go to other programs
+_NOT_TOLD = frozenset({"seen", "cmd", "res"})  # `seen` repeats results; the others are not news of a device
 _MOST_LABELS = 6  # labels that fit into a line
 _LONGEST = 40  # characters of a label
 _LATE_S = 10.0  # events of this age or more are shown with it; less may be a difference of clocks

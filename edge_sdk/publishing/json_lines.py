@@ -1,7 +1,7 @@
-"""JsonLinesPublisher: results and events as lines of JSON, as MQTT carries them, for a terminal, a pipe or a file.
+"""JsonLinesPublisher: write results and events as lines of JSON to a terminal, a pipe or a file.
 
-It writes from a thread of its own: a reader that stops reading would hold up a camera's loop, and no signal ends a
-write that waits. What only a broker's subscribers would read (state, telemetry, pictures) goes nowhere.
+The lines are the same messages as over MQTT. A thread of its own writes them, because a reader that stops reading would
+block a camera's loop, and no signal ends a blocked write. State, telemetry and pictures are not written.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from edge_sdk.publishing.publisher import (
 )
 from edge_sdk.publishing.queues import MemoryOutbox
 
-_LOOK_S = 0.05  # how often a wait looks whether it should go on
-_RETRY_S = 0.01  # until a file that does not block is tried again
+_LOOK_S = 0.05  # time between two checks whether to go on waiting
+_RETRY_S = 0.01  # wait before a non-blocking file is tried again
 
 
 class JsonLinesPublisher(ResultPublisher):
-    """Writes one line a result, from a thread of its own, which starts at once.
+    """Writes one line for each result or event, in a thread of its own, which starts at once.
 
     Args:
-        file: open for writing bytes and best without a buffer, whose lock a write that hangs would keep for ever; stays
-            its owner's.
-        outbox: where lines wait for a slow reader; the newest are kept.
-        keeps_all: no line is dropped: `put` waits for room, and `close` for the reader, for as long as it takes.
-        is_stopped: asked while waiting; once True, nothing waits for the reader any more.
+        file: open for writing bytes, best unbuffered, because a blocked write would hold the buffer's lock for ever.
+            The publisher does not close it.
+        outbox: the queue in which lines wait for a slow reader; it keeps the newest.
+        keeps_all: whether no line may be dropped; `put` then waits for room and `close` for the reader, without limit.
+        is_stopped: called while waiting; once it returns True, nothing waits for the reader any more.
     """
 
     def __init__(
@@ -56,26 +56,26 @@ class JsonLinesPublisher(ResultPublisher):
         self._file = file
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._keeps_all, self._is_stopped = keeps_all, is_stopped
-        self._sequences: dict[str, CameraSequence] = {}  # a camera that comes back finds its own
+        self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
         self._news, self._closing = threading.Event(), False
         self._count = 0  # lines that were written
-        self._written: dict[str, int] = {}  # of them, each camera's
+        self._written: dict[str, int] = {}  # lines that were written, by camera
         self._failure: OSError | None = None
         self._has_raised = False
-        # A daemon thread: one that hangs in a write must not keep the process from ending.
+        # A daemon thread, because a blocked write must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="edge-lines", daemon=True)
         self._thread.start()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> JsonLinesStream:
-        """Add a camera, or take one over; see `ResultPublisher.stream`."""
+        """Return the stream of a camera, which replaces an earlier one; see `ResultPublisher.stream`."""
         check_name("camera", camera)
         return JsonLinesStream(self, camera, encoder, self._sequences.setdefault(camera, CameraSequence()))
 
     def put_line(self, message: Message) -> None:
-        """Leave one line of a stream to the thread.
+        """Queue one line of a stream for the thread.
 
         Raises:
-            BrokenPipeError: nobody reads any more.
+            BrokenPipeError: the reader is gone.
             LinesError: an earlier line could not be written, for instance because the disk is full.
         """
         is_taken = False
@@ -90,7 +90,7 @@ class JsonLinesPublisher(ResultPublisher):
         self._news.set()
 
     def of_camera(self, camera: str) -> StreamStats:
-        """Return what happened to one camera's lines so far."""
+        """Return the counts of one camera's lines so far."""
         put, queued, dropped = self._outbox.counts(camera)
         written = self._written.get(camera, 0)
         return StreamStats(
@@ -98,17 +98,18 @@ class JsonLinesPublisher(ResultPublisher):
         )
 
     def stats(self) -> LinesStats:
-        """Return what happened to all lines so far."""
+        """Return the counts of all lines so far."""
         put, _, dropped = self._outbox.counts()
         return LinesStats(put, self._count, dropped)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what waits; may be called twice, and only the first call waits.
+        """Write the lines that wait; may be called twice, and only the first call waits.
 
-        After `timeout_s` seconds without a line being taken, or in all once stopped, the rest is given up.
+        The rest is dropped when the reader takes no line for `timeout_s` seconds; once stopped, when that time is over.
+        Errors are raised only if `put` has not raised them.
 
         Raises:
-            BrokenPipeError: nobody reads any more; both only where `put` has not said so.
+            BrokenPipeError: the reader is gone.
             LinesError: a line could not be written.
         """
         written, deadline = self._count, time.monotonic() + (0.0 if self._closing else timeout_s)
@@ -138,13 +139,13 @@ class JsonLinesPublisher(ResultPublisher):
                 self._written[message.camera] = self._written.get(message.camera, 0) + 1
         except OSError as cause:
             self._failure = cause
-        except ValueError:  # its owner closed it
+        except ValueError:  # the owner closed the file
             self._failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def _next(self) -> Message | None:
         """Wait for the next line and return it; None when there will be none."""
         while (message := self._outbox.take()) is None:
-            self._file.flush()  # nothing follows at once: a reader must see what there is
+            self._file.flush()  # no line waits, so the reader gets all lines written so far
             if self._closing:
                 break
             self._news.wait()
@@ -164,8 +165,8 @@ class JsonLinesPublisher(ResultPublisher):
             raise
 
     def _remove_rest(self, count: int) -> None:
-        """Remove half a line from a file whose disk is full; what a pipe has taken is gone."""
-        with contextlib.suppress(OSError, ValueError):  # no file, or its owner closed it
+        """Remove an unfinished line of `count` bytes from a file on a full disk; a pipe cannot take it back."""
+        with contextlib.suppress(OSError, ValueError):  # not a file, or closed by its owner
             end = self._file.tell()
             if count and end == os.fstat(self._file.fileno()).st_size:
                 self._file.truncate(end - count)
@@ -183,7 +184,7 @@ class JsonLinesStream(Stream):
         sequence.take(self)
 
     def put(self, value: Result | Event) -> None:
-        """Encode one result, or event, and leave it to the thread; see `Stream.put`."""
+        """Encode one result or event and queue it for the thread; see `Stream.put`."""
         if isinstance(value, Event):
             line = self._events.encode(value, next(self._sequence.events)) if self._sequence.is_of(self) else None
         else:
@@ -193,9 +194,9 @@ class JsonLinesStream(Stream):
             self._publisher.put_line(Message("", line + b"\n", self.camera))
 
     def stats(self) -> StreamStats:
-        """Return what happened so far; see `Stream.stats`."""
+        """Return the counts so far; see `Stream.stats`."""
         return self._publisher.of_camera(self.camera)
 
     def close(self) -> None:
-        """Take nothing more; see `Stream.close`."""
+        """Accept nothing more; see `Stream.close`."""
         self._sequence.leave(self)

@@ -1,7 +1,7 @@
-"""Measuring one candidate on the frames of a running loop.
+"""Measure one candidate on the frames of a running loop.
 
-A `Candidate` is a variant of a bundle with settings; a `Window` puts a clock around its stages and says when enough
-frames were measured, and a `Measurement` is what came out. Nothing here reads a clock of its own.
+A `Candidate` is a variant of a bundle with settings. A `Window` times its stages and tells when enough frames were
+measured. A `Measurement` is the result. The module reads no clock of its own; callers pass one in.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ _NonNegative = Annotated[float, Meta(ge=0)]
 class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One way of running a bundle: a variant with settings.
 
-    Only what makes a difference in speed: a record of it is read from a disk, and must not name files to write.
+    It has only settings that affect speed. Records of candidates are read from disk, so none of them may name a file
+    to write.
 
     Attributes:
-        inter_op_num_threads: parts of the graph that run at once, where providers share it.
+        variant: name of the variant of the bundle.
+        providers: execution providers, in order of preference.
+        intra_op_num_threads: threads within one operator.
+        inter_op_num_threads: parts of the graph that run at once, where several providers run it.
         allow_spinning: whether threads spin while they wait for each other within a run.
         arena: whether freed memory of tensors is kept for the next ones.
     """
@@ -45,7 +49,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @classmethod
     def promised(cls, manifest: Manifest) -> Candidate:
-        """Return what the bundle promises by default: its first variant, run as its target likes it."""
+        """Return the candidate that the bundle states: its first variant, with the settings of its target."""
         return cls(
             variant=manifest.variants[0].name,
             providers=manifest.providers,
@@ -54,13 +58,13 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
     def within(self, cores: Cores) -> Candidate:
-        """Return the same with no more threads than are for the model, where there are more than two cores."""
+        """Return the same candidate with at most `cores.for_model` threads, where more than two cores are usable."""
         if cores.usable <= 2:
             return self
         return msgspec.structs.replace(self, intra_op_num_threads=min(self.intra_op_num_threads, cores.for_model))
 
     def settings(self, base: SessionSettings) -> SessionSettings:
-        """Return how its session is opened; what a candidate does not say is as in `base`."""
+        """Return the settings of the candidate's session; those that a candidate does not have are as in `base`."""
         return msgspec.structs.replace(
             base,
             providers=self.providers,
@@ -71,7 +75,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
     def __str__(self) -> str:
-        """Show it to people: `int8, 2 threads, spinning`."""
+        """Return the candidate in words, such as `int8, 2 threads, spinning`."""
         threads = self.intra_op_num_threads
         words = [self.variant, f"{threads} thread{'s' if threads > 1 else ''}"]
         if self.allow_spinning and threads > 1:
@@ -86,15 +90,16 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How fast a candidate was, on frames that came at the camera's pace.
+    """The measured speed of a candidate, on frames that came at the camera's rate.
 
     Attributes:
-        quality: as the bundle promises it, 0-1; None where nobody measured it.
-        like_reference: whether the build's images do not tell that apart from the reference's.
-        p50_ms, p99_ms: prepare + run + decode. Of some fifty frames the p99 is all but the slowest.
-        cpu_share: the process's CPU time over the time that passed: 1 is one core.
-        frames: how many were measured.
-        given_up: whether it was left early, because it could not keep the budget any more.
+        candidate: the candidate that was measured.
+        quality: the quality that the bundle states, 0-1; None where it was not measured.
+        like_reference: whether that quality cannot be told from the reference's on the build's images.
+        p50_ms, p99_ms: time of prepare, run and decode. With about fifty frames the p99 is nearly the slowest one.
+        cpu_share: the process's CPU time divided by the time that passed; 1 is one core.
+        frames: number of frames that were measured.
+        given_up: whether the measurement ended early, because the candidate could not keep the budget any more.
     """
 
     candidate: Candidate
@@ -108,27 +113,28 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def rating(self) -> Rating:
-        """How good the bundle says that the variant is."""
+        """The quality of the variant that the bundle states."""
         return Rating(self.quality, self.like_reference)
 
 
-_WARM_UP_FRAMES = 3  # of a camera's own size: buffers are made, caches filled
-_LEAST_FRAMES = 20  # a percentile of fewer says little
-_FEWEST_FRAMES = 5  # where the camera stops in the middle; a percentile of fewer says nothing
+_WARM_UP_FRAMES = 3  # frames that are not counted, in which buffers are made and caches filled
+_LEAST_FRAMES = 20  # a percentile of fewer frames says little
+_FEWEST_FRAMES = 5  # least frames where the camera stops early; a percentile of fewer says nothing
 _HOPELESS_FRAMES = 2
 _HOPELESS = 2.0  # times the budget
 _MISSING_FRAMES = 3
-_HICCUP = 0.7  # of the budget: where half of the frames take less, a miss in the first window may have been anything
-_PATIENCE = 2.0  # times what the camera's rate promises; a camera that delivers less is measured on fewer frames
+_HICCUP = 0.7  # share of the budget: if half of the frames take less, a miss in the first window may be chance
+_PATIENCE = 2.0  # times the expected duration of a window; a slower camera is measured on fewer frames
 _PATIENCE_NS = 1_000_000_000
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The pace of a measurement: frames a second, and how long a candidate is measured.
+    """The budget, frame rate and duration of a measurement.
 
     Attributes:
-        budget_ms: capture to outbox.
-        window_s: how long a candidate is measured.
+        budget_ms: the latency budget, from capture to outbox.
+        fps: frames per second of the camera.
+        window_s: how long one candidate is measured, in seconds.
     """
 
     budget_ms: float
@@ -137,7 +143,7 @@ class Pace(msgspec.Struct, frozen=True):
 
     @property
     def frames(self) -> int:
-        """Frames of one window."""
+        """The number of frames of one window."""
         return max(_LEAST_FRAMES, round(self.window_s * self.fps))
 
     @property
@@ -147,21 +153,24 @@ class Pace(msgspec.Struct, frozen=True):
 
     @property
     def expected_s(self) -> float:
-        """Seconds that a candidate takes, its loading left out."""
+        """Seconds that the measurement of a candidate takes, without loading it."""
         return (self.frames + _WARM_UP_FRAMES) / self.fps
 
 
 class Window:
-    """Stages of a candidate that are measured while their frames run: a stage itself.
+    """A stage that runs the stages of a candidate and measures them.
 
     Args:
-        fallback: what gives the result where they fail; None lets the error through.
+        candidate: the candidate.
+        stages: its stages.
+        fallback: the stages that give the result where those of the candidate fail; None lets the error through.
+        pace: budget, frame rate and duration of the measurement.
         on_fallback: called before `fallback` gives a result.
-        clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
+        clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
 
     Attributes:
-        stages: None after `give_up`.
-        failure: what the stages raised last.
+        stages: the stages of the candidate; None after `give_up`.
+        failure: the last error of the stages, in words; empty where there was none.
     """
 
     def __init__(
@@ -187,7 +196,7 @@ class Window:
         self._is_warm = self._given_up = False
 
     def __call__(self, frame: Frame, /) -> Result:
-        """Return the result of one frame; not after `give_up`."""
+        """Return the result of one frame; must not be called after `give_up`."""
         if self.stages is None:
             raise ValueError("expected stages, they were given up")
         start_ns = self._clock_ns()
@@ -210,12 +219,12 @@ class Window:
         return fallback(frame)
 
     def give_up(self) -> Stage[Frame, Result] | None:
-        """Return the stages and hold them no longer."""
+        """Return the stages and drop the reference to them."""
         stages, self.stages = self.stages, None
         return stages
 
     def is_over(self) -> bool:
-        """Whether enough was seen."""
+        """Tell whether the measurement is over."""
         now_ns = self._clock_ns()
         self._given_up = self._cannot_keep_the_budget()
         if self._given_up or self.failure or now_ns >= self._over_ns:
@@ -228,7 +237,7 @@ class Window:
         return False
 
     def measurement(self, rating: Rating) -> Measurement | None:
-        """Return what was measured; None where the candidate failed, or on too few frames."""
+        """Return the measurement; None where the candidate failed, or too few frames came."""
         found = percentiles_of(self._durations_ns[: self._count])
         elapsed_ns = self._clock_ns() - self._start_ns
         if found is None or self.failure or elapsed_ns <= 0:
@@ -247,7 +256,7 @@ class Window:
         )
 
     def _looks_again(self, now_ns: int) -> bool:
-        """Whether to measure twice as many frames, of which the p99 forgives one slow frame."""
+        """Tell whether to measure twice as many frames, whose p99 is less affected by one slow frame."""
         found = percentiles_of(self._durations_ns[: self._count])
         budget_ms, most = self._pace.budget_ms, len(self._durations_ns)
         if found is None or self._enough == most or found.p99_ms <= budget_ms:
@@ -257,7 +266,7 @@ class Window:
         return found.p50_ms <= budget_ms * _HICCUP
 
     def _cannot_keep_the_budget(self) -> bool:
-        """Whether the fastest of the first frames is too slow: then one a second runs, and the others are dropped."""
+        """Tell whether even the fastest frame is too slow, so that all but one frame a second would be dropped."""
         if self._count < _HOPELESS_FRAMES:
             return False
         fastest_ms = float(np.min(self._durations_ns[: self._count])) / 1e6

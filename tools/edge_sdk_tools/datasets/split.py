@@ -1,4 +1,4 @@
-"""Which images calibrate a build and which measure it: no content does both."""
+"""Split images into those that calibrate a build and those that measure it; no image content does both."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_EVALUATION_IMAGES = 500
 
 
 class ImageSplit(msgspec.Struct, frozen=True):
-    """The two sets.
+    """The calibration images and the evaluation images of a build.
 
     Attributes:
-        found: how many could have calibrated.
-        calibration: what sets the scales of the INT8 model.
-        evaluation: what measures, labelled or not.
-        calibration_classes: the label of every calibration image, where labels.csv or class folders say them of all.
+        found: number of images that were found for calibration.
+        calibration: the images that set the scales of the INT8 model.
+        evaluation: the images to measure on, with or without labels.
+        calibration_classes: the label of every calibration image; empty unless labels.csv or class folders label all.
     """
 
     found: int
@@ -37,11 +37,13 @@ class ImageSplit(msgspec.Struct, frozen=True):
 def split_images(
     spec: ModelSpec, labels: Sequence[str], calibration: Sequence[Path], evaluation: Sequence[Path]
 ) -> ImageSplit:
-    """Choose images of the folders given, or else of model.toml's; without evaluation images every fourth measures.
+    """Choose images from the given folders, or else from those in model.toml.
+
+    Without evaluation images every fourth calibration image is held out for evaluation.
 
     Raises:
-        UsageError: nothing to calibrate with is named.
-        DataError: there are too few images, or the two sets are the same.
+        UsageError: no calibration images are given.
+        DataError: there are too few images, or every evaluation image is a calibration image too.
     """
     calibration = calibration or ([Path(spec.data.calibration)] if spec.data.calibration else [])
     evaluation = evaluation or ([Path(spec.data.evaluation)] if spec.data.evaluation else [])
@@ -66,7 +68,7 @@ def split_images(
 
 
 def _classes(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], images: ImageSet) -> tuple[str, ...]:
-    """Labels of the images; none where one is not known, for calibration needs no labels and takes wrong ones."""
+    """Return the labels of the images; empty where one is unknown or wrong, because calibration needs no labels."""
     first = int(spec.classification.background_class)
     known: dict[str, str] = {}
     for folder in folders:

@@ -1,7 +1,7 @@
-"""An independent listener, as a process of its own: `python -m edge_sdk_tools.demo.subscriber PORT FILE`.
+"""An independent subscriber in a process of its own: `python -m edge_sdk_tools.demo.subscriber PORT FILE`.
 
-Knows MQTT and JSON and nothing of edge-sdk: it writes down what a stranger receives, one JSON object a line. Says
-"subscribed" once the broker agreed, and ends with standard input.
+It uses MQTT and JSON and nothing of edge-sdk, and writes the messages that any other program would receive, one JSON
+object for each line. It prints "subscribed" once the broker accepts the subscription, and ends with standard input.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ def listen(port: int, file: TextIO, until: TextIO, topic: str = "#") -> int:
     """Append every message to `file` until `until` ends.
 
     Args:
-        port: of a broker on this machine.
-        file: gets {"topic", "qos", "retain", "received_at", "payload"} a line; payload is the JSON that came, or text.
-        until: read to its end.
-        topic: filter.
+        port: port of a broker on this machine.
+        file: gets one line for each message: {"topic", "qos", "retain", "received_at", "payload"}, where the payload is
+            JSON or text.
+        until: a stream; the function returns at its end.
+        topic: the topic filter.
 
     Returns:
         0, or 1 when the broker did not accept the subscription within ten seconds.
     """
     subscribed = threading.Event()
-    # 3.1.1 is what every broker speaks.
+    # Every broker supports MQTT 3.1.1.
     client = Client(
         CallbackAPIVersion.VERSION2, client_id="edge-sdk-demo-listener", protocol=MQTTProtocolVersion.MQTTv311
     )
