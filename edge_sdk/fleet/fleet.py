@@ -1,8 +1,8 @@
-"""Fleet: all devices that were heard of, and which of what they say is news.
+"""Fleet: the state of all devices that have sent messages, and the lines to print when it changes.
 
-A `DeviceView` and its `CameraView`s hold what is known from the latest messages, names and texts in plain characters
-only; `Fleet.take` brings a message into them and returns a line for what people have not been told yet. Everything is
-bounded: whoever may publish below the prefix can claim to be any number of devices.
+A `DeviceView` and its `CameraView`s hold what is known from the latest messages; names and texts have only printable
+characters. `Fleet.take` updates them with a message and returns lines for what has changed. Everything is bounded,
+because a program that may publish below the prefix can claim to be any number of devices.
 """
 
 from __future__ import annotations
@@ -28,31 +28,32 @@ from edge_sdk.fleet.messages import (
 )
 from edge_sdk.messages.schema import CameraState, ResultMessage, StateMessage, StatusMessage, TelemetryMessage
 
-_RATE_WINDOW = 30  # results
+_RATE_WINDOW = 30  # results from which the rate is computed
 _SILENT_S = 5.0
-_EVENTS_KNOWN = 256  # numbers; a connection that breaks has 20 of them under way
-_RESULT_EVERY_S = 1.0  # a line of one camera at most
+_EVENTS_KNOWN = 256  # event numbers that are remembered; a connection that breaks has 20 events in flight
+_RESULT_EVERY_S = 1.0  # least time between two result lines of one camera
 MOST_DEVICES = 1000
-"""More are counted, and not shown."""
+"""The largest number of devices that are shown; further ones are only counted."""
 
 MOST_CAMERAS = 64
-"""Cameras of one device; a real one has a handful."""
+"""The largest number of cameras of one device; a real device has a few."""
 
 LONGEST_NAME = 100
-"""Characters of a site, device or camera; none takes a longer one, and a topic may have 65535."""
+"""The largest number of characters of a site, device or camera name; a topic could have 65535."""
 
 
 class CameraView:
     """One camera of a device, as its messages describe it.
 
     Attributes:
-        source: where its source stands, since when, and why it does not deliver (`trouble`); empty while nobody said.
-        words: what it saw last.
-        note: its latest event or snapshot.
-        age_ms: of the latest result, from capture to the device's outbox.
-        heard_at: when that came; None before.
-        told: what people were told of it last, by subject; it is kept here, so that it goes with the camera.
-        told_at: when they were told of a result; None before.
+        source: state of its source; empty while unknown. `since` is the time of that state, `trouble` the reason why
+            the source does not deliver.
+        words: its latest result, in words.
+        note: its latest event or snapshot, in words.
+        age_ms: age of the latest result, from capture to the device's outbox, in milliseconds.
+        heard_at: time at which the latest result came; None before.
+        told: the last line that was printed, by subject; it is removed with the camera.
+        told_at: time of the last line about a result; None before.
     """
 
     def __init__(self, name: str) -> None:
@@ -69,7 +70,7 @@ class CameraView:
         self._events: deque[int] = deque(maxlen=_EVENTS_KNOWN)
 
     def is_new(self, seq: int | None) -> bool:
-        """Tell whether an event of this number did not come before: one comes twice where a connection broke."""
+        """Tell whether an event of this number is new; after a broken connection an event may come twice."""
         if seq is None:
             return True
         if seq in self._events:
@@ -78,19 +79,19 @@ class CameraView:
         return True
 
     def take_result(self, words: str, age_ms: float, variant: str, now: datetime) -> None:
-        """Take a result."""
+        """Update the camera with a result."""
         self.words, self.age_ms, self.variant, self.heard_at = words, age_ms, variant, now
         self._times.append(now.timestamp())
 
     def fps(self, now: datetime) -> float | None:
-        """Return the results a second that came of late; None where too few did."""
+        """Return the recent rate of results per second; None where too few came."""
         times = [time for time in self._times if now.timestamp() - time < _SILENT_S]
         if len(times) < 2 or times[-1] <= times[0]:
             return None
         return (len(times) - 1) / (times[-1] - times[0])
 
     def set_state(self, state: CameraState) -> None:
-        """Take what its device said of it in its state."""
+        """Update the camera with its part of the device's state."""
         controls, running = _known(state.controls, None), _known(state.running, None)
         self.source = _known(state.source, "")
         self.trouble = plain(_known(state.trouble, ""))
@@ -105,10 +106,10 @@ class DeviceView:
     """One device, as its messages describe it.
 
     Attributes:
-        status: whether its results are published; `unknown` while nobody said.
-        reason: why it is offline.
-        since: when that was heard; it was so already when listening began where `is_since_before`.
-        told: as of a camera.
+        status: the published status of the device; `unknown` before the first message about it.
+        reason: why the device is offline.
+        since: time at which the status was received; with `is_since_before` the device already had it before.
+        told: the last line that was printed, by subject.
     """
 
     def __init__(self, site: str, name: str) -> None:
@@ -124,13 +125,13 @@ class DeviceView:
         self.told: dict[str, object] = {}
 
     def camera(self, name: str) -> CameraView | None:
-        """Return one of its cameras, known or new; None where it claims too many, or one of an impossible name."""
+        """Return a camera, known or new; None where the device has too many cameras, or the name is too long."""
         if name not in self.cameras and (len(self.cameras) >= MOST_CAMERAS or len(name) > LONGEST_NAME):
             return None
         return self.cameras.setdefault(name, CameraView(name))
 
     def take_status(self, message: StatusMessage, now: datetime, *, is_retained: bool) -> None:
-        """Take whether it is there, and with which cameras."""
+        """Update the device with its status and list of cameras."""
         if message.status != self.status:
             self.since, self.is_since_before = now, is_retained
         self.status, self.reason = message.status, _known(message.reason, "")
@@ -138,7 +139,7 @@ class DeviceView:
             self.versions = plain(" ".join(f"{name} {version}" for name, version in message.versions.items()), 80)
         if isinstance(message.cameras, UnsetType):
             return
-        for name in self.cameras.keys() - message.cameras.keys():  # those are gone
+        for name in self.cameras.keys() - message.cameras.keys():  # the device no longer has these
             del self.cameras[name]
         for name, model in message.cameras.items():
             camera = self.camera(name)
@@ -146,7 +147,7 @@ class DeviceView:
                 camera.model = model_words(model)
 
     def take_state(self, message: StateMessage) -> None:
-        """Take how its cameras do."""
+        """Update the device and its cameras with a state message."""
         self.warnings = _lines(message.warnings)
         for name, state in message.cameras.items():
             camera = self.camera(name)

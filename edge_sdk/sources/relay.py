@@ -1,15 +1,15 @@
-"""A relay between FFmpeg and one network camera, so that FFmpeg itself connects to nothing but this process.
+"""A relay between FFmpeg and one network camera, so that FFmpeg itself connects only to this process.
 
-FFmpeg verifies no certificate unless it is told to, sends the login of the first server to whichever server a redirect
-names, and takes memory for any length that a server announces. So its connection ends here:
+FFmpeg verifies no certificate unless it is told to, sends the login of the first server to any server that a redirect
+names, and allocates memory for any length that a server announces. Its connection therefore ends at this relay:
 
     FFmpeg -- RTSP or HTTP --> relay on the loopback interface -- TCP, or TLS verified by Python --> camera
 
-Until FFmpeg plays an RTSP stream, or has the head of an HTTP answer, what the camera answers is read here first:
-a redirect is followed at the same server only, and answers are bounded. After that, bytes are passed on unread. Over
-UDP the pictures do not come through here.
+Until FFmpeg plays an RTSP stream, or has the head of an HTTP answer, the relay reads the camera's answers: it follows
+redirects only to the same server, and limits the length of answers. After that it passes bytes on unread. Over UDP the
+pictures do not pass through the relay.
 
-Most IP cameras sign their certificate themselves. So a certificate is trusted in one of three ways, before a byte is
+Most IP cameras have self-signed certificates. A certificate is therefore verified in one of three ways before a byte is
 sent: by its SHA-256 fingerprint (`tls_fingerprint`), by authorities and the host's name (`tls_ca_file`, or the
 system's), or not at all (`tls_verify = false`).
 """
@@ -52,7 +52,7 @@ _REASONS = {
 
 
 def reason_of(error: OSError, otherwise: str = "no connection") -> str:
-    """Say in a few words why the system refused something; `otherwise` where it says nothing."""
+    """Return in a few words why the system refused something; `otherwise` where the error does not tell."""
     return _REASONS.get(error.errno or 0) or (error.strerror or otherwise).lower()
 
 
@@ -64,10 +64,10 @@ def connect(address: SourceAddress, options: SourceOptions) -> socket.socket:
     """Connect to a camera and, for rtsps and https, verify its certificate.
 
     Returns:
-        A socket that does not block; of TLS a `ssl.SSLSocket` whose handshake is done.
+        A non-blocking socket; with TLS an `ssl.SSLSocket` after its handshake.
 
     Raises:
-        CameraError: it cannot be reached, or its certificate is not the right one; the message says why, and no more.
+        CameraError: the camera cannot be reached, or its certificate is not trusted; the message is only the reason.
     """
     deadline_s = time.monotonic() + options.open_timeout_s
     try:
@@ -89,7 +89,7 @@ def check_camera_authorities(file: Path) -> None:
     """Check that a file of certificate authorities can be read.
 
     Raises:
-        UsageError: it cannot be read, or is none.
+        UsageError: the file cannot be read, or holds no certificates.
     """
     try:
         _load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), file)
@@ -98,10 +98,10 @@ def check_camera_authorities(file: Path) -> None:
 
 
 def finished(step: Callable[[], T], connection: socket.socket, deadline_s: float) -> T:
-    """Repeat a step of a socket that does not block, a send or a handshake, until it is done.
+    """Repeat a step of a non-blocking socket, such as a send or a handshake, until it is done.
 
     Raises:
-        TimeoutError: it could not until `deadline_s`, monotonic seconds.
+        TimeoutError: the step was not done at `deadline_s`, monotonic seconds.
     """
     while True:
         try:
@@ -146,7 +146,7 @@ def _context(options: SourceOptions) -> ssl.SSLContext:
     if options.tls_fingerprint is not None or not options.tls_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        context.set_ciphers("DEFAULT@SECLEVEL=0")  # 1024 bits, as old cameras have, are more than none
+        context.set_ciphers("DEFAULT@SECLEVEL=0")  # accepts the 1024-bit keys of old cameras
     elif options.tls_ca_file is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
@@ -156,7 +156,7 @@ def _context(options: SourceOptions) -> ssl.SSLContext:
 
 def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
     try:
-        read_regular(file, LIST_BYTES)  # OpenSSL, which reads it again, would wait at a pipe
+        read_regular(file, LIST_BYTES)  # checks first: OpenSSL would block on a pipe
         context.load_verify_locations(cafile=file)
     except ssl.SSLError:
         raise UntrustedError(f"{file} (tls_ca_file) is no PEM file of CA certificates") from None
@@ -208,33 +208,34 @@ def _no_tls(error: ssl.SSLError, scheme: str) -> str:
 
 
 _CHUNK = 1 << 16  # bytes
-_LONGEST_HEAD = 1 << 16  # bytes, of an answer; cameras have some hundred
-_LONGEST_BODY = 1 << 20  # bytes, of an answer in RTSP; the description of a stream has a few thousand
+_LONGEST_HEAD = 1 << 16  # bytes of an answer's head; those of cameras have some hundred bytes
+_LONGEST_BODY = 1 << 20  # bytes of an answer's body in RTSP; the description of a stream has a few thousand bytes
 _MAX = 8  # connections at once; FFmpeg has one, and two while it seeks in a file
-_MAX_REDIRECTS = 8  # as of FFmpeg for HTTP; for RTSP it has no limit
-_MAX_SHOWN = 200  # characters of what a camera says
+_MAX_REDIRECTS = 8  # FFmpeg's limit for HTTP; for RTSP it has none
+_MAX_SHOWN = 200  # characters of a camera's answer that a message repeats
 _ENDING_S = 0.1
 _HEAD_END = re.compile(rb"\n\r?\n")
 _STATUS = re.compile(rb"(?:RTSP|HTTP|ICY)\S*\s+(\d{1,3})")
 _ANSWERS = (b"RTSP", b"HTTP", b"ICY ")
-_ABSOLUTE = re.compile(r"[^/?#]*:")  # FFmpeg takes whatever stands before the colon for a scheme
+_ABSOLUTE = re.compile(r"[^/?#]*:")  # FFmpeg takes any text before the colon for a scheme
 _PLAYLIST = b"#EXTM3U"
 _IS_PLAYLIST = "it is a playlist (HLS), which names other addresses; give that of a stream"
 
 
 class Relay:
-    """Takes FFmpeg's connections, and makes one to the camera for each of them.
+    """Accepts FFmpeg's connections, and makes one to the camera for each of them.
 
     Attributes:
-        address: of the camera; another one after a redirect that is allowed.
-        authority: host and port at which FFmpeg finds the relay.
-        scheme: in which FFmpeg speaks to it, `rtsp` or `http`.
+        address: address of the camera; it changes after an allowed redirect.
+        authority: host and port at which FFmpeg reaches the relay.
+        scheme: the scheme in which FFmpeg connects to the relay, `rtsp` or `http`.
         on_connection: called when FFmpeg has connected.
         trouble: why the relay ended a connection; None: it ended none.
-        status: of the camera's last answer; 0: it was none of RTSP or HTTP, None: it did not answer.
+        status: status code of the camera's last answer; 0: the answer was neither RTSP nor HTTP; None: no answer.
 
     Raises:
-        CameraError: see `connect`; or the device has no loopback interface, or no descriptor left.
+        CameraError: the camera cannot be used, see `connect`; or the device has no loopback interface or no free
+            descriptor.
     """
 
     def __init__(self, address: SourceAddress, options: SourceOptions) -> None:
@@ -248,7 +249,7 @@ class Relay:
         self._first: socket.socket | None = connect(address, options)
         with contextlib.ExitStack() as stack:
             stack.callback(self._first.close)
-            # The family in which the camera is reached: over UDP its pictures come by it, too, and not through here.
+            # The relay uses the camera's address family, because pictures over UDP come directly and need the same one.
             family = self._first.family
             loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
             try:
@@ -262,17 +263,17 @@ class Relay:
             stack.pop_all()
 
     def close(self) -> None:
-        """Take no more connections, and wait for the end of those that FFmpeg has closed."""
+        """Accept no more connections, and wait for the end of those that FFmpeg has closed."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # which ends its `accept`
         for thread in self._threads:
             thread.join(_ENDING_S)
 
     def redirected(self, location: str) -> str:
-        """Return where FFmpeg goes when the camera redirects it to `location`: to this relay again.
+        """Return the URL at this relay that FFmpeg gets when the camera redirects it to `location`.
 
         Raises:
-            CameraError: it leads to another server, which is not allowed; or it is one too many.
+            CameraError: the redirect leads to another server and this is not allowed, or there were too many redirects.
         """
         self._redirects += 1
         if self._redirects > _MAX_REDIRECTS:
@@ -294,7 +295,7 @@ class Relay:
         return f"{self.scheme}://{self.authority}{target.target}"
 
     def _server_of(self, location: str) -> SourceAddress | None:
-        """Return the server that a redirect leads to; None where it may not."""
+        """Return the server that a redirect leads to; None where that server is not allowed."""
         try:
             there, here = address_of(location), self.address
         except CameraError:
@@ -310,7 +311,7 @@ class Relay:
         thread.start()
 
     def _accept(self) -> None:
-        # Until it is closed, there is no thread to be had, or FFmpeg has more connections than it should.
+        # This ends when the relay is closed, no thread can be started, or FFmpeg has too many connections.
         with contextlib.suppress(OSError, RuntimeError), self._listener:
             while sum(map(threading.Thread.is_alive, self._threads)) <= _MAX:
                 connection, _ = self._listener.accept()
@@ -321,7 +322,7 @@ class Relay:
             self._first.close()
 
     def _serve(self, ffmpeg: socket.socket, camera: socket.socket | None) -> None:
-        with ffmpeg, contextlib.suppress(OSError):  # one of them hung up
+        with ffmpeg, contextlib.suppress(OSError):  # one side closed the connection
             try:
                 with camera or connect(self.address, self._options) as connected:
                     self._carry(ffmpeg, connected)
@@ -329,7 +330,7 @@ class Relay:
                 self.trouble = cause
 
     def _carry(self, ffmpeg: socket.socket, camera: socket.socket) -> None:
-        """Pass bytes on in both directions until one side hangs up."""
+        """Pass bytes on in both directions until one side closes the connection."""
         ffmpeg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         exchange = _Exchange(self, camera.getpeername()[0])
         buffer = memoryview(bytearray(_CHUNK))
@@ -352,7 +353,7 @@ class Relay:
                 return
 
     def _fetch(self, camera: socket.socket, ffmpeg: socket.socket, exchange: _Exchange, buffer: memoryview) -> bool:
-        """Pass on what came from the camera; False when it hung up."""
+        """Pass on what came from the camera; return False when it has closed the connection."""
         is_more = True
         while is_more:
             try:
@@ -367,19 +368,19 @@ class Relay:
 
 
 class _Exchange:
-    """Reads, checks and rewrites what goes through one connection, as far as it must."""
+    """Checks and rewrites the messages of one connection, as far as necessary."""
 
     def __init__(self, relay: Relay, camera: str) -> None:
         self._relay, self._camera = relay, camera.encode()
         self._is_rtsp = relay.scheme == "rtsp"
-        self._request = self._answer = b""  # the beginning of a head that has not come to its end
+        self._request = self._answer = b""  # the beginning of a head that is not complete yet
         self._has_asked = self._is_unread = False
         self._rest = 0  # bytes of a body or an interleaved packet that are still to come
 
     def asked(self, data: memoryview) -> bytes | memoryview:
-        """Return what the camera gets of what FFmpeg asks."""
+        """Return what to send to the camera for bytes that FFmpeg sent."""
         if self._is_rtsp:
-            # Once it plays, FFmpeg follows no redirect, and nothing but pictures and signs of life is left.
+            # Once the stream plays, FFmpeg follows no redirect, and only pictures and keep-alives follow.
             self._is_unread = self._is_unread or bytes(data[:5]) == b"PLAY "
             return data
         if self._has_asked:
@@ -395,10 +396,10 @@ class _Exchange:
         return b"\r\n".join([first, host, b"Connection: close", *kept]) + end
 
     def answered(self, data: memoryview) -> bytes | memoryview:
-        """Return what FFmpeg gets of what the camera answers.
+        """Return what to send to FFmpeg for bytes that the camera sent.
 
         Raises:
-            CameraError: a redirect that is not followed, or an answer that FFmpeg is not to read.
+            CameraError: the answer is a redirect that is not followed, or must not reach FFmpeg.
         """
         if self._is_unread and not self._answer and not self._rest:
             return data
@@ -429,7 +430,7 @@ class _Exchange:
         return bytes(passed)
 
     def _checked(self, head: bytes) -> bytes:
-        """Write the head of an answer anew: its lines are those that FFmpeg, which leaves out each CR, reads."""
+        """Return the head of an answer, checked and rewritten; it is split into lines as FFmpeg does, ignoring CR."""
         first, *lines = head.replace(b"\r", b"").split(b"\n")
         if b"\0" in head or any(line.startswith(b"$") for line in (first, *lines)):
             raise UntrustedError("its answer cannot be read")
@@ -437,12 +438,12 @@ class _Exchange:
         status = int(found[1]) if found else 0
         self._relay.status = status
         if not self._is_rtsp:
-            self._is_unread = not 100 <= status < 200  # after one of those another head comes
+            self._is_unread = not 100 <= status < 200  # after a 1xx answer another head comes
         kept = [self._line(line, status) for line in lines]
         return b"\r\n".join([first, *filter(None, kept)]) + b"\r\n\r\n"
 
     def _line(self, line: bytes, status: int) -> bytes:
-        """Return a line of an answer's head as FFmpeg may have it; empty where it is left out."""
+        """Return a line of an answer's head as FFmpeg shall get it; empty where the line is left out."""
         name, _, value = line.partition(b":")
         value = value.strip()
         name = name.lower()
@@ -460,7 +461,7 @@ class _Exchange:
                 raise UntrustedError(f"it announces an answer of {shown} bytes, expected {_LONGEST_BODY} at most")
             self._rest = int(value)
         elif name == b"transport" and b"interleaved" not in value and b"multicast" not in value.lower():
-            # Over UDP FFmpeg reports to whom it is connected to, which is the relay, or to whom this names.
+            # Over UDP FFmpeg sends reports to the address in `source`, or else to the relay, so this names the camera.
             parts = [part for part in value.split(b";") if not part.strip().lower().startswith(b"source=")]
             return b"Transport: " + b";".join([*parts, b"source=" + self._camera])
         return line

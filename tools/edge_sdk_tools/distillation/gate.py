@@ -1,8 +1,8 @@
-"""distill-check: a student beside its teacher on the same images, and whether it may go on.
+"""distill-check: compare a student with its teacher on the same images, and decide whether it passes the gate.
 
-Requires two models of the same task whose labels can be matched; ensures a verdict with its reasons. Input size,
-preprocessing and order of labels may differ. The figure itself is judged; its interval says how sure that is. That a
-labels file is in another order than the outputs is found where two models agree by number and not by label.
+The check requires two models of the same task whose labels can be matched, and ensures a verdict with its reasons.
+Input size, preprocessing and order of labels may differ. The figure itself is judged; its interval says how certain it
+is. A labels file in another order than the outputs is detected where two models agree by class number and not by label.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SEVERAL = 2  # classes
 
 
 def check_label_order(observed: Observed) -> None:
-    """Refuse a student and a teacher whose labels do not belong together; only classifiers can be seen through so.
+    """Refuse a student and a teacher whose labels are in different orders; this works for classifiers only.
 
     Raises:
-        ModelError: surely more images agree by number than by label.
+        ModelError: significantly more images agree by class number than by label.
     """
     if observed.task != "classification" or len(observed.records) < ENOUGH_IMAGES:
         return
@@ -46,7 +46,7 @@ def check_label_order(observed: Observed) -> None:
         return
     student, teacher = student[real], teacher[real]
     by_label, by_number = student == teacher, student == observed.participants[1].class_ids[teacher]
-    # One class may meet by accident: a model that always says the same is enough for that.
+    # One class may agree by accident, for example where a model always gives the same answer.
     seen = len(np.unique(teacher[by_number & ~by_label]))
     if seen >= _SEVERAL and difference_bounds(by_number, by_label)[0] > _SURELY_MORE:
         first, second = (_with_labels(p.subject) for p in observed.participants)
@@ -61,24 +61,24 @@ def _with_labels(subject: Subject) -> str:
     return f"{subject.name} ({subject.spec.labels})" if isinstance(subject.spec, ModelSpec) else subject.name
 
 
-_CLOSE_POINTS = 0.1  # so near the limit one digit would not show on which side
-_ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
+_CLOSE_POINTS = 0.1  # this near to the limit, one digit would not show on which side the figure is
+_ROUNDING = 1e-9  # tolerance for floating point: a figure at the limit passes
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """The verdict of the distillation gate.
 
     Attributes:
-        passed: whether the figure keeps the limit.
-        metric: what was judged.
-        value: student less teacher, -1 to 1, or their agreement, 0-1.
+        passed: whether the figure reaches the limit.
+        metric: name of the metric that was judged.
+        value: the student's figure minus the teacher's, -1 to 1, or their agreement, 0-1.
         low, high: 95 % interval of `value`.
-        limit: least `value` that passes.
-        within_noise: the interval of the difference holds zero: on these images the two cannot be told apart. None
-            where agreement was judged.
-        inconclusive: the limit lies inside the interval, or the images are too few for any interval: others might have
-            given the other verdict.
-        line: all of it, for people.
+        limit: the least `value` that passes.
+        within_noise: whether the interval of the difference contains zero, so that these images do not tell the two
+            models apart. None where agreement was judged.
+        inconclusive: whether the limit is inside the interval, or the images are too few for any interval, so that
+            other images might have given the other verdict.
+        line: the whole verdict in one line of text.
     """
 
     passed: bool
@@ -93,11 +93,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(evaluation: Evaluation, gates: Gates) -> Verdict:
-    """Judge a student: by labels where there are any, else by how often it says what its teacher says.
+    """Judge a student by its quality where the images have labels, else by its agreement with the teacher.
 
     Args:
-        evaluation: of the student, beside its teacher.
-        gates: `distill_max_drop_points` or `distill_min_agreement` counts.
+        evaluation: the evaluation of the student, with the teacher as reference.
+        gates: the gates; `distill_max_drop_points` or `distill_min_agreement` is used.
     """
     if evaluation.quality:
         return _judge_drop(evaluation.quality[0], evaluation.images, gates.distill_max_drop_points)
@@ -142,7 +142,7 @@ def _doubt(found: Interval, limit: float, images: int) -> str:
 
 
 def _signed(points: float, digits: int) -> str:
-    """`+0.2`, `-19.4`, and never a minus before zero."""
+    """Write a difference in points with its sign, such as `+0.2` or `-19.4`; never write a minus before zero."""
     return f"{round(points, digits) + 0.0:+.{digits}f}"
 
 
@@ -154,13 +154,13 @@ class DistillReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a distillation check.
 
     Attributes:
-        evaluation: of the student; its reference is the teacher.
+        evaluation: the evaluation of the student, with the teacher as reference.
         p_value: McNemar's exact test over all labelled images or objects; None without labels and for class maps.
-        divergences: of probabilities, for classifiers.
-        calibration: how honest the confidences are; None for class maps.
-        classes: those that occur, the surest differences first.
-        worst: images to look at.
-        verdict: of the gate.
+        divergences: divergences between the probabilities of both models, for classifiers.
+        calibration: calibration error of the confidences; None for class maps.
+        classes: the classes that occur, the most significant differences first.
+        worst: images on which the models differ most.
+        verdict: the verdict of the gate.
     """
 
     evaluation: Evaluation
@@ -189,21 +189,21 @@ def distill_check(
     Args:
         student: a model.toml or a bundle.
         teacher: a model.toml or a bundle; the student's [teacher] by default.
-        data: images, labelled or not; the student's [data] evaluation by default.
+        data: images with or without labels; the student's [data] evaluation by default.
         max_drop_points: overrides the student's gates.distill_max_drop_points.
-        min_agreement: overrides its gates.distill_min_agreement.
-        temperature: one more softmax temperature to compare at.
-        max_images: so many at most, evenly spread.
-        jobs: threads; one a core by default.
-        on_progress: for progress bars.
+        min_agreement: overrides the student's gates.distill_min_agreement.
+        temperature: a further softmax temperature to compare at.
+        max_images: the largest number of images to use, evenly spread; None: all.
+        jobs: number of threads; one for each core by default.
+        on_progress: called with the progress.
 
     Returns:
         The report; `verdict.passed` says whether the gate was passed.
 
     Raises:
-        AccuracyGateError: one model says the same of every image, or the teacher finds nothing at all.
-        ModelError: the labels of one of the two are in another order than its outputs.
-        EdgeError: of the family that says who can mend it.
+        AccuracyGateError: one model gives the same answer for every image, or the teacher finds nothing at all.
+        ModelError: the labels of one of the models are in another order than its outputs.
+        EdgeError: a model, the images or an argument cannot be used.
     """
     for name, value in (("max-drop-points", max_drop_points), ("min-agreement", min_agreement)):
         if value is not None and not math.isfinite(value):
@@ -244,12 +244,12 @@ def check_student(
     jobs: int | None = None,
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> DistillReport:
-    """Compare two loaded models."""
+    """Compare two loaded models, the student first, and return the report with its verdict."""
     observed = observe(
         participants, dataset, lambda done: on_progress("compare with teacher", done, len(dataset)), jobs
     )
     constant = [line for which in (0, 1) if (line := constant_answer(observed, which))]
-    # Both may be right to say the same of images that show the same; that is a doubt, and no verdict.
+    # If both models give one answer for all images, the images may all show the same; this is only a warning.
     if len(constant) == 1 and len(observed.records) >= ENOUGH_IMAGES:
         raise AccuracyGateError(constant[0])
     check_label_order(observed)
@@ -269,7 +269,7 @@ def check_student(
 
 
 def _teacher_warnings(participants: Sequence[Participant], evaluation: Evaluation) -> tuple[str, ...]:
-    """A teacher far below its student is no teacher, or was read with labels in another order."""
+    """Return a warning where teacher and student are the same model, or the teacher is far worse than its student."""
     student, teacher = (p.subject for p in participants)
     if student.is_same_as(teacher):
         return (f"{student.name} and {teacher.name} are the very same model: a student is never worse than itself",)

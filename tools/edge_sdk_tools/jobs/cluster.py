@@ -1,7 +1,8 @@
-"""A Dask cluster that somebody else started: connecting, comparing, sending once, and surviving what dies there.
+"""Run jobs on a Dask cluster that was started by others.
 
-Jobs are futures of Dask's client and not of joblib's "dask" backend: that one waits for ever when a job kills its
-workers or the scheduler goes away, because it is told of results only. docs/adr/0016 has what was tried.
+The module connects, compares versions, sends shared data once, and survives the death of workers. It uses futures of
+Dask's client instead of joblib's "dask" backend, which waits for ever when a job kills its workers or the scheduler
+goes away. docs/adr/0016 has what was tried.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-# A new worker reads several jobs at once, and OpenCV's own import does not bear two threads: here the first brings it,
-# while the others wait for this module.
+# A new worker loads several jobs at once, and importing OpenCV is not safe in two threads. Because this module imports
+# it, the first job does so while the others wait for this module.
 import cv2  # noqa: F401
 import joblib
 from distributed import Client, Future, KilledWorker
@@ -41,19 +42,19 @@ S = TypeVar("S")
 _ADDRESS = re.compile(r"(tcp|tls)://([\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}")
 _PATIENCE_S = 10.0
 _POLL_S = 0.5
-_ROUNDS = 3  # for jobs that went down with everything they needed
-# What Dask raises when the other side is gone: asyncio's is no OSError before Python 3.11.
+_ROUNDS = 3  # attempts for jobs that were lost with all the data they needed
+# Errors that Dask raises when the other side is gone; before Python 3.11 asyncio's are no OSError.
 _GONE = (OSError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError)
 
 
 class Cluster:
-    """A connection to a scheduler, whose workers are like this machine.
+    """A connection to a scheduler whose workers have the same versions as this machine.
 
     Args:
         address: "tcp://host:port", or "tls://host:port" with Dask's own configuration of certificates.
 
     Raises:
-        UsageError: the address, what answers there, or a worker's versions.
+        UsageError: the address is invalid, no scheduler or worker answers, or a worker has other versions.
     """
 
     def __init__(self, address: str) -> None:
@@ -72,10 +73,10 @@ class Cluster:
             self._cleanup = undo.pop_all()
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        """Do the jobs on the cluster. The scheduler gives those of a dead worker to another.
+        """Run the jobs on the cluster, and yield their outcomes; the scheduler gives jobs of a dead worker to another.
 
         Raises:
-            EdgeError: a job kills its workers, or the scheduler went away.
+            EdgeError: a job kills its workers, or the scheduler is gone.
         """
         left = dict(items)
         for _ in range(_ROUNDS):
@@ -87,28 +88,28 @@ class Cluster:
                         del left[key]
                         yield key, outcome
             except _GONE as cause:
-                # Sending fails as well when a worker has just died; the scheduler is there all the same.
+                # Sending also fails when a worker has just died while the scheduler still runs.
                 if self._client.status != "running":
                     raise self._lost(typed_line(cause)) from cause
         if left:
             raise self._lost(f"the workers of {len(left)} jobs died, with all that they needed, {_ROUNDS} times")
 
     def close(self, *, interrupted: bool) -> None:
-        """Disconnect; the workers are not this process's to end."""
+        """Disconnect; the workers go on, because this process did not start them."""
         self._cleanup.close()
 
     def _round(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        """Yield what was finished; what was cancelled because its data is gone is left for another round."""
+        """Yield the outcomes of one round; jobs that were cancelled because their data is lost need another round."""
         self._wait_for_workers()
         sent = self._send(shared)
         environment = (package_versions(), source_digest())
-        # A queue, because the callbacks come in Dask's own threads.
+        # A queue, because Dask's own threads call the callbacks.
         done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         waiting: dict[str, str] = {}
         futures: list[Future] = []
         try:
             for key, item in items.items():
-                # A name of its own for each: two hosts may ask one cluster for the same key.
+                # Each future has a unique name, because two hosts may send the same key to one cluster.
                 name = f"edge-sdk-{key}-{uuid.uuid4().hex}"
                 future = self._client.submit(_on_worker, function, item, sent, key, environment, key=name, pure=False)
                 waiting[name] = key
@@ -124,20 +125,20 @@ class Cluster:
             self._cancel([future for future in futures if future.key in waiting])
 
     def _send(self, shared: object) -> Future | None:
-        """What all jobs share, as a result that they depend on: made again by the scheduler when it dies with a worker.
+        """Send what all jobs share, as a result that they depend on; the scheduler remakes it if its worker dies.
 
-        `scatter` would do less: sending to a worker that has just died waits for ever.
+        `scatter` is not used, because sending to a worker that has just died would wait for ever.
         """
         if shared is None:
             return None
         with warnings.catch_warnings():
-            # Dask would rather have large things read by the workers, who cannot read this machine's files.
+            # Dask recommends that workers read large data themselves, but they cannot read this machine's files.
             warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
             packed = pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL)
             return self._client.submit(_unpacked, packed, key=f"edge-sdk-shared-{uuid.uuid4().hex}", pure=False)
 
     def _next(self, done: queue.SimpleQueue[Future]) -> Future:
-        """Wait for a job, and for the connection to be lost, which not every job is told of."""
+        """Wait until a job ends and return its future; raise EdgeError where the connection is lost."""
         while True:
             with contextlib.suppress(queue.Empty):
                 future = done.get(timeout=_POLL_S)
@@ -165,7 +166,7 @@ class Cluster:
             ) from cause
 
     def _security(self) -> Security:
-        """Looked at first: a client that finds out only while it connects takes 20 s to close, and complains."""
+        """Check Dask's TLS configuration before connecting; a client that fails on it later takes 20 s to close."""
         try:
             security = Security()
             certified = security.get_connection_args("client").get("ssl_context") is not None
@@ -178,7 +179,7 @@ class Cluster:
         return security
 
     def _knock(self) -> None:
-        """Dask's client waits for ever for one who accepts a connection and says nothing; a scheduler speaks first."""
+        """Check that a scheduler sends the first byte; Dask's client would wait for ever for a silent server."""
         url = urlsplit(self._address)
         with socket.create_connection((url.hostname or "", url.port or 0), timeout=_PATIENCE_S) as connection:
             if url.scheme == "tcp" and not connection.recv(1):
@@ -193,7 +194,10 @@ class Cluster:
             ) from cause
 
     def _compare(self) -> None:
-        """Compare versions by functions of the standard library first: others a worker may not know."""
+        """Compare the workers' versions with this machine's.
+
+        Functions of the standard library come first, because a worker may not have others.
+        """
         for package, version in package_versions().items():
             self._refuse_others(package, version, importlib.metadata.version, package)
         self._refuse_others("edge-sdk's sources", source_digest(), source_digest)
@@ -222,13 +226,13 @@ class Cluster:
 
 
 def _close(client: Client) -> None:
-    """Disconnect; on a busy machine Dask does not manage that in time, which is no reason to fail."""
+    """Disconnect, and ignore it if Dask on a busy machine does not do so in time."""
     with contextlib.suppress(*_GONE):
         client.close(timeout=_POLL_S)
 
 
 def _unpacked(packed: bytes) -> object:
-    return pickle.loads(packed)  # noqa: S301 - from the process whose functions run here anyway
+    return pickle.loads(packed)  # noqa: S301 - comes from the host, whose functions run here anyway
 
 
 def _on_worker(
@@ -239,7 +243,7 @@ def _on_worker(
     environment: tuple[dict[str, str], str],
 ) -> Outcome:
     def job(item: T, shared: S) -> object:
-        # Workers may join after all were compared.
+        # A worker may join after the versions were compared.
         if environment != (package_versions(), source_digest()):
             raise UsageError(f"worker process {os.getpid()}: joined with other versions than the host's")
         return function(item, shared)
@@ -248,7 +252,7 @@ def _on_worker(
 
 
 def _outcome(future: Future, key: str) -> Outcome | None:
-    """None for a job that was lost with its worker and with what it would be done again from."""
+    """Return the outcome of a job; None where the job and the data it needs were lost with a worker."""
     try:
         outcome: Outcome = future.result()
     except KilledWorker as cause:
@@ -259,7 +263,7 @@ def _outcome(future: Future, key: str) -> Outcome | None:
         return None
     except _GONE:
         raise
-    except Exception as cause:  # whatever Dask could not carry
+    except Exception as cause:  # anything that Dask could not transfer
         raise EdgeError(f"{key}: {typed_line(cause)}") from cause
     future.release()
     return outcome
@@ -267,7 +271,7 @@ def _outcome(future: Future, key: str) -> Outcome | None:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Dask writes every lost connection with its traceback to standard error, beside the one line that says it."""
+    """Silence Dask's loggers, which write a traceback for every lost connection, within the context."""
     loggers = [
         logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith("distributed")
     ]

@@ -1,4 +1,4 @@
-"""What the steps of a build gave, as its report has it; a figure that nobody measured is None there, and never zero."""
+"""Collect the results of a build's steps in its report; a figure that was not measured is None, never zero."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from edge_sdk_tools.search.variant import ModelVariant, VariantSpec
 
 
 class Compared(NamedTuple):
-    """What was found beside the figures by which models are judged.
+    """Findings about the INT8 model that do not decide a gate.
 
     Attributes:
-        int8: the graph of the INT8 model that is shown.
-        chain: all forms of the model beside each other.
-        noise: of its layers.
+        int8: the graph of the INT8 model that the report shows.
+        chain: comparison of all forms of the model, step by step.
+        noise: the noise of the model's layers.
     """
 
     int8: onnx.ModelProto
@@ -62,14 +62,17 @@ class Compared(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The results of a build's steps, each of which was checked against its gate.
+    """The results of a build's steps, after their gates have passed.
 
     Attributes:
-        model: the float model at its own size.
-        search: for a recipe.
-        variants: all models that were made, the one that runs in front.
-        input: what that takes, and why.
-        int8, chain, noise: as `Compared` has them.
+        model: the float model at the input size of model.toml.
+        images: the calibration images and the evaluation images.
+        checked: the checked source model.
+        distilled: the result of the distillation check; None without a teacher.
+        search: the result of the search for a recipe.
+        variants: all models that were made; the first is the one that runs by default.
+        input: the input type of the first variant, and the reason for it.
+        int8, chain, noise: see `Compared`.
     """
 
     model: VariantSpec
@@ -85,17 +88,17 @@ class Steps(NamedTuple):
 
     @property
     def spec(self) -> ModelSpec:
-        """model.toml."""
+        """The content of model.toml."""
         return self.model.spec
 
     @property
     def first(self) -> ModelVariant:
-        """The model that runs in front."""
+        """The variant that runs by default."""
         return self.variants[0]
 
 
 def _pictured(steps: Steps) -> list[WorstImage]:
-    """Both models asked again about the worst images, what they say drawn side by side; without those that are gone."""
+    """Run both models on the worst images and draw their results side by side; leave out images that are gone."""
     int8 = steps.search.int8
     worst = int8.proof.worst[:_PICTURES]
     if not worst:
@@ -110,7 +113,7 @@ def _pictured(steps: Steps) -> list[WorstImage]:
         except OSError:
             pixels = None
         if pixels is None:
-            continue  # it was there a minute ago
+            continue  # the file was removed during the build
         fp32_result, int8_result = (model(pixels).result for model in models)
         picture = side_by_side(
             pixels, fp32_result, int8_result, labels, background_class=bool(steps.model.fp32.background)
@@ -128,7 +131,7 @@ _FLOAT_FILES = {
 
 
 def _step_rows(steps: Steps) -> tuple[Step, ...]:
-    """All steps that were taken, in their order, and the last one also where it was not."""
+    """Return the rows of all steps in order; the step on the emulated ARM core has a row even if it was left out."""
     int8 = steps.search.int8
     imported = read_import_record(Path(steps.spec.model))
     rows = [
@@ -148,7 +151,7 @@ def _step_rows(steps: Steps) -> tuple[Step, ...]:
 
 
 def _change_of(proof: Proof) -> Interval:
-    """Quality less FP32's, or without labels what is missing in agreement."""
+    """Return the quality minus FP32's; without labels, the agreement with FP32 minus 1."""
     figure = proof.evaluation.figure
     return figure.difference if figure.difference is not None else _missing(figure.value)
 
@@ -192,7 +195,7 @@ def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> St
 
 
 def _change_from_teacher(distilled: Distilled | None) -> Interval | None:
-    """What the student lost; its interval is that of the difference, or without labels of the agreement."""
+    """Return what the student lost, with the interval of the difference; without labels, the agreement minus 1."""
     if distilled is None:
         return None
     promise = distilled.promise
@@ -228,7 +231,7 @@ def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
 
 
 def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bool = False) -> Step:
-    """A step with what was measured of it beside FP32."""
+    """Return the row of a step with its measurements compared with FP32."""
     quality, agreement = proof.evaluation.quality, proof.evaluation.agreement
     return Step(
         kind=kind,
@@ -274,7 +277,7 @@ _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headles
 
 
 def report_of(steps: Steps) -> BuildReport:
-    """The report of a build."""
+    """Return the report of a build."""
     search = steps.search
     evaluation = search.int8.proof.evaluation
     return BuildReport(
@@ -359,7 +362,7 @@ def _variant_row(one: ModelVariant) -> VariantRow:
 
 
 def _layer(layer: Sensitivity, float_nodes: tuple[str, ...]) -> LayerSensitivity:
-    """One row a layer; operators of a type that were judged together are one row too."""
+    """Return the row of a layer; all operators of a type that were measured together are one row."""
     return LayerSensitivity(
         node=layer.nodes[0] if layer.macs_share else f"all {layer.operator}",
         operator=layer.operator,
@@ -381,7 +384,7 @@ def _noise(layer: LocalNoise) -> LayerNoise:
 
 
 def _decibels(noise: float | None) -> float | None:
-    """Signal over noise; none where there is no noise."""
+    """Return signal over noise in decibels; None where there is no noise."""
     return -10 * math.log10(noise) if noise else None
 
 
