@@ -76,7 +76,12 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.option("--annotate", type=PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Of those.  [default: text]")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Format of the status lines.  [default: text]",
+)
 @click.pass_context
 def command(context: click.Context, /, **options: object) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees.

@@ -71,13 +71,17 @@ class LineFormatter(logging.Formatter):
     the program's name itself. As JSON it is an object with `at`, `level`, `message`, and `camera` where there is one.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_for_journal = is_journal(_STANDARD_ERROR)  # as it was given to the program: a run replaces it later
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
         if _is_json:
             fields = {"at": datetime.fromtimestamp(record.created, timezone.utc), "level": record.levelname.lower()}
             camera = {"camera": CAMERA.get()} if CAMERA.get() else {}
             return msgspec.json.encode({**fields, **camera, "message": printable(record.getMessage())}).decode()
-        start = f"<{_PRIORITIES.get(record.levelno, 6)}>" if is_journal(_STANDARD_ERROR) else "edge-sdk: "
+        start = f"<{_PRIORITIES.get(record.levelno, 6)}>" if self._is_for_journal else "edge-sdk: "
         return start + printable(line_of(record))
 
 

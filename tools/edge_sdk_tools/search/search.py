@@ -36,7 +36,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         trials: in their order.
         chosen: one of them; None when none is good enough.
         sensitivities: of layers, worst first; empty when nobody had to ask.
-        calibration_doubts: what to know of the images that calibrated.
+        calibration_warnings: what to know of the images that calibrated.
     """
 
     trials: tuple[ModelVariant, ...]

@@ -96,7 +96,7 @@ class VariantSpec:
         self._fp32: Subject | None = fp32
 
     def __getstate__(self) -> dict[str, Any]:
-        here = dict.fromkeys(("job runner", "counter", "on_progress", "_fp32", "_loading"))
+        here = dict.fromkeys(("job_runner", "counter", "on_progress", "_fp32", "_loading"))
         # A cluster's workers have disks of their own.
         return {**vars(self), **here, "folder": None if self._is_elsewhere else self.folder}
 
