@@ -1,4 +1,4 @@
-"""A device's configuration file: what may stand in it, reading it, and what is wrong with it in words.
+"""The configuration file of a device: its schema, how it is read, and the messages about errors in it.
 
-Starts nothing; `edge_sdk.service.settings` makes of it what a daemon runs.
+This package starts nothing; `edge_sdk.service.settings` makes the settings of a service from the configuration.
 """

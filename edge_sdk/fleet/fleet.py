@@ -155,7 +155,7 @@ class DeviceView:
                 camera.set_state(state)
 
     def take_telemetry(self, message: TelemetryMessage) -> None:
-        """Take how the machine does."""
+        """Update the device with its telemetry."""
         self.temperature_c = _known(message.temperature_c, None)
         self.memory_rss_mb = _known(message.memory_rss_mb, None)
         self.throttled = [plain(each, 40) for each in _known(message.throttled, [])[:9]]
@@ -174,13 +174,13 @@ def _lines(warnings: dict[str, str] | UnsetType) -> list[str]:
 
 
 class Fleet:
-    """All devices that were heard of.
+    """All devices that have sent messages.
 
     Attributes:
-        devices: by site and name.
-        left_out: messages of devices and cameras beyond the bounds: too many, or names too long.
-        unread: messages that say nothing.
-        lost: messages that came while nobody took them, as far as that is known.
+        devices: the devices by site and name.
+        left_out: number of messages of devices and cameras beyond the bounds: too many, or with names too long.
+        unread: number of messages that could not be read.
+        lost: number of messages that were lost because they were not taken in time, as far as that is known.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,17 @@ class Fleet:
         self.left_out = self.unread = self.lost = 0
 
     def take(self, address: DeviceAddress, message: Message, now: datetime, *, is_retained: bool) -> list[str]:
-        """Take one message, and whether it waited at the broker; return lines for people: what of it is news."""
+        """Update the fleet with one message.
+
+        Args:
+            address: the levels of the message's topic.
+            message: the message, decoded.
+            now: when it was received.
+            is_retained: whether the broker had kept the message.
+
+        Returns:
+            Lines to print for what has changed.
+        """
         device = self._device(address)
         if device is None:
             self.left_out += 1
@@ -197,7 +207,7 @@ class Fleet:
             return self._removed(address, device)
         if isinstance(message, Unread):
             self.unread += 1
-            # Garbage makes no camera: it would take the place of a real one.
+            # An unreadable message adds no camera, which could take the place of a real one.
             camera = device.cameras.get(address.camera)
             why = plain(message.why)
             return _news(device, camera, "unread", why, f"{address.kind} cannot be read: {why}")
@@ -205,11 +215,11 @@ class Fleet:
             device.take_status(message, now, is_retained=is_retained)
             said = (device.status, device.reason, plain(message.run_id, 40))
             news = _news(device, None, "status", said, _status_line(device))
-            # Of what waited at the broker either may come first; a live birth is followed by a state of its own.
+            # Retained status and state come in any order; a status that is published live is followed by a state.
             return news + (_state_news(device) if is_retained and device.status == "online" else [])
         if isinstance(message, StateMessage):
             device.take_state(message)
-            # How things stood when a device that is gone spoke last is no news.
+            # The last state of a device that is offline is not news.
             is_news = device.status == "online" or (device.status == "unknown" and not is_retained)
             return _state_news(device) if is_news else []
         if isinstance(message, TelemetryMessage):
@@ -219,7 +229,7 @@ class Fleet:
         return self._of_camera(address, device, message, now)
 
     def _removed(self, address: DeviceAddress, device: DeviceView) -> list[str]:
-        """Remove a device whose status somebody removed at the broker."""
+        """Remove a device whose retained status was removed at the broker."""
         if address.kind != "status":
             return []
         del self.devices[address.site, address.device]
@@ -277,7 +287,7 @@ def _state_news(device: DeviceView) -> list[str]:
 def _news(
     device: DeviceView, camera: CameraView | None, what: str, said: object, line: str, *, first: object = None
 ) -> list[str]:
-    """Return a line where something of a device, or of its camera, differs from what was told, or from `first`."""
+    """Return a line where a value of a device or camera differs from the last one printed, or else from `first`."""
     before = device.told if camera is None else camera.told
     if before.get(what, first) == said:
         return []
@@ -287,7 +297,7 @@ def _news(
 
 
 def _status_line(device: DeviceView) -> str:
-    """Say whether a device is there, and with what."""
+    """Return the status of a device in words, with its cameras."""
     if device.status == "offline":
         return "offline" + (f" ({device.reason})" if device.reason else "")
     found = sorted(device.cameras.values(), key=lambda camera: camera.name)

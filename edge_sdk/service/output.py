@@ -1,8 +1,8 @@
-"""Where all that the streams of a process have to say goes: a broker, or standard output where none is named.
+"""Publish the results, events and state of all streams of a process: to a broker, or to standard output without one.
 
-`Output` opens the publisher with the first stream, for what can run nothing says nothing to a broker. When a reload
-names another broker or device, `restart` closes the publisher and has the next stream open another one: events are
-kept, results that were on their way may be lost.
+`Output` opens the publisher with the first stream, so that a process without any stream publishes nothing. When a
+reload names another broker or device, `restart` closes the publisher, and the next stream opens a new one. Events are
+kept; results that wait may be lost.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from edge_sdk.publishing.client import MqttConnection  # loads paho
 
 _log = logging.getLogger(__name__)
-_HEARD = ("connection lost", "the broker ", "there is no MQTT")  # what is said of somebody who answered
-_FILE_S = 0.5  # as long as a connection waits for the file of events, which takes milliseconds
+_HEARD = ("connection lost", "the broker ", "there is no MQTT")  # beginnings of messages about a broker that answered
+_FILE_S = 0.5  # the longest wait for the file of events, which normally opens in milliseconds
 
 
 class Output:
     """The publisher of a process; its methods may be called from any thread.
 
     Attributes:
-        identity: who speaks; another run's after a restart.
-        clock: whose times its messages bear.
-        has_temperature: whether the processor's can be read; None while nobody tried.
+        identity: device and run in the messages; after `restart` those of another run.
+        clock: the wall clock that gives the times in the messages.
+        has_temperature: whether the processor's temperature can be read; None before the first telemetry.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class Output:
         self._publisher: ResultPublisher | None = None
         self._streams: dict[str, Stream] = {}
         self._warnings: dict[str, str] = {}
-        self._events: EventOutbox | None = None  # until there is a publisher, those of the one before
+        self._events: EventOutbox | None = None  # of the present publisher, or else of the one before
         self._said_doubt = ""
-        self._troubles: dict[str, Alarm] = {}  # of its events
+        self._troubles: dict[str, Alarm] = {}  # alarms about events
         self._is_closed = False
 
     def prepare(self) -> None:
-        """Load what the first stream will need: it costs no time while a model loads in another thread."""
+        """Import what the first stream needs, early, so that it takes no time while a model loads in another thread."""
         if self._settings.mqtt is not None:
             load_client()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
-        """Add a camera, or take one over; see `Publisher.stream`.
+        """Return the stream of a camera, which replaces an earlier one; see `Publisher.stream`.
 
         Raises:
             UsageError: there is no standard output.
-            StoppedError: it was closed: nothing is opened any more by a stream that comes late.
+            StoppedError: the output was closed before.
         """
         with self._lock:
             if self._is_closed:
@@ -100,7 +100,7 @@ class Output:
             return stream
 
     def leave(self, camera: str) -> None:
-        """Forget a camera that is gone for good: neither its latest stream nor a warning of its name stays."""
+        """Close the stream of a camera that was removed, and withdraw its warning."""
         with self._lock:
             stream = self._streams.pop(camera, None)
         if stream is not None:
@@ -108,18 +108,18 @@ class Output:
         self.warn_of(camera, "")
 
     def warn(self, name: str, line: str) -> None:
-        """Publish that something is wrong with the device itself, also by later publishers; see `Publisher.warn`."""
+        """Publish a warning about the device, and repeat it with later publishers; see `Publisher.warn`."""
         with self._lock:
             if self._publisher is not None:
                 self._publisher.warn(name, line)
             self._warnings[name] = line
 
     def warn_of(self, camera: str, line: str) -> None:
-        """Publish that something is wrong with a camera that has no stream; no name of one holds a slash."""
+        """Publish a warning about a camera that has no stream; the slash cannot occur in another warning's name."""
         self.warn(f"camera/{camera}", line)
 
     def telemetry(self, message: TelemetryMessage) -> None:
-        """Publish how the device does; see `Publisher.telemetry`."""
+        """Publish the device's telemetry; see `Publisher.telemetry`."""
         publisher = self._publisher
         self.has_temperature = bool(self.has_temperature) or not isinstance(message.temperature_c, msgspec.UnsetType)
         if publisher is not None:
@@ -131,11 +131,11 @@ class Output:
         return self._publisher if isinstance(self._publisher, MqttPublisher) else None
 
     def stats(self) -> PublisherStats | LinesStats | None:
-        """Return what happened to all results so far; None where no stream came so far."""
+        """Return the counts of all results so far; None before the first stream."""
         return self._publisher.stats() if self._publisher is not None else None
 
     def restart(self, settings: RunSettings, timeout_s: float, disk_s: float) -> None:
-        """Close the publisher, and go by other settings from now on; warnings of the device stay."""
+        """Close the publisher, and use other settings from now on; warnings of the device stay."""
         self.close(timeout_s, disk_s)
         with self._lock:
             self._settings, self._publisher, self._is_closed = settings, None, False
@@ -143,11 +143,11 @@ class Output:
             self._streams.clear()
 
     def close(self, timeout_s: float, disk_s: float = LAST_COMMIT_S) -> None:
-        """Send what waits as far as the time allows, and say goodbye; see `Publisher.close`.
+        """Send waiting messages within the time, and disconnect; see `Publisher.close`.
 
         Raises:
-            BrokenPipeError: nobody reads standard output any more.
-            LinesError: it cannot be written.
+            BrokenPipeError: the reader of standard output is gone.
+            LinesError: standard output cannot be written.
         """
         with self._lock:
             self._is_closed = True
@@ -160,7 +160,7 @@ class Output:
         mqtt = self._settings.mqtt
         if mqtt is not None:
             versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
-            self._said_doubt = own_expiry(mqtt)  # by who read the settings
+            self._said_doubt = own_expiry(mqtt)  # logged when the settings were read
             return MqttPublisher(
                 mqtt,
                 self.identity,
@@ -174,7 +174,7 @@ class Output:
             )
         if sys.stdout is None:
             raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
-        # Past Python's buffer: it is flushed when the process ends, and a write that hangs keeps its lock.
+        # Without Python's buffer, which is flushed when the process ends, and whose lock a blocked write would keep.
         stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
         keeps_all = not any(pipeline.paced for pipeline in self._settings.pipelines)
         return JsonLinesPublisher(stdout, keeps_all=keeps_all, is_stopped=self._is_stopped)
@@ -206,14 +206,14 @@ class Output:
         elif state == "online":
             waiting = 0
             if self._events is not None and not detail:
-                self._events.wait_committed(_FILE_S)  # at the start their file may be on its way to be read
+                self._events.wait_committed(_FILE_S)  # at the start the file may not be read yet
                 waiting = self._events.stats().waiting
             waited = f"; {counted(waiting, 'event')} waited for it" if waiting > 0 else ""
             _log.info(f"broker {address}: online" + (f", {detail}" if detail else waited))
 
 
 def topics_of(settings: RunSettings) -> tuple[str, ...]:
-    """Return what a run listens to at its broker: commands where some are allowed, and Home Assistant's birth."""
+    """Return the topics that a run subscribes to: commands if any are allowed, and Home Assistant's birth message."""
     if settings.mqtt is None:
         return ()
     home = settings.home_assistant

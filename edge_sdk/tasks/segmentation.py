@@ -1,4 +1,4 @@
-"""Segmentation: scores of every class, or class ids, for every cell -> a class map and the share of each class."""
+"""Decode segmentation: make a class map and the share of each class from class scores or class ids for every cell."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import NO_CLASS, Geometry, Inferred, Segmentation, Tensor
 from edge_sdk.core.opencv import cv2
 
-_BLOCK = 32768  # cells at a time: what is compared, 320 KB, stays in a core's second cache
+_BLOCK = 32768  # cells at a time: their 320 KB of data stay in a core's L2 cache
 
 
 class ReadMap(Protocol):
     """Reads one kind of output.
 
     Attributes:
-        marks_nan: whether `NO_CLASS` stands for a NaN, and for nothing else.
+        marks_nan: whether `NO_CLASS` always means that a cell has a NaN among its scores.
     """
 
     marks_nan: bool
@@ -29,10 +29,12 @@ class ReadMap(Protocol):
 
 
 class Segment:
-    """The decode stage of a segmenter; not for several threads at once, because of its reader's buffers.
+    """The decode stage of a segmenter; only one thread at a time may call it, because its reader has buffers.
 
     Args:
-        class_count: lines of labels.txt, at most `NO_CLASS`.
+        read: reads the class map from the model's output.
+        class_count: number of lines of labels.txt, at most `NO_CLASS`.
+        input_wh: width and height of the model's input, in pixels.
     """
 
     def __init__(self, read: ReadMap, class_count: int, input_wh: tuple[int, int]) -> None:
@@ -44,14 +46,14 @@ class Segment:
         """Read the output of one frame.
 
         Raises:
-            ModelError: its values are of another kind than the decoder reads.
+            ModelError: the output has another type than the decoder reads.
         """
         prepared = inferred.prepared
         class_map = self._read(inferred.outputs[0])
         height, width = class_map.shape
         geometry, picture = _place(prepared.geometry, prepared.frame.size_wh, self._input_wh, (width, height))
         cells = class_map[picture]
-        # A quarter of the time of numpy's bincount, which first makes integers of 8 bytes.
+        # This takes a quarter of the time of numpy's bincount, which first makes integers of 8 bytes.
         counts = cv2.calcHist([cells], [0], None, [256], [0, 256]).reshape(-1)
         shares = (counts[: self._class_count] / cells.size).astype(np.float32)
         is_finite = not (self._read.marks_nan and counts[NO_CLASS])
@@ -59,11 +61,11 @@ class Segment:
 
 
 class HighestScore:
-    """Reads one score a class and cell: the class is the first of the highest.
+    """Reads an output with one score for each class and cell; the class of a cell is the first with the highest score.
 
-    A cell that has a NaN among its scores has no class. Else it is what numpy's argmax says, in an eighth of its time:
-    over an axis that is not the last, argmax steps from plane to plane for each cell. Here each plane is compared with
-    the best so far, many cells an instruction.
+    A cell with a NaN among its scores has no class. Otherwise the result is that of numpy's argmax, in an eighth of its
+    time. Over an axis that is not the last, argmax steps from plane to plane for each cell; this class compares each
+    plane with the best scores so far, many cells per instruction.
 
     Args:
         class_axis: 1 for float (1, C, H, W), 3 for float (1, H, W, C).
@@ -74,7 +76,7 @@ class HighestScore:
     def __init__(self, class_axis: int) -> None:
         self._is_last = class_axis == 3
         self._wins = np.empty(_BLOCK, np.bool_)
-        # The first output says of what type and size these are.
+        # The first output determines the type and size of these buffers.
         self._best: Tensor = np.empty(0, np.bool_)
         self._planes: Tensor = self._best
 
@@ -82,7 +84,7 @@ class HighestScore:
         """Read the output of one frame.
 
         Raises:
-            ModelError: it does not hold floats.
+            ModelError: the output does not hold floats.
         """
         if output.dtype.kind != "f":
             raise ModelError(
@@ -122,13 +124,13 @@ class HighestScore:
             np.multiply(ids, np.uint8(class_id), out=ids)
             np.maximum(cells, ids, out=cells)
             np.maximum(best, scores, out=best)
-        np.isnan(best, out=wins)  # maximum hands a NaN on
+        np.isnan(best, out=wins)  # np.maximum propagates NaN
         np.multiply(ids, np.uint8(NO_CLASS), out=ids)
         np.maximum(cells, ids, out=cells)
 
 
 class ClassIds:
-    """Reads integer class ids; one that no label has is `NO_CLASS`."""
+    """Reads an output of integer class ids; an id without a label becomes `NO_CLASS`."""
 
     marks_nan = False
 
@@ -140,7 +142,7 @@ class ClassIds:
         """Read the output of one frame.
 
         Raises:
-            ModelError: it does not hold integers.
+            ModelError: the output does not hold integers.
         """
         if output.dtype.kind not in "iub":
             raise ModelError(
@@ -160,7 +162,7 @@ class ClassIds:
 def _place(
     on_input: Geometry, frame_wh: tuple[int, int], input_wh: tuple[int, int], map_wh: tuple[int, int]
 ) -> tuple[Geometry, tuple[slice, slice]]:
-    """Return how the frame lies in the class map, and the rows and columns of the map that are no padding."""
+    """Return the position of the frame in the class map, and the rows and columns of the map without padding."""
     x, y = map_wh[0] / input_wh[0], map_wh[1] / input_wh[1]
     on_map = Geometry(on_input.scale_x * x, on_input.scale_y * y, on_input.offset_x * x, on_input.offset_y * y)
     columns, rows = on_map.cells_of_picture(frame_wh, map_wh)

@@ -1,6 +1,6 @@
-"""What ONNX Runtime's tools print is kept from standard output.
+"""Keep the output of ONNX Runtime's tools from standard output.
 
-Owns that one thread at a time does so: there is one standard output for all of them.
+Only one thread at a time does so, because all threads share one standard output.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ _ONE = threading.Lock()
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Throw away what is printed inside."""
+    """Discard what is printed within the context."""
     with _ONE, contextlib.redirect_stdout(io.StringIO()):
         yield

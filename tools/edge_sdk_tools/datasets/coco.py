@@ -1,8 +1,7 @@
-"""COCO: boxes in one JSON file, images in folders near it.
+"""Read COCO datasets: boxes in one JSON file, and images in folders near it.
 
-The JSON file of COCO: its schema, its reading, and the folders where its images may lie.
-
-Owns what the file must hold by itself. Polygons, masks and whatever else stands in it are passed over.
+The module has the schema of the JSON file, reads it, and finds the folders of its images. Polygons, masks and other
+parts of the file are ignored.
 """
 
 from __future__ import annotations
@@ -24,15 +23,21 @@ from edge_sdk_tools.datasets.finding import Found, Labelled, listed_file
 from edge_sdk_tools.datasets.images import Skipped, is_folder
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
-_LOOKED_AT = 65536  # bytes; before its first list a file of COCO has `info` at most
-_MOST_BYTES = 4 << 30  # the largest public ones, of two million pictures, have about that
+_LOOKED_AT = 65536  # bytes that are searched for the first list, before which a COCO file has at most `info`
+_MOST_BYTES = 4 << 30  # about the size of the largest public files, for two million pictures
 _LOCATION = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _BYTE = re.compile(r" \(byte (?P<byte>\d+)\)$")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class CocoImage(msgspec.Struct, frozen=True, gc=False):
-    """Attributes: id, file_name; width and height in pixels, of the picture that was annotated."""
+    """One image of a COCO file.
+
+    Attributes:
+        id: the id that annotations refer to.
+        file_name: path of the image below one of the image folders.
+        width, height: pixels of the picture that was annotated.
+    """
 
     id: int | str
     file_name: str
@@ -41,12 +46,19 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size_wh(self) -> tuple[int, int] | None:
-        """Width and height in pixels, where the file says both."""
+        """Width and height in pixels; None where the file lacks one of them."""
         return (int(self.width), int(self.height)) if self.width and self.height else None
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
-    """Attributes: bbox is x, y of the upper left corner, width, height, in pixels; iscrowd: a box around many."""
+    """One annotated box of a COCO file.
+
+    Attributes:
+        image_id: id of the image.
+        category_id: id of the category.
+        bbox: x and y of the upper left corner, width and height, in pixels.
+        iscrowd: whether the box is around many objects.
+    """
 
     image_id: int | str
     category_id: int
@@ -55,7 +67,7 @@ class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
 
 
 class CocoCategory(msgspec.Struct, frozen=True, gc=False):
-    """Attributes: id, which annotations name, and name."""
+    """One category of a COCO file: the id that annotations refer to, and its name."""
 
     id: int
     name: str
@@ -89,7 +101,7 @@ def read_coco_file(path: Path) -> CocoFile:
 
 
 def coco_files(folder: Path) -> list[Path]:
-    """The .json files in `folder`, and in `annotations` in it, that look like COCO's, in order of their paths."""
+    """Return the .json files in `folder` and in its `annotations` that look like COCO's, in order of their paths."""
     files = (*folder.glob("*.json"), *(folder / "annotations").glob("*.json"))
     return sorted(path for path in files if not path.name.startswith(".") and _looks_like_coco(path))
 
@@ -116,7 +128,7 @@ def _looks_like_coco(path: Path) -> bool:
 
 
 def _explained(message: str) -> str:
-    """What msgspec says, with the place in front: `annotations[3].bbox: expected array of length 4`."""
+    """Return msgspec's message with the place in front: `annotations[3].bbox: expected array of length 4`."""
     location = _LOCATION.search(message)
     what = (message[: location.start()] if location else message).replace("`", "")
     what = what[0].lower() + what[1:]
@@ -126,7 +138,7 @@ def _explained(message: str) -> str:
 
 
 def _located(message: str, data: bytes) -> str:
-    """What msgspec says, with line and text instead of its byte: the culprit is often a NaN."""
+    """Return msgspec's message with line and text in place of the byte offset; the cause is often a NaN."""
     byte = _BYTE.search(message)
     if not byte:
         return message[0].lower() + message[1:]
@@ -177,7 +189,7 @@ def _the_file(path: Path) -> Path:
 
 
 def _rows_by_image(coco: CocoFile, path: Path) -> dict[int | str, list[int]]:
-    """Rows of the annotations of each image, by its id."""
+    """Return the row numbers of each image's annotations, by the id of the image."""
     rows: dict[int | str, list[int]] = {}
     for index, image in enumerate(coco.images):
         if image.id in rows:
@@ -193,7 +205,7 @@ def _rows_by_image(coco: CocoFile, path: Path) -> dict[int | str, list[int]]:
 
 
 def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
-    """float64 (N, 4), x1, y1, x2, y2 in pixels, one an annotation."""
+    """Return the boxes of all annotations: float64 (N, 4), x1, y1, x2, y2 in pixels."""
     boxes = np.array([a.bbox for a in coco.annotations], np.float64).reshape(-1, 4)
     with np.errstate(over="ignore"):
         xyxy = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
@@ -207,7 +219,7 @@ def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
 
 
 def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int64]:
-    """int64 (N,), one an annotation; a category that no annotation uses need not be a class of the model."""
+    """Return the class id of each annotation, int64 (N,); unused categories need not be classes of the model."""
     categories = {category.id: category.name for category in coco.categories}
     class_ids: dict[int, int] = {}
     for index, annotation in enumerate(coco.annotations):

@@ -1,4 +1,4 @@
-"""Labelled images in: one table of the formats, of which the first that is there and fits the task is read."""
+"""Read labelled images: a table lists the formats, and the first one that is present and fits the task is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from edge_sdk_tools.datasets.images import ImageSet, files_below, is_candidate, 
 
 
 class LabelFormat(NamedTuple):
-    """One form of labels: what it holds, by what it is recognised, and what reads it."""
+    """One format of labels.
+
+    Attributes:
+        task: the task that the labels are for.
+        sign: what the format is recognised by, in words.
+        is_there: returns whether a folder has this format.
+        read: reads the images and labels of a folder.
+    """
 
     task: Task
     sign: str
@@ -55,24 +62,24 @@ FORMATS: dict[Format, LabelFormat] = {
         yolo.read_masks,
     ),
 }
-"""In the order in which they are looked for."""
+"""All formats, in the order in which they are tried."""
 
 _KIND: dict[Task, str] = {"classification": "classes", "detection": "boxes", "segmentation": "masks"}
 
 
 def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False) -> Dataset:
-    """Read images and what is known of them.
+    """Read a dataset: images with their labels, if there are any.
 
-    Nothing is decoded: whoever reads an image may still find it damaged.
+    Images are not decoded here, so reading one later may still show that it is damaged.
 
     Args:
-        path: a folder, or the .json of COCO; docs/data.md shows each format.
-        labels: of the model, in output order, with the background where there is one.
-        task: what the model does, and so which labels make sense.
-        background_class: the first label is "background", which is no class.
+        path: a folder, or a COCO .json; docs/data.md shows each format.
+        labels: labels of the model in output order, with the background where there is one.
+        task: the task of the model, which must fit the labels of the dataset.
+        background_class: whether the first label is "background", which does not count as a class.
 
     Raises:
-        DataError: when something is wrong with it, or holds no usable image; it names file, line and what was expected.
+        DataError: the dataset is invalid or has no usable image; the message names file, line and what was expected.
     """
     names = ClassNames(labels, background_class=background_class)
     chosen = _choose(path, names, task)
@@ -88,7 +95,7 @@ def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_cl
 
 
 def _choose(path: Path, names: ClassNames, task: Task) -> Format:
-    """The first format that is there and fits the task; plain images where there is no label at all."""
+    """Return the first format that is present and fits the task; plain images where there are no labels at all."""
     there = _formats(path, names, task)
     fitting = [known for known in there if FORMATS[known].task == task]
     if fitting:
@@ -104,7 +111,10 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
 
 
 def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
-    """What is there; class folders are looked for only where classes are wanted: `train` is a class of COCO too."""
+    """Return the formats that are present.
+
+    Class folders are tried only for classification, because a folder `train` is also the name of a class of COCO.
+    """
     if not is_folder(path):
         if not is_file(path):
             raise DataError(f"{path}: no such folder, or .json of COCO")

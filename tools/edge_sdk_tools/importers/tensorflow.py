@@ -1,6 +1,6 @@
-"""TensorFlow -> ONNX through tf2onnx: a .tflite, .keras or .h5 file, or a SavedModel folder.
+"""Import TensorFlow models as ONNX with tf2onnx: a .tflite, .keras or .h5 file, or a SavedModel folder.
 
-TensorFlow is imported on use.
+TensorFlow is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from edge_sdk_tools.importers.comparison import observe
 from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, needed_by, plan_import, silenced
 
 OPSET = 17
-"""Run by every ONNX Runtime that a target may name, and within what tf2onnx writes."""
+"""The opset that tf2onnx writes; every ONNX Runtime that a target may name runs it."""
 
 Untyped: TypeAlias = Any
-"""What TensorFlow and tf2onnx hand out: they are in no extra, so nothing of theirs is checked."""
+"""Type of objects of TensorFlow and tf2onnx, which are not installed with any extra, so their types are not checked."""
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
 _INPUT_NAME = "images"
 _SOURCE = "a .tflite, .keras or .h5 file, or the folder of a SavedModel"
@@ -34,14 +34,14 @@ _TO_NHWC = (0, 2, 3, 1)
 
 
 class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
-    """One TensorFlow model that was loaded.
+    """A loaded TensorFlow model.
 
     Attributes:
-        where: what to call it in errors.
-        layout: of its own input.
-        wanted: the layout of model.toml.
-        run: the outputs, in order, for an input of its own layout.
-        convert: the ONNX model at an opset; its argument names inputs that shall be NCHW.
+        where: name of the model in error messages.
+        layout: layout of the model's own input.
+        wanted: layout of the input in model.toml.
+        run: takes an input in the model's own layout, and returns the outputs in order.
+        convert: takes an opset and whether the input shall be NCHW, and returns the ONNX model.
     """
 
     where: str
@@ -52,14 +52,14 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def turns(self) -> bool:
-        """Whether model.toml wants NCHW of a model of NHWC."""
+        """Whether model.toml has NCHW for a model whose own layout is NHWC."""
         return self.layout != self.wanted
 
     def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
-        """Run it on an input of model.toml's layout; gives its outputs by number.
+        """Run the model on an input in model.toml's layout, and return its outputs by name.
 
         Raises:
-            ModelError: when TensorFlow fails.
+            ModelError: TensorFlow cannot run the model.
         """
         try:
             outputs = self.run(tensor.transpose(_TO_NHWC) if self.turns else tensor)
@@ -74,10 +74,10 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
 
 
 def check_tensorflow_source(source: Path) -> None:
-    """See that there is a file or folder of a kind that can be loaded, without TensorFlow.
+    """Check, without TensorFlow, that `source` is a file or folder of a kind that can be loaded.
 
     Raises:
-        ModelError: there is none.
+        ModelError: it is missing or of another kind.
     """
     check_source(source, f"SOURCE is {_SOURCE}", folder=True)
     if not source.is_dir() and source.suffix not in _LOADERS:
@@ -85,11 +85,11 @@ def check_tensorflow_source(source: Path) -> None:
 
 
 def load_tensorflow_model(source: Path, spec: InputSpec) -> TensorflowModel:
-    """Load a model by its ending: .tflite, .keras, .h5, or a folder.
+    """Load a model; the file name's ending (.tflite, .keras, .h5, or none for a folder) gives the format.
 
     Raises:
         MissingDependencyError: TensorFlow or tf2onnx is not installed.
-        ModelError: not to be loaded.
+        ModelError: TensorFlow cannot load the model.
     """
     load = _load_saved if source.is_dir() else _LOADERS[source.suffix]
     tf, tf2onnx = _require("tensorflow"), _require("tf2onnx")
@@ -145,7 +145,7 @@ def _load_saved(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) ->
     layout = _layout_of(arguments[name].shape, spec, source)
 
     def call(images: Untyped) -> Untyped:
-        # By way of the model, which must live as long as the function: its variables belong to it.
+        # This refers to `loaded`, because its variables must live as long as this function.
         return loaded.signatures["serving_default"](**{name: images})
 
     return _from_function(tf, tf2onnx, source, spec, layout, call)
@@ -175,9 +175,9 @@ def _from_function(
 
 
 def _freeze(function: Untyped) -> Untyped:
-    """A concrete function with all that it captured inside.
+    """Return a concrete function in which everything that it captured is a constant.
 
-    tf2onnx's own from_function makes inputs of what was captured by value, such as the mean of a Normalization layer.
+    tf2onnx's own from_function turns values that were captured, such as the mean of a Normalization layer, into inputs.
     """
     convert_to_constants = importlib.import_module("tensorflow.python.framework.convert_to_constants")
     return convert_to_constants.convert_variables_to_constants_v2(

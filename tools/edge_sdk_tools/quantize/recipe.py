@@ -1,4 +1,4 @@
-"""Recipe: everything that decides how a model file is made of the float model, as data."""
+"""Recipe: all settings that decide how a model file is made from the float model."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ _SHORT = {"QUInt8": "U8", "QInt8": "S8"}
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to make a model file. A float model has only a precision, and a dynamic one its `reduce_range` too.
+    """The settings of one model file. For a float model only `precision` counts, for a dynamic one `reduce_range` too.
 
     Attributes:
-        precision: of what the model computes with.
-        activation_type, weight_type: integers.
-        per_channel: a weight scale an output channel instead of one a tensor.
-        reduce_range: 7-bit weights, for CPUs that would saturate.
-        calibration: how ranges of activations are chosen.
-        float_nodes: nodes left float beside the decoding tail.
-        shared_scales: one scale for all that a Concat joins, so that joining is copying.
-        leaves_room: wide convolutions' largest weight is one integer less, so that the core's form may offset them.
-        core_form: the core, in qemu's spelling, as whose kernels like it the same integers are written; empty for none.
+        precision: the numbers that the model computes with.
+        activation_type, weight_type: integer types of activations and weights.
+        per_channel: whether each output channel has a weight scale, instead of one scale for the tensor.
+        reduce_range: whether weights have 7 bits, for CPUs that would saturate.
+        calibration: the method that chooses the ranges of activations.
+        float_nodes: nodes that are left float in addition to the decoding tail.
+        shared_scales: whether all inputs of a Concat have one scale, so that it only copies.
+        leaves_room: whether the largest weight of wide convolutions is one integer less, so that the form for the core
+            may offset the weights.
+        core_form: the core, in qemu's spelling, for whose kernels the integers are written; empty for none.
     """
 
     precision: Precision = "int8"
@@ -45,7 +46,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether zero is the middle of every activation's range, as signed integers want it."""
+        """Whether zero is the middle of every activation's range, as signed integers require."""
         return self.activation_type == "QInt8"
 
     @property
@@ -55,7 +56,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def largest_wide_weight(self) -> int:
-        """The same of wide convolutions."""
+        """The largest integer that a weight of a wide convolution becomes."""
         return self.largest_weight - 1 if self.leaves_room else self.largest_weight
 
     @property
@@ -75,7 +76,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The recipe in words for people."""
+        """The recipe in words."""
         types = f"{_SHORT[self.activation_type]}{_SHORT[self.weight_type]}"
         scales = "per channel" if self.per_channel else "per tensor"
         bits = ", 7-bit weights" if self.reduce_range else ""
@@ -86,14 +87,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
-    """Return the recipe with which every search starts: nothing but the tail is float, and Concats share scales.
+    """Return the recipe with which every search starts: only the tail is float, and inputs of a Concat share scales.
 
-    Of the recipes without float layers it runs the fewest counted instructions on every core that was counted
+    Among the recipes without float layers it needs the fewest instructions on every core that was counted
     (docs/arm-cost.md), and it is the fastest on x86.
 
     Args:
-        target: says what its CPU likes.
-        reduce_range: 7-bit weights, because this machine would saturate.
+        target: the target, which gives the integer types.
+        reduce_range: whether weights have 7 bits, because this machine would saturate.
     """
     return Recipe(
         activation_type=target.activation_type,
