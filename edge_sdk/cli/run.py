@@ -36,6 +36,7 @@ from edge_sdk.core.threads import ignore_signals, stopping_on_signals
 from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.service.progress import Progress, Start
 from edge_sdk.service.systemd import Notifier
+from edge_sdk.sources.opening import FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.argument("bundle", type=PATH, required=False)
 @click.option("--config", "config_file", type=PATH, help="Run what this file says, instead of BUNDLE and flags.")
 @click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
-@click.option("--source", help="V4L2 index or /dev path, rtsp:// or http:// URL, picamera2, video, images, pattern.")
+@click.option("--source", help=f"{FORMS[0].upper()}{FORMS[1:]}.")
 @click.option("--source-password-file", type=PATH, help="Password of the user in the source's URL.")
 @key_option("--source-tls-fingerprint", "tls_fingerprint", PipelineConfig)
 @key_option("--camera", "name", PipelineConfig, "camera", default="camera", show_default=True)

@@ -17,15 +17,6 @@ from edge_sdk.service.check import Checked, CheckedPipeline, ConfigProblem
 
 _WIDEST = 100  # columns: longer lines are hard to read
 _LABEL = 11  # columns
-_KINDS = {
-    "device": "a camera of this machine",
-    "stream": "a stream",
-    "picamera2": "a camera module of a Raspberry Pi",
-    "gstreamer": "a GStreamer pipeline",
-    "pattern": "a made picture, for trying things out",
-    "video": "a video file",
-    "images": "images",
-}
 
 
 class NotReadyError(EdgeError):
@@ -128,8 +119,15 @@ def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
         yield "trusts", ", ".join(map(str, checked.trusted_keys))
 
 
+def _words_of(kind: str) -> str:
+    """Return what a kind of source is, for people."""
+    from edge_sdk.sources.opening import TABLE
+
+    return next(entry.words for entry in TABLE if entry.name == kind)
+
+
 def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
-    kind = f" ({_KINDS[pipeline.kind]})" if pipeline.kind else ""
+    kind = f" ({_words_of(pipeline.kind)})" if pipeline.kind else ""
     yield "source", f"{pipeline.source}{kind}{_options(pipeline)}"
     bundle = pipeline.bundle
     if bundle is None:

@@ -26,6 +26,7 @@ from edge_sdk.outbox.settings import OutboxConfig
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opening import FORMS
 
 VERSION = 1
 """Version of the format."""
@@ -115,7 +116,7 @@ class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_
         str,
         Meta(
             pattern=ONE_LINE,
-            description="a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, video, images, pattern",
+            description=FORMS,
             extra={"number": "camera"},
         ),
     ]

@@ -46,6 +46,7 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         form: how its locations are written, for people.
+        words: what it is, for people.
         is_named: whether a location names a source of this kind; of files and folders their path decides.
         opener: `module:function` of a camera or stream. The function takes location, password and `SourceOptions`,
             raises what no waiting mends, and returns what opens a `Capture` or raises a CameraError that says no more
@@ -54,6 +55,7 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     form: str
+    words: str
     is_named: Callable[[str], bool] = lambda _location: False
     opener: str = ""
     advice: str = ""
@@ -62,6 +64,7 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
 GSTREAMER = SourceKind(
     name="gstreamer",
     form="gst:PIPELINE",
+    words="a GStreamer pipeline",
     is_named=lambda location: location.startswith("gst:"),
     opener="edge_sdk.sources.opencv:gstreamer_opener",
     advice="; try it with `gst-launch-1.0`",
@@ -69,16 +72,22 @@ GSTREAMER = SourceKind(
 PICAMERA = SourceKind(
     name="picamera2",
     form="picamera2",
+    words="a camera module of a Raspberry Pi",
     is_named=lambda location: picamera_number(location) is not None,
     opener="edge_sdk.sources.picamera2:picamera_opener",
     advice="; see `rpicam-hello --list-cameras`",
 )
 PATTERN = SourceKind(
-    name="pattern", form="pattern", is_named=is_pattern, opener="edge_sdk.sources.images:pattern_opener"
+    name="pattern",
+    form="pattern",
+    words="a made picture, for trying things out",
+    is_named=is_pattern,
+    opener="edge_sdk.sources.images:pattern_opener",
 )
 STREAM = SourceKind(
     name="stream",
     form="an rtsp(s):// or http(s):// URL",
+    words="a stream",
     is_named=lambda location: "://" in location,
     opener="edge_sdk.sources.opencv:stream_opener",
     advice="; check that the camera is on, and its address, path, user and password",
@@ -86,17 +95,19 @@ STREAM = SourceKind(
 DEVICE = SourceKind(
     name="device",
     form="a V4L2 index or /dev path",
+    words="a camera of this machine",
     is_named=is_device,
     opener="edge_sdk.sources.opencv:device_opener",
     advice="; see `v4l2-ctl --list-devices`",
 )
-VIDEO = SourceKind(name="video", form="a video file")
-IMAGES = SourceKind(name="images", form="an image or a folder of images")
+VIDEO = SourceKind(name="video", form="a video file", words="a video file")
+IMAGES = SourceKind(name="images", form="an image or a folder of images", words="images")
 
 TABLE = (DEVICE, GSTREAMER, PICAMERA, PATTERN, STREAM, VIDEO, IMAGES)
 """In the order in which a location is compared with them."""
 
-_FORMS = ", ".join(kind.form for kind in TABLE)
+FORMS = ", ".join(kind.form for kind in TABLE)
+"""How a source is written, for people: what `--help`, the configuration's schema and errors say."""
 
 
 def named_kind(location: str) -> SourceKind | None:
@@ -113,9 +124,9 @@ def kind_of(location: str) -> SourceKind:
     """
     kind = named_kind(location)
     if kind is STREAM and location.partition("://")[0].lower() not in SCHEMES:
-        raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_FORMS}")
+        raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {FORMS}")
     if kind is None:
-        check_path(location, f", expected {_FORMS}")
+        check_path(location, f", expected {FORMS}")
         path = Path(location)
         kind = IMAGES if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES else VIDEO
     if kind is not IMAGES:  # images are read from memory

@@ -15,6 +15,7 @@ from edge_sdk.config import load, rules
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import ConfigError
 from edge_sdk.service.settings import run_settings_of
+from edge_sdk.sources.opening import FORMS
 from tests.support.certificates import Authority
 from tests.support.configs import STREAM, as_nobody, write_config
 
@@ -231,8 +232,7 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path, capsys: pytest.CaptureFix
             "defaults.fps: got a string, expected a number of frames a second; leave out the quotes",
             f"{_GATE}: unknown key sorce; did you mean source?",
             f"{_GATE}: fps is 0, expected 0.1 frames a second or more",
-            f"{_GATE}: source is missing, expected a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, "
-            "picamera2, video, images, pattern",
+            f"{_GATE}: source is missing, expected {FORMS}",
         )
     ]
 
