@@ -1,6 +1,6 @@
 """What one run of a model costs, from its shapes: parameters, multiply-accumulates, memory of activations.
 
-Owns what is counted: docs/check.md repeats it. Fused and quantized operators count as what they stand for.
+The module defines what is counted; docs/check.md repeats it. Fused and quantized operators count as those they replace.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Operators of a model, held against what the target's execution providers have.
 
-Owns the words for operators that are missing, custom, of the wrong type, or control flow.
+The module writes the messages about operators that are missing, custom, of the wrong type, or control flow.
 """
 
 from __future__ import annotations

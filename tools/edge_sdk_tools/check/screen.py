@@ -1,6 +1,6 @@
 """A check report as text for a terminal.
 
-Owns layout and words; prints nothing.
+The module makes layout and text; it prints nothing.
 """
 
 from __future__ import annotations

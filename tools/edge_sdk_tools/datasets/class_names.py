@@ -1,6 +1,6 @@
 """Class names: from the text of a label, or a number, to a class id.
 
-Owns what counts as the same name, and the words about a name or id that is none.
+The module decides which names count as the same, and writes the errors about an unknown name or id.
 
 Text files of labels: read as UTF-8, with or without a byte order mark.
 """

@@ -1,6 +1,6 @@
 """Headers: how large an image says it is, before anything of it is decoded.
 
-Owns the limit on pixels. Pillow reads the headers; decoding for models is OpenCV's, in `images`.
+The module sets the limit on pixels. Pillow reads the headers; OpenCV decodes images for models, in `images`.
 """
 
 from __future__ import annotations

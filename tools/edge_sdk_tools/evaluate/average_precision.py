@@ -1,7 +1,7 @@
 """COCO's average precision: what pycocotools' COCOeval computes for boxes of every size, resampled in one go.
 
-Owns the matching of detections with labelled boxes and the area under the curve. Written anew because an interval needs
-the metric a thousand times over resampled images, see docs/adr/0013.
+The module matches detections with labelled boxes and computes the area under the curve. No library is used, because an
+interval needs the metric a thousand times over resampled images, see docs/adr/0013.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Figures of classifiers: from a row of probabilities an image to top-k, divergence and calibration error.
 
-Owns the arithmetic. Columns are classes; which image is what class comes from the caller.
+The module has only the arithmetic. Columns are classes; the caller gives the class of each image.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Intersection over union of class maps, image by image, so that it can be resampled.
 
-Owns the counts and their mean; where the maps come from is the caller's.
+The module computes the counts and their mean; the caller gives the class maps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Darknet .cfg + .weights -> ONNX and the model.toml that describes it.
 
-Owns the order of steps and the files written; syntax, weights and layers stand in the files beside this one.
+This module runs the steps in order and writes the files; other modules of the package have syntax, weights and layers.
 """
 
 from __future__ import annotations

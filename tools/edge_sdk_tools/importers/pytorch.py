@@ -1,6 +1,6 @@
 """PyTorch -> ONNX: load, observe, export, compare, write.
 
-Owns the order of the steps.
+This module runs the steps in their order.
 """
 
 from __future__ import annotations

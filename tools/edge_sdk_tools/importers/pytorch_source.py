@@ -1,6 +1,6 @@
 """What `edge-sdk import pytorch` is pointed at, and whether it is there.
 
-Owns the forms of SOURCE. Knows nothing of PyTorch, which takes seconds to load: a wrong path is said at once.
+The module knows the forms of SOURCE. It does not import PyTorch, which takes seconds, so it reports a wrong path at once.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Outcome: what came of one job, in a form that survives the way between processes.
 
-Owns both directions: a result or an error into bytes where the job ran, and out of them on the host. Paths are bytes,
-for names of files may be no text.
+The module turns a result or an error into bytes where the job ran, and back on the host. Paths are bytes, because file
+names may not be valid text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sensitivity: how much noise each layer's integers alone put into the outputs.
 
-Owns the ranking by which layers return to float: most noise for least work first.
+The module ranks the layers that return to float: those with the most noise for the least work come first.
 """
 
 from __future__ import annotations
