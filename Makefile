@@ -1,5 +1,5 @@
 # make demo    the main job on real input: build a bundle, run it on a video, publish over MQTT
-# make test    the tests, in three to four minutes on two cores: units, builds and a few real ways through (camera, broker, kill)
+# make test    the tests, in about three minutes on two cores: units, builds and a few real ways through (camera, broker, kill)
 # make test-all  every test, also those with containers, emulated boards and tens of thousands of frames
 # make coverage  every test, and which lines none of them runs
 # make check   `make lint`, then `make test`
