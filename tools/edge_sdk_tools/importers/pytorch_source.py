@@ -1,6 +1,6 @@
 """What `edge-sdk import pytorch` is pointed at, and whether it is there.
 
-The module knows the forms of SOURCE. It does not import PyTorch, which takes seconds, so it reports a wrong path at once.
+The module knows the forms of SOURCE. It does not import PyTorch, which takes seconds, and reports a wrong path at once.
 """
 
 from __future__ import annotations
