@@ -22,11 +22,11 @@ class WallClock:
     """State of this machine's wall clock; one thread calls `look` now and then.
 
     Args:
-        ask: returns whether the clock is synchronised, or None where that cannot be known; asks the kernel by default.
-        offset_s: returns the wall clock minus the monotonic clock, in seconds.
+        ask: function that returns whether the clock is synchronised, or None if unknown; asks the kernel by default.
+        offset_s: function that returns the wall clock minus the monotonic clock, in seconds.
 
     Attributes:
-        is_synchronised: whether the clock was synchronised at the last look; True where that cannot be known.
+        is_synchronised: whether the clock was synchronised at the last look; True if unknown.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class WallClock:
         """Ask again whether the clock is synchronised.
 
         Returns:
-            Seconds by which the wall clock was put forward, where it was synchronised since the last look; else None.
+            Seconds by which the wall clock moved forward if it was synchronised since the last look; else None.
         """
         self.is_synchronised = self._ask() is not False
         if not self.is_synchronised:
@@ -53,7 +53,7 @@ class WallClock:
 
 
 def _kernel_says() -> bool | None:
-    """Ask the kernel whether the clock is synchronised; return None where the call is missing or forbidden."""
+    """Ask the kernel whether the clock is synchronised; return None if the call is missing or forbidden."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -70,12 +70,12 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 def percentiles_of(durations_ns: NDArray[np.int64]) -> Percentiles | None:
-    """Return percentiles of durations, int64 (N,), nanoseconds, rounded to microseconds; None where N is 0."""
+    """Return percentiles of durations, int64 (N,), nanoseconds, rounded to microseconds; None if N is 0."""
     if not len(durations_ns):
         return None
     last = len(durations_ns) - 1
     places = np.array([0.50, 0.95, 0.99]) * last
-    # The same as np.percentile, whose first call would import modules for 15 ms in the middle of a run.
+    # Equals np.percentile, whose first call would spend 15 ms on imports in the middle of a run.
     values = np.interp(places, np.arange(last + 1), np.sort(durations_ns))
     p50, p95, p99 = (round(float(value) / 1e6, 3) for value in values)
     return Percentiles(p50, p95, p99)

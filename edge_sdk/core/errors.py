@@ -1,9 +1,9 @@
 """Every error a user can meet, its exit code, and how errors are worded.
 
-Families of `EdgeError` say who can mend it. A message is one line: what, where, expected, got, next step. It never
-holds a secret; whatever names and texts of somebody else's are in it, it is printable and of a bounded length
-(`one_line`, `first_line`, `typed_line`, `failure_line`). Three conditions of the machine are told from faults of the
-program, because libraries word them in their own ways: want of memory, want of permission, and no file descriptor left.
+The subclasses of `EdgeError` differ by who can correct the fault. A message is one line: what, where, expected, got,
+next step. It never contains a secret. `one_line`, `first_line`, `typed_line` and `failure_line` make text from outside
+printable and limit its length. Libraries word three conditions of the machine in different ways; this module recognises
+them: no memory, no permission, and no file descriptor left.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 LONGEST_LINE = 2000
-"""Characters of a line for people; of a longer one the middle is left out."""
+"""The largest number of characters of a line for people; longer lines lose their middle."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_HEAD = 1200  # of what is kept: where it is about stands in front, what to do at the end
+_HEAD = 1200  # characters kept in front of the cut: the place is named in front, the next step at the end
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal would act on: escapes, line ends, marks that turn the text's direction."""
+    """Replace characters that a terminal acts on: escapes, line ends, marks that turn the text's direction."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _REPLACEMENT for c in text)
 
 
@@ -37,11 +37,11 @@ def one_line(text: str) -> str:
 
 
 _WORST_FIRST = (7, 6, 8, 4, 2, 1)
-"""Exit codes: a bundle that is not to be trusted before one that does not run here, before what can be mended here."""
+"""Exit codes, worst first: untrusted bundles, then bundles that do not run here, then faults that can be corrected here."""
 
 
 def worst_first(exit_code: int) -> int:
-    """Return the place of an exit code among all, of which the worst comes first."""
+    """Return the rank of an exit code; the worst has the lowest."""
     return _WORST_FIRST.index(exit_code) if exit_code in _WORST_FIRST else len(_WORST_FIRST)
 
 
@@ -49,7 +49,7 @@ class EdgeError(Exception):
     """The root: something went wrong while running (source, broker, disk).
 
     Args:
-        lines: what it says, a line each; most errors have one. Line ends within one become spaces.
+        lines: lines of the message; most errors have one. Line ends within a line become spaces.
     """
 
     exit_code = 1
@@ -68,7 +68,7 @@ class UsageError(EdgeError):
 
 
 class LabelError(UsageError):
-    """A label that no class of a bundle has: what it is for never happens, and all else runs."""
+    """A label that no class of a bundle has, so that its rule never applies; everything else runs."""
 
 
 class TargetError(EdgeError):
@@ -96,7 +96,7 @@ class ConfigError(EdgeError):
 
 
 class SettingError(ConfigError, UsageError, ValueError):
-    """A setting that is impossible. A ValueError, too, so that msgspec names the place in a file."""
+    """A setting that is impossible. It is also a ValueError, so that msgspec names the place in a file."""
 
 
 class AccuracyGateError(EdgeError):
@@ -144,15 +144,15 @@ class SessionError(EdgeError):
 
 
 class HungRunError(SessionError):
-    """A run that came to no end and was ended; the next one may do better."""
+    """A run that hung and was ended; the next one may succeed."""
 
 
 class NoRoomError(SessionError):
-    """A model for which memory is short at present."""
+    """A model for which too little memory is free at present."""
 
 
 class PublishError(EdgeError):
-    """A broker that refuses what it is sent, or a device name that another program has there."""
+    """A broker that refuses messages, or a device name that another program uses there."""
 
 
 class OutputError(EdgeError):
@@ -160,11 +160,11 @@ class OutputError(EdgeError):
 
 
 class LinesError(OutputError):
-    """Results that cannot be written as lines any more."""
+    """An output to which no more result lines can be written."""
 
 
 class StoppedError(Exception):
-    """Work that was told to stop before it was done: nothing is wrong, so it is no `EdgeError`."""
+    """Work that was stopped before it was done. Nothing is wrong, so this is no `EdgeError`."""
 
 
 _WORDS = (
@@ -176,18 +176,18 @@ _WORDS = (
     "can't start new thread",
     "insufficient memory",  # OpenCV
     "out of memory",
-    "resource temporarily unavailable",  # a thread or a process that has no room for its stack
+    "resource temporarily unavailable",  # a thread or process for whose stack memory is missing
     "unable to allocate",  # numpy
 )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or what it came from, is that there is no memory left."""
+    """Tell whether an error, or one of its causes, is a lack of memory."""
     return any(_says_so(one) for one in _chain(error))
 
 
 def says_out_of_memory(text: str) -> bool:
-    """Whether what a library or a process printed is that there is no memory left."""
+    """Tell whether the text that a library or a process printed reports a lack of memory."""
     words = text.casefold()
     return any(known in words for known in _WORDS)
 
@@ -199,7 +199,7 @@ def _says_so(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Return the error and its causes, the last first; each once."""
+    """Yield the error and its causes, the latest first, each once."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -209,13 +209,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_ONNXRUNTIME = "[ONNXRuntimeError] : "  # in front of what ONNX Runtime says; the caller names it
+_ONNXRUNTIME = "[ONNXRuntimeError] : "  # prefix of ONNX Runtime's messages; dropped because the caller names ONNX Runtime
 
 _WANT_OF_MEMORY = "out of memory: end other programs, or take a machine or a container with more of it"
 
 
 def failure_line(error: BaseException) -> str:
-    """Say what went wrong; what is neither foreseen nor want of memory is a bug of ours, and said to be one."""
+    """Return a line for an error; an unforeseen error that is no lack of memory is reported as a bug of edge-sdk."""
     if is_out_of_memory(error):
         return _WANT_OF_MEMORY
     if isinstance(error, EdgeError):
@@ -224,17 +224,17 @@ def failure_line(error: BaseException) -> str:
 
 
 def typed_line(cause: BaseException) -> str:
-    """Say in one line which exception it is and what it says, see `first_line`."""
+    """Return the type and the message of an exception as one line, see `first_line`."""
     name, line = type(cause).__name__, first_line(cause)
     return line if line.startswith(name) else f"{name}: {line}"
 
 
 def first_line(cause: BaseException) -> str:
-    """Say in one line what an exception of somebody else's code says.
+    """Return the message of an exception of other code as one line.
 
     Returns:
-        The first line of its text that is not blank, see `one_line`. Of an exception without a text, such as a bare
-        `assert`, its type and the file and line that raised it.
+        The first line of its text that is not blank, see `one_line`. For an exception without a text, such as a bare
+        `assert`: its type and the file and line that raised it.
     """
     lines = (line.strip() for line in _COLOURS.sub("", str(cause)).splitlines())
     line = one_line(next(filter(None, lines), "")).removeprefix(_ONNXRUNTIME)
@@ -246,12 +246,12 @@ def first_line(cause: BaseException) -> str:
 
 
 def missing_permission(path: Path) -> str:
-    """Say who must be let in where this user may not read a path; empty where it may, or where nothing is there."""
+    """Return which user needs permission to read a path; empty if this user has it, or if the path does not exist."""
     try:
         mode = path.stat().st_mode
     except PermissionError:
         return f"permission denied; let {_user()} into its folder"
-    except (OSError, ValueError):  # a name that is too long, or has a NUL
+    except (OSError, ValueError):  # the name is too long or contains a NUL
         return ""
     wanted = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK
     return "" if os.access(path, wanted, effective_ids=True) else f"permission denied; let {_user()} read it"
@@ -271,13 +271,13 @@ _MORE_FILES = "let this process open more: LimitNOFILE= of its unit, ulimit -n, 
 
 
 def os_error_text(cause: OSError) -> str:
-    """Say what the system said, and what to do where there is no descriptor left."""
+    """Return the system's message, with the next step if no file descriptor is left."""
     said = cause.strerror or str(cause) or type(cause).__name__
     return f"{said}; {_MORE_FILES}" if cause.errno in _OUT_OF else said
 
 
 def descriptor_shortage() -> str:
-    """Say that no file can be opened at present, which libraries word as other failures; empty where one can."""
+    """Return a line if no file descriptor is left, which libraries report as other failures; otherwise an empty string."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as cause:

@@ -1,11 +1,11 @@
-"""Files: what somebody else wrote is read in bounded memory without waiting, and records are written whole.
+"""Read files from outside in bounded memory without waiting; write records atomically.
 
 Small files from outside (keys, certificates, passwords, labels, TOML, records) are read by `read_regular`; a bundle's
-files, which may be large, are opened by `open_regular`. A folder, a pipe, a socket or a device in place of the file is
-refused before anything of it is read. What is refused is an OSError whose `strerror` is written for people: the caller
-puts the path in front of it and chooses the family of the error.
+files, which may be large, are opened by `open_regular`. Both refuse a folder, a pipe, a socket or a device before they
+read from it. They raise an OSError whose `strerror` is written for people; the caller puts the path in front of it and
+chooses the class of the error.
 
-`state_folder` is where a device keeps what it found out about itself; nothing in it is needed to run.
+In the folder `state_folder` a device keeps records about itself; it runs without them, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from edge_sdk.core.errors import OutputError
 
 SMALL_BYTES = 1 << 20
-"""Enough for a key, a password or a chain of certificates: real ones have a few kB."""
+"""Limit in bytes for a key, a password or a chain of certificates; real ones have a few kB."""
 LIST_BYTES = 1 << 24
-"""Enough for a list with a line for each class, or for each authority."""
+"""Limit in bytes for a list with a line for each class or each certificate authority."""
 
-_LEAST_BYTES = 1 << 16  # are asked for, whatever the size: files of /proc, and of some network disks, claim to be empty
+_LEAST_BYTES = 1 << 16  # of one read, whatever the stated size: files of /proc and of some network disks claim to be empty
 _EXPECTED = "expected a regular file"
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
@@ -35,7 +35,7 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BufferedReader:
 
     Args:
         path: the file.
-        follow_links: whether a symbolic link stands for the file that it leads to; otherwise it is refused.
+        follow_links: whether to open the file that a symbolic link leads to; otherwise links are refused.
 
     Raises:
         OSError: there is no such file, it cannot be opened, or it is no regular file.
@@ -61,10 +61,10 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
 
     Args:
         path: the file; a symbolic link is followed.
-        limit: the most bytes that it may have, a whole number of MiB.
+        limit: the largest allowed size in bytes, a whole number of MiB.
 
     Raises:
-        OSError: as of `open_regular`; it has more bytes than `limit`, it grows while it is read, or cannot be read.
+        OSError: as `open_regular`; or the file is larger than `limit`, grows while it is read, or cannot be read.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -78,7 +78,7 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
 
 
 def system_text(path: Path) -> str:
-    """Read one of Linux's own files, of /proc or /sys, without white space around it; empty where it cannot be read."""
+    """Read a file of /proc or /sys without surrounding white space; return an empty string if it cannot be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except (OSError, ValueError):
@@ -88,8 +88,8 @@ def system_text(path: Path) -> str:
 def state_folder() -> Path:
     """Return the state folder, which need not exist yet.
 
-    systemd's $STATE_DIRECTORY (the first, where there are several), else `edge-sdk` in $XDG_STATE_HOME, else
-    ~/.local/state/edge-sdk. A relative $XDG_STATE_HOME is passed over, as its specification demands.
+    It is the first folder in systemd's $STATE_DIRECTORY, else `edge-sdk` in $XDG_STATE_HOME, else
+    ~/.local/state/edge-sdk. A relative $XDG_STATE_HOME is ignored, as its specification demands.
 
     Raises:
         OutputError: none of the variables is set and this user has no home.
@@ -109,10 +109,10 @@ def state_folder() -> Path:
 
 
 def write_record(path: Path, data: bytes) -> None:
-    """Write a record so that readers find the old one or the new one, never a half, whoever else writes.
+    """Write a record atomically, so that readers find the old or the new one even if other processes write it, too.
 
     Raises:
-        OutputError: it cannot be written; what was there before still is.
+        OutputError: the record cannot be written; the old one is unchanged.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def write_record(path: Path, data: bytes) -> None:
 
 def forget_oldest(folder: Path, most: int) -> None:
     """Remove all but the newest files of a folder of records."""
-    with contextlib.suppress(OSError):  # another process tidies up too
+    with contextlib.suppress(OSError):  # another process removes old records, too
         newest_first = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         for path in newest_first[most:]:
             path.unlink()

@@ -2,8 +2,8 @@
 
     Frame -> Prepared -> Inferred -> Detections, Classification or Segmentation
 
-Each value keeps what the next stage needs, so nobody reaches back; `Prepared` knows how the frame lies in the model's
-input (`Geometry`). No behaviour but arithmetic on them, and the words that refuse what is no picture.
+Each value contains everything that the next stage needs; `Prepared` contains the position of the frame in the model's
+input (`Geometry`). `check_image` refuses arrays that are no pictures.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _EXPECTED = "expected a numpy array of uint8 (height, width, 3), BGR, of one pix
 
 
 def check_image(image: object) -> None:
-    """Refuse what is no picture, from anybody's source. Strides may be any: OpenCV copies what it must.
+    """Refuse a value that is no picture. Any strides are allowed, because OpenCV copies where it must.
 
     Raises:
-        CameraError: it is none.
+        CameraError: the value is no picture.
     """
     found = _misfit_of(image)
     if found is not None:
@@ -44,7 +44,7 @@ def _misfit_of(image: object) -> str | None:
 
 
 def _way_of(image: object) -> str:
-    """Say how what was given becomes a picture."""
+    """Return how to turn the value into a picture."""
     if image is None:
         return "cv2.imread gives None where there is no file that it can read"
     if not isinstance(image, np.ndarray):
@@ -69,11 +69,11 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Attributes:
         image: uint8 (H, W, 3), BGR. Belongs to the source, which overwrites it after the next `latest()`: copy to keep.
-        captured_ns: monotonic nanoseconds at which it arrived, or the sensor took it; for files when it was due.
+        captured_ns: monotonic nanoseconds at which it arrived or the sensor took it; for files, when it was due.
         captured_at: seconds since the epoch, wall clock, at the same moment.
-        seq: 0 and up; counts every frame of the source, those nobody took included. For files the frame's index.
+        seq: 0 and up; counts every frame of the source, also those that were dropped. For files, the frame's index.
         camera: the stream's name.
-        delay_ns: nanoseconds of its age that each frame of this source has when it comes; FFmpeg returns H.264 late.
+        delay_ns: age in nanoseconds that each frame of this source has on arrival; FFmpeg returns H.264 frames late.
     """
 
     image: Image
@@ -85,16 +85,16 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @classmethod
     def of(cls, image: NDArray[Any] | None, *, seq: int = 0, camera: str = "camera") -> Frame:
-        """Make a frame of a picture of one's own, captured now: to be called right after the grab.
+        """Make a frame of your own picture, captured now; call it right after the grab.
 
         Args:
-            image: uint8 (H, W, 3), BGR; kept, not copied. Other arrays are refused, and None, which OpenCV gives for
-                what it cannot read.
+            image: uint8 (H, W, 3), BGR; kept, not copied. Other arrays are refused, and so is None, which OpenCV
+                returns for a picture that it cannot read.
             seq: the frame's number, 0 and up; counts every frame of the source.
             camera: the stream's name.
 
         Raises:
-            UsageError: it is no such array.
+            UsageError: `image` is no such array.
         """
         found = _misfit_of(image)
         if found is not None:
@@ -102,7 +102,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         return cls(cast("Image", image), time.monotonic_ns(), time.time(), seq, camera)
 
     def __repr__(self) -> str:
-        """Show the frame without its pixels, of which results would be full otherwise."""
+        """Show the frame without its pixels, which would fill the text of every result."""
         shape = getattr(self.image, "shape", None)
         return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at})"
 
@@ -112,7 +112,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.image.shape[1], self.image.shape[0]
 
 
-@lru_cache(maxsize=16)  # frames rarely change their size; making the arrays anew costs as much as using them
+@lru_cache(maxsize=16)  # frames rarely change their size, and making the arrays costs as much as using them
 def _corner_arrays(
     offset_x: float, offset_y: float, scale_x: float, scale_y: float, size_wh: tuple[int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
@@ -125,11 +125,11 @@ def _corner_arrays(
 
 
 class Geometry(msgspec.Struct, frozen=True, gc=False):
-    """How the frame was laid into the model's input: input_px = frame_px * scale + offset.
+    """Position of the frame in the model's input: input_px = frame_px * scale + offset.
 
     Attributes:
-        scale_x: input pixels a frame pixel, horizontally.
-        scale_y: the same, vertically.
+        scale_x: input pixels per frame pixel, horizontally.
+        scale_y: input pixels per frame pixel, vertically.
         offset_x: input pixels left of the picture (negative where it was cropped).
         offset_y: input pixels above the picture (negative where it was cropped).
     """
@@ -147,7 +147,7 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
             size_wh: the frame's width and height in pixels.
 
         Returns:
-            The same array, in pixels of the frame.
+            `boxes_xyxy` itself, now in pixels of the frame.
         """
         offset, scale, limit = _corner_arrays(self.offset_x, self.offset_y, self.scale_x, self.scale_y, size_wh)
         corners = boxes_xyxy.reshape(-1, 2, 2)
@@ -158,9 +158,9 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         return boxes_xyxy
 
     def cells_of_picture(self, frame_wh: tuple[int, int], cells_wh: tuple[int, int]) -> tuple[slice, slice]:
-        """Return columns and rows of the cells whose centre lies in the picture and not in its padding.
+        """Return columns and rows of the cells whose centre lies in the picture, not in its padding.
 
-        Of a picture that is thinner than a cell it is the cell in its middle.
+        If the picture is thinner than a cell, this is the cell in its middle.
 
         Args:
             frame_wh: the frame's width and height in pixels.
@@ -181,12 +181,12 @@ def _cells_between(start: float, end: float, count: int) -> slice:
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A frame as the model wants it.
+    """A frame as the model takes it.
 
     Attributes:
         tensor: the model's input, batch 1. Belongs to the prepare step and is overwritten by the next frame.
-        geometry: how the frame lies in it.
-        frame: where it came from.
+        geometry: position of the frame in `tensor`.
+        frame: the original frame.
     """
 
     tensor: Tensor
@@ -198,9 +198,9 @@ class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What the model returned for one frame.
 
     Attributes:
-        outputs: in the order of the model's outputs. They belong to the session and are overwritten by the next run.
+        outputs: output tensors in the model's order. They belong to the session; its next run overwrites them.
         inference_ns: duration of the bare run.
-        prepared: what was asked.
+        prepared: the model's input.
     """
 
     outputs: tuple[Tensor, ...]
@@ -215,8 +215,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
         boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,), lines of labels.txt from 0.
-        is_finite: whether the model's outputs were numbers, as far as they were looked at. Where not, what is not among
-            these objects is not known.
+        is_finite: whether all model outputs that were read are finite. If not, objects may be missing here.
     """
 
     frame: Frame
@@ -231,8 +230,8 @@ class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The most likely classes of one frame, most likely first.
 
     Attributes:
-        confidences: float32 (K,), 0-1, of all classes that sum to 1.
-        class_ids: int64 (K,). With a background class: output index - 1, and -1 is the background itself.
+        confidences: float32 (K,), 0-1; the confidences of all classes sum to 1.
+        class_ids: int64 (K,). With a background class it is the output index - 1, and -1 is the background.
         is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
     """
 

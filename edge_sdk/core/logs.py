@@ -1,11 +1,11 @@
-"""How the device's program speaks to people: through `logging`, one line a record.
+"""Format the log of the device's program: one line per record, for people, systemd's journal or JSON collectors.
 
 Every module logs to `logging.getLogger(__name__)`. `edge-sdk run` puts a handler on the logger `edge_sdk`, whose
 formatter knows where the lines are read: on a terminal, in systemd's journal, or by what collects JSON. `Model` and
-`Loop` in somebody else's program log to the same loggers, and that program decides what becomes of it.
+`Loop` inside another program log to the same loggers, and that program configures the handlers.
 
-A thread that works for a camera sets `CAMERA`; threads that `BackgroundTask` begins for it inherit that. Where a
-process has several cameras (`name_cameras`) the name stands in front of the line.
+A thread that works for a camera sets `CAMERA`; threads that `BackgroundTask` starts for it inherit the value. If a
+process has several cameras (`name_cameras`), the camera's name stands in front of the line.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from edge_sdk.core.errors import printable
 _log = logging.getLogger(__name__)
 
 CAMERA: ContextVar[str] = ContextVar("camera", default="")
-"""The camera that the current thread works for; empty where it works for all of them."""
+"""The camera that the current thread works for; empty if it works for all cameras."""
 
 _STANDARD_ERROR = 2
-_PRIORITIES = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}  # of syslog(3)
+_PRIORITIES = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}  # priorities of syslog(3)
 _names_cameras = _is_json = False
 
 
 def name_cameras(*, wanted: bool) -> None:
-    """Have lines from now on bear the camera's name, or not, as where there is only one."""
+    """Set whether later lines contain the camera's name, which a process with one camera does not need."""
     global _names_cameras
     _names_cameras = wanted
 
 
 def log_as_json(*, wanted: bool) -> None:
-    """Have lines from now on be JSON, for what collects logs, or words for people."""
+    """Set whether later lines are JSON, for log collectors, or text for people."""
     global _is_json
     _is_json = wanted
 
 
 @contextlib.contextmanager
 def of_all_cameras() -> Iterator[None]:
-    """Have lines that are logged within bear no camera's name: they hold for all of them."""
+    """Omit the camera's name from lines logged in this context, because they concern all cameras."""
     token = CAMERA.set("")
     try:
         yield
@@ -55,7 +55,7 @@ def of_all_cameras() -> Iterator[None]:
 
 
 def line_of(record: logging.LogRecord) -> str:
-    """Return what a record says, with `warning: ` and the camera's name in front where they belong there."""
+    """Return the message of a record, with `warning: ` and the camera's name in front where needed."""
     camera = CAMERA.get()
     return (
         ("warning: " if record.levelno == logging.WARNING else "")
@@ -65,7 +65,7 @@ def line_of(record: logging.LogRecord) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """One line a record. Somebody else's words may be in it: whatever a terminal would act on is replaced.
+    """Formats one line per record; replaces characters that a terminal acts on, because records may quote foreign text.
 
     On a terminal it is `edge-sdk: LINE`, for systemd's journal `<PRIORITY>LINE` (sd-daemon(3)), where the journal adds
     the program's name itself. As JSON it is an object with `at`, `level`, `message`, and `camera` where there is one.
@@ -73,7 +73,7 @@ class LineFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_for_journal = is_journal(_STANDARD_ERROR)  # as it was given to the program: a run replaces it later
+        self._is_for_journal = is_journal(_STANDARD_ERROR)  # checked now, because a run replaces standard error later
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -86,15 +86,15 @@ class LineFormatter(logging.Formatter):
 
 
 def line_for_people(text: str, level: int = logging.INFO) -> str:
-    """Format one line as the handler of `edge-sdk run` does, for verbs that print without one."""
+    """Format one line as the handler of `edge-sdk run` does, for commands without a log handler."""
     return LineFormatter().format(logging.LogRecord("edge_sdk", level, "", 0, text, None, None))
 
 
 @functools.cache
 def is_journal(descriptor: int) -> bool:
-    """Tell whether what is written there goes to the journal: $JOURNAL_STREAM names its device and inode.
+    """Tell whether a file descriptor leads to the journal, whose device and inode $JOURNAL_STREAM names.
 
-    The variable alone does not tell: a program whose output was redirected inherits it.
+    The variable alone is no proof, because a program whose output was redirected inherits it.
     """
     named = os.environ.get("JOURNAL_STREAM", "")
     try:
@@ -110,14 +110,14 @@ def counted(count: int, noun: str) -> str:
 
 
 class Alarm:
-    """One thing that may be wrong, told when it begins and when it is over: to people, and to who watches from afar.
+    """A condition that is reported when it begins and when it is over, in the log and in the published state.
 
     Args:
-        name: of what may be wrong, as in the state's `warnings`.
-        warn: takes the name and the line, empty once it is over.
+        name: name of the condition in the state's `warnings`.
+        warn: function that takes the name and the line, which is empty once the condition is over.
 
     Attributes:
-        line: what is wrong; empty while nothing is.
+        line: description of the condition; empty while it does not hold.
     """
 
     def __init__(self, name: str, warn: Callable[[str, str], None]) -> None:
@@ -125,14 +125,14 @@ class Alarm:
         self._name, self._warn = name, warn
 
     def tell(self, line: str) -> None:
-        """Say what is wrong now, or with an empty line that it is over."""
+        """Report the condition, or with an empty line that it is over."""
         before, self.line = self.line, line
         log_change(_log, line, before)
         self._warn(self._name, line)
 
 
 def log_change(log: logging.Logger, line: str, before: str) -> None:
-    """Log what is wrong; where the line is empty, that what was wrong before is over, without what was to be done."""
+    """Log a problem; if the line is empty, log that the problem before is over, without its next step."""
     if line:
         log.warning(line)
     elif before:

@@ -1,7 +1,7 @@
-"""The machine: its cores, its processor, what the processors do, its free memory, and this process's heap.
+"""Read the machine's cores, processor, processor times and free memory, and control this process's heap.
 
-Read from Linux's own files. Where they are missing or say nothing, what is not known is None, empty or what Python
-counts; nothing here fails.
+The values come from files of /proc and /sys. Where these are missing, a value is None, empty or what Python reports;
+no function here raises an error for that.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from edge_sdk.core.files import system_text
 
 _CPUS = "sys/devices/system/cpu"
 _CGROUPS = "sys/fs/cgroup"
-_SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is what kernels before 5.3 call the first
+_SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # kernels before 5.3 have the second name
 
 
 class Cores(msgspec.Struct, frozen=True):
     """The processors of a machine, as one process sees them.
 
     Attributes:
-        logical: those that are online; a core with two hyperthreads counts twice.
-        physical: the cores that they are.
-        allowed: logical ones that this process may keep busy: its affinity mask, and its control group's quota rounded
-            down, 1 at least.
-        usable: the same, in physical cores: more threads than that stand in each other's way.
+        logical: number of processors online; a core with two hyperthreads counts twice.
+        physical: number of cores that these processors are part of.
+        allowed: number of logical processors that this process may use, by its affinity mask and its control group's
+            quota rounded down; 1 at least.
+        usable: the same in physical cores; more threads than this slow each other down.
     """
 
     logical: int
@@ -42,7 +42,7 @@ class Cores(msgspec.Struct, frozen=True):
 
     @property
     def for_model(self) -> int:
-        """How many cores a model's threads may use: of more than two usable cores one is left to camera and broker."""
+        """Return how many cores a model may use: all but one, left to camera and broker; one or two are used fully."""
         return self.usable if self.usable <= 2 else self.usable - 1
 
     @classmethod
@@ -61,7 +61,7 @@ class Cores(msgspec.Struct, frozen=True):
 
 
 def configured() -> int | None:
-    """Return how many logical processors the machine can have online, which does not change while it runs."""
+    """Return how many logical processors the machine can have online; this does not change while it runs."""
     try:
         count = os.sysconf("SC_NPROCESSORS_CONF")
     except (OSError, ValueError):
@@ -70,7 +70,7 @@ def configured() -> int | None:
 
 
 def _physical(cpus: Path, of: set[int]) -> int:
-    """Count the cores that these logical processors are; each is one where nothing is known of its siblings."""
+    """Count the cores of these logical processors; a processor with unknown siblings counts as one core."""
     cores = set()
     for number in of:
         texts = (system_text(cpus / f"cpu{number}" / "topology" / name) for name in _SIBLINGS)
@@ -79,7 +79,7 @@ def _physical(cpus: Path, of: set[int]) -> int:
 
 
 def _mask(root: Path) -> set[int]:
-    """Return the logical processors that this process may run on; empty where that is not known."""
+    """Return the logical processors that this process may run on; empty if unknown."""
     for line in system_text(root / "proc/self/status").splitlines():
         key, _, value = line.partition(":")
         if key == "Cpus_allowed_list":
@@ -88,7 +88,7 @@ def _mask(root: Path) -> set[int]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Give the folder of this process's control group, and those of the groups above it."""
+    """Yield the folder of this process's control group and those of its parent groups."""
     lines = system_text(root / "proc/self/cgroup").splitlines()
     folder = root / _CGROUPS
     yield folder
@@ -99,7 +99,7 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _quota(root: Path) -> int:
-    """Return the processors' worth of time that the control group and all above it leave; many without a limit."""
+    """Return how many processors' time the control groups allow; a very large number without a limit."""
     least = float(1 << 16)
     for folder in _groups(root):
         limit, _, period = system_text(folder / "cpu.max").partition(" ")
@@ -109,7 +109,7 @@ def _quota(root: Path) -> int:
 
 
 def _listed(text: str) -> set[int]:
-    """Return the numbers of a list such as `0-2,5`; empty when it is none."""
+    """Return the numbers of a list such as `0-2,5`; empty if the text is no such list."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -119,7 +119,8 @@ def _listed(text: str) -> set[int]:
     return found
 
 
-# x86 and ARM spell them differently. What changes by itself (clock, microcode) or is of one piece (serial) is left out.
+# x86 and ARM spell these keys differently. Values that change (clock, microcode) or identify one unit (serial) are left
+# out.
 _KEYS = frozenset(
     {
         "vendor_id",
@@ -142,9 +143,9 @@ class Cpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The processor of a machine.
 
     Attributes:
-        name: the board's or the processor's, as Linux has it; maker and part by number where ARM has no name; else the
-            architecture.
-        digest: SHA-256 in hex of the board's name and of each kind of core: its make, and its instructions.
+        name: the board's or the processor's name as Linux reports it; the numbers of maker and part for an ARM core
+            without a name; else the architecture.
+        digest: SHA-256 in hex of the board's name and of the make and the instructions of each kind of core.
     """
 
     name: str
@@ -163,7 +164,7 @@ _Kind = tuple[tuple[str, str], ...]
 
 
 def _kinds(cpuinfo: str) -> list[_Kind]:
-    """Return each kind of core once, sorted: cores that are switched off and on again change places."""
+    """Return each kind of core once, sorted, because cores that are switched off and on change places."""
     kinds: set[_Kind] = set()
     for block in cpuinfo.split("\n\n"):
         pairs = (line.partition(":") for line in block.splitlines())
@@ -182,16 +183,16 @@ def _name(kinds: list[_Kind]) -> str:
 
 
 _IDLE, _WAITING = 3, 4  # columns of /proc/stat (proc_stat(5)): idle, and waiting for a disk
-_COLUMNS = 8  # user, nice, system, idle, iowait, irq, softirq, steal; guests that follow are in the first two already
+_COLUMNS = 8  # user, nice, system, idle, iowait, irq, softirq, steal; guest times after them are part of the first two
 
 
 class CpuTime(msgspec.Struct, frozen=True):
-    """Times since the machine started, in seconds, of the processors that this process may use.
+    """Times in seconds since the machine started, of the processors that this process may use.
 
     Attributes:
-        total_s: that passed, of all of them together; 0 where it is not known.
-        busy_s: that somebody worked, in this system or, for a virtual machine, beside it (steal).
-        own_s: that this process worked, and those that it started and that have ended.
+        total_s: time that passed, summed over the processors; 0 if unknown.
+        busy_s: time that the processors were busy, with this system or, under a virtual machine, with others (steal).
+        own_s: processor time of this process and of its child processes that have ended.
     """
 
     total_s: float
@@ -203,8 +204,8 @@ class CpuTime(msgspec.Struct, frozen=True):
         """Read the times so far.
 
         Args:
-            root: the folder that holds `proc`; another one in tests.
-            cpus: numbers of the processors; those of this process's affinity mask by default.
+            root: the folder that contains `proc`; tests pass another one.
+            cpus: numbers of the processors; by default those of this process's affinity mask.
         """
         names = {f"cpu{number}" for number in (os.sched_getaffinity(0) if cpus is None else cpus)}
         hertz = os.sysconf("SC_CLK_TCK")
@@ -220,7 +221,7 @@ class CpuTime(msgspec.Struct, frozen=True):
         return cls(total_s, total_s - idle_s, own_s)
 
     def others_since(self, before: CpuTime) -> float | None:
-        """Return the share of the processors' time that others took since `before`, 0-1; None where it is not known."""
+        """Return the share of processor time that other processes took since `before`, 0-1; None if unknown."""
         total_s = self.total_s - before.total_s
         if total_s <= 0:
             return None
@@ -230,14 +231,14 @@ class CpuTime(msgspec.Struct, frozen=True):
 
 _NO_LIMIT = 2**62
 _GIVEN_BACK = ("inactive_file ", "slab_reclaimable ")
-"""Of a group's memory: what the kernel takes back before it kills anybody. Files that were read are most of it."""
+"""Memory of a control group that the kernel reclaims before it kills a process; most of it is cached files."""
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Return the memory that is free for this process: the machine's, or its control group's where that is less.
+    """Return the free memory of the machine, or of this process's control group if that is less.
 
     Returns:
-        Bytes; None where the machine does not say it.
+        Bytes; None if unknown.
     """
     lines = system_text(root / "proc/meminfo").splitlines()
     free = next((_number_after(line) for line in lines if line.startswith("MemAvailable:")), None)
@@ -252,7 +253,7 @@ def _number_after(line: str) -> int | None:
 
 
 def _room_of(group: Path) -> int:
-    """Return what a control group leaves, in bytes; very much where it has no limit."""
+    """Return the free memory of a control group in bytes; a very large number without a limit."""
     limit, used = system_text(group / "memory.max"), system_text(group / "memory.current")
     if not limit.isdigit() or not used.isdigit():
         return _NO_LIMIT
@@ -260,13 +261,13 @@ def _room_of(group: Path) -> int:
     return int(limit) - int(used) + sum(_number_after(line) or 0 for line in lines if line.startswith(_GIVEN_BACK))
 
 
-_M_ARENA_MAX = -8  # of glibc's malloc.h
+_M_ARENA_MAX = -8  # from glibc's malloc.h
 
 
 def share_one_heap() -> None:
-    """Let all threads that are started from now on share one heap, where the C library can; elsewhere nothing happens.
+    """Let all threads started from now on share one heap, if the C library supports it.
 
-    glibc gives each its own: what the thread that loads a model has freed there, the others cannot use.
+    glibc gives each thread its own heap, so memory that the thread loading a model frees is unusable for the others.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -274,9 +275,9 @@ def share_one_heap() -> None:
 
 
 def give_back_freed() -> None:
-    """Give freed memory back, where the C library can; elsewhere nothing happens.
+    """Return freed memory to the system, if the C library supports it.
 
-    glibc keeps what is freed below memory that is still in use: after an ONNX model was read, several times its size.
+    glibc keeps freed memory below memory in use; after an ONNX model was read, that is several times its size.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -285,10 +286,10 @@ def give_back_freed() -> None:
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect no garbage inside, and never what there is at its end.
+    """Collect no garbage in this context, and never collect the objects that exist at its end.
 
-    For modules, which are none: to look for some while they load is a tenth of a start. Only for the start: whatever
-    there is at its end stays for ever, once it is garbage too.
+    Use it only for imports at the start: searching for garbage while modules load takes a tenth of the start. Objects
+    that exist at the end are never freed, even if they become garbage.
     """
     was_enabled = gc.isenabled()
     gc.disable()
