@@ -2,7 +2,7 @@
 
 `Bundle.open` checks in this order: the signature over the manifest's bytes, the manifest itself, then the name, size
 and hash of every file. `Bundle.read` hashes a file again as it reads it, so that what was verified is what is used.
-What the files of a model hold is the business of `edge_sdk.inference`.
+`edge_sdk.inference` checks the contents of the model files.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
-_PIECE = 1024 * 1024  # bytes that are hashed at once, while other threads run
-# What numpy and zipfile raise for bytes that are no archive of arrays. Their documentation does not list it; most of
-# these come up when golden files are damaged at random. Caught around that one reading, they hide no other fault.
+_PIECE = 1024 * 1024  # bytes hashed at once; other threads can run meanwhile
+# Errors that numpy and zipfile raise for bytes that are no archive of arrays. Their documentation does not list them;
+# randomly damaged golden files raise most of them. They are caught around that one read, so they hide no other fault.
 _NOT_AN_ARCHIVE = (
     AttributeError,  # a single array, with Python 3.10
-    TypeError,  # the same, with later ones
-    EOFError,  # nothing, or the end is missing
+    TypeError,  # a single array, with later versions
+    EOFError,  # the file is empty or cut off
     KeyError,  # an array is missing
-    MemoryError,  # a shape that no memory holds
+    MemoryError,  # a shape that is too large for the memory
     OSError,  # an offset outside the file
     RuntimeError,  # an entry with a password, or compressed in a way that zipfile does not know
-    ValueError,  # a header that is none, or pickled objects
+    ValueError,  # an invalid header, or pickled objects
     zipfile.BadZipFile,
     zlib.error,
 )
 
 
 GoldenImage: TypeAlias = tuple[NDArray[np.uint8], tuple[Tensor, ...]]
-"""A golden input, uint8 (H, W, 3) after resizing, and the outputs it must give."""
+"""A golden input, uint8 (H, W, 3) after resizing, and the outputs that the model must return for it."""
 
 
 class Bundle:
     """An opened and verified bundle.
 
     Attributes:
-        path: its folder.
-        manifest: what it promises, the variant that runs in front.
-        manifest_bytes: manifest.json as it was read and verified: what a signature is made over.
-        digest: SHA-256 of it in hex; it names every file's hash and so the whole bundle.
+        path: folder of the bundle.
+        manifest: contents of manifest.json, with the primary variant first.
+        manifest_bytes: the verified bytes of manifest.json, which a signature covers.
+        digest: SHA-256 of `manifest_bytes` in hex; it identifies the bundle, because the manifest lists all hashes.
         signed: whether a trusted key's signature was verified.
     """
 
@@ -72,17 +72,18 @@ class Bundle:
 
     @classmethod
     def open(cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey | Path | str] = ()) -> Bundle:
-        """Open a bundle and verify all of it.
+        """Open a bundle and verify its signature and all files.
 
         Args:
             path: the NAME.edge folder.
-            trusted_keys: public keys, or files of `edge-sdk keygen`; when there are any, a signature by one of them is
-                demanded before anything is parsed.
+            trusted_keys: public keys, or files of `edge-sdk keygen`; with any, a signature by one of them is required
+                and checked before anything is parsed.
 
         Raises:
             UsageError: there is no folder of that name.
-            ConfigError: a key's file is missing, or none.
-            BundleError: unsigned, wrongly signed, altered, incomplete, or with a file that the manifest does not name.
+            ConfigError: a key's file is missing, or is no key.
+            BundleError: the bundle is unsigned, wrongly signed, altered or incomplete, or has a file that the manifest
+                does not name.
         """
         path, keys = Path(path), public_keys(trusted_keys)
         check_place(path)
@@ -97,7 +98,7 @@ class Bundle:
         return bundle
 
     def with_primary(self, variant: str) -> Bundle:
-        """Return the same bundle with another variant that runs: its file, its input size, its golden inputs.
+        """Return the same bundle with another primary variant: another file, input size and golden inputs.
 
         Args:
             variant: its name, such as `int8.320x320`, or its file.
@@ -112,10 +113,10 @@ class Bundle:
         return Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
 
     def read(self, name: str) -> bytes:
-        """Read one file and hash it again as it is read, so that what was verified is what is used.
+        """Read one file and hash it again, so that only verified bytes are used.
 
         Raises:
-            BundleError: when the manifest does not name it, or size or hash differ.
+            BundleError: the manifest does not name the file, or its size or hash differs.
         """
         entry = self.manifest.entry(name)
         if entry is None:
@@ -125,7 +126,7 @@ class Bundle:
         return data
 
     def _verify(self, entry: FileEntry) -> None:
-        """Hash one file in pieces, so that nothing of it stays in memory."""
+        """Hash one file in pieces, so that it does not stay in memory."""
         digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(min(_PIECE, entry.size + 1)))
         with _opened(self.path / entry.name) as file:
             while size <= entry.size and (count := file.readinto(piece[: entry.size + 1 - size])):
@@ -152,13 +153,13 @@ class Bundle:
             raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
 
     def golden(self, most: int | None = None) -> list[GoldenImage]:
-        """Read the golden inputs of the variant that runs, each with the outputs that it must give.
+        """Read the golden inputs of the primary variant, each with its expected outputs.
 
         Args:
-            most: how many of them, from the first; all by default.
+            most: how many to read, from the first; all by default.
 
         Returns:
-            The inputs, uint8 (H, W, 3) after resizing, and their outputs.
+            The inputs, uint8 (H, W, 3) after resizing, and the expected outputs.
 
         Raises:
             BundleError: when the file does not hold what the manifest promises.
@@ -166,10 +167,10 @@ class Bundle:
         return self.golden_and_noise(most)[0]
 
     def golden_and_noise(self, most: int | None = None) -> tuple[list[GoldenImage], tuple[Tensor, ...]]:
-        """Read what `golden` returns and what quantization costs in every row of every output, both at once.
+        """Read what `golden` returns, and the quantization noise in every row of every output.
 
         Returns:
-            The images, and float32 (R,) of each output; nothing of a float model.
+            The golden images, and float32 (R,) for each output; no noise for a float model.
 
         Raises:
             BundleError: when the file does not hold what the manifest promises.
@@ -195,7 +196,7 @@ class Bundle:
 
     @contextlib.contextmanager
     def _golden_arrays(self) -> Iterator[np.lib.npyio.NpzFile]:
-        """Open the golden file; an array is read when it is taken out."""
+        """Open the golden file; each array is read on access."""
         file = self.manifest.variants[0].golden.file
         try:
             with np.load(io.BytesIO(self.read(file)), allow_pickle=False) as arrays:
@@ -206,10 +207,10 @@ class Bundle:
             ) from cause
 
     def check_device(self, machine: str, onnxruntime_version: str) -> None:
-        """Refuse a device that cannot keep the bundle's promise.
+        """Refuse a device that the bundle is not built for.
 
         Raises:
-            IncompatibleError: another machine, or an ONNX Runtime outside the promised range.
+            IncompatibleError: the machine differs, or the ONNX Runtime is outside the bundle's range.
         """
         promise = self.manifest
         if machine != promise.machine:
@@ -235,7 +236,7 @@ class Bundle:
 
 
 def check_place(path: Path) -> None:
-    """Look whether a bundle could be there, reading nothing of it; raises UsageError where none can."""
+    """Raise a UsageError if no bundle can be at this path; reads no file."""
     is_folder = path.is_dir()
     if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
         what = "not a bundle" if is_folder or path.exists() else "no such bundle"
@@ -253,13 +254,13 @@ def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519
 def _read_regular(path: Path, limit: int) -> bytes:
     """Read at most `limit` + 1 bytes of a regular file."""
     with _opened(path) as file:
-        # Never as many bytes as a manifest likes to promise, nor as a file that grows likes to give.
+        # The size is limited because a manifest may state any size, and a file may grow.
         return file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a regular file and read it; links, folders, pipes and devices are refused."""
+    """Open a regular file for reading; refuse links, folders, pipes and devices."""
     try:
         with open_regular(path, follow_links=False) as file:
             yield file
@@ -270,7 +271,7 @@ def _opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def digest_at(path: Path) -> str | None:
-    """Return the digest that the bundle in a folder has now, verified or not; None where there is no bundle."""
+    """Return the present digest of the bundle in a folder, without verifying it; None if there is no bundle."""
     try:
         return hashlib.sha256(_read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)).hexdigest()
     except BundleError:

@@ -1,9 +1,9 @@
-"""Golden: how near a device's outputs must come to those of the machine that built the bundle.
+"""Compare a device's outputs for the golden inputs with those of the machine that built the bundle.
 
 Float models agree to a few of the last digits. INT8 models nearly always agree to the last bit, but not always: CPUs
 add two tensors of integers in floating point, and where a sum lies half-way between two integers they round to
-different sides (docs/adr/0009). What grows from that stays below what quantization itself costs, and what a CPU that
-saturates or a wrong kernel does is larger; so that cost is the measure of `largest_difference`.
+different sides (docs/adr/0009). The differences from that stay below the quantization noise, while a CPU that saturates
+or a wrong kernel causes larger ones. `largest_difference` therefore compares with that noise.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from edge_sdk.bundle.manifest import Golden
 from edge_sdk.core.frame import Tensor
 
 NOISE_SHARE = 1.0
-"""Of what quantization costs: more of a difference is no rounding. docs/adr/0009 has what was measured."""
+"""Allowed share of the quantization noise; larger differences are no rounding. docs/adr/0009 has the measurements."""
 
-_BLOCK = 65_536  # values that are compared at once: an output of a detector takes megabytes, and float64 twice as many
+_BLOCK = 65_536  # values compared at once: a detector's outputs take megabytes, and float64 copies twice as many
 
 
 def output_keys(names: list[str], image: int) -> list[str]:
     """Find the outputs of one image among the arrays of a golden file, in their order.
 
     Raises:
-        KeyError: there are none.
+        KeyError: the file has no output of this image.
     """
     prefix = f"output_{image}_"
     keys = sorted((n for n in names if n.startswith(prefix)), key=lambda n: int(n.removeprefix(prefix)))
@@ -64,7 +64,7 @@ def noise_of(energies: Sequence[Sequence[NDArray[np.float64]]]) -> list[NDArray[
     """Return for each output the root mean square in every row over several images, float32 (R,).
 
     Args:
-        energies: one list an image, of `energies_of` its outputs.
+        energies: for each image, the results of `energies_of` for its outputs.
     """
     columns = zip(*energies, strict=True)
     return [np.sqrt(np.mean(column, axis=0)).astype(np.float32) for column in columns]
@@ -76,13 +76,13 @@ def largest_difference(
     """Compare the outputs of one golden image.
 
     Args:
-        got: here.
-        expected: by the bundle.
-        golden: how much may differ.
-        noise: of each output the root mean square in every row, (R,), that quantization costs; empty for float.
+        got: the outputs of this machine.
+        expected: the outputs in the bundle.
+        golden: the allowed differences.
+        noise: for each output, the root mean square of the quantization noise in every row, (R,); empty for float.
 
     Returns:
-        The largest absolute difference, or what is wrong.
+        The largest absolute difference, or a text that says what is wrong.
     """
     if len(got) != len(expected):
         return f"{len(got)} outputs, expected {len(expected)}"
@@ -91,7 +91,7 @@ def largest_difference(
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"output {index} is {a.dtype} {a.shape}, expected {b.dtype} {b.shape}"
         largest, bad = _beyond(a, b, golden)
-        if bad and noise:  # integers that were rounded to the other side may differ by so much in each row
+        if bad and noise:  # integers that round to the other side may differ by this much in each row
             allowed = golden.absolute + golden.noise_share * noise[index].astype(np.float64)
             bad = 0 if (energies_of(a, b) <= allowed**2).all() else bad
         if bad:
@@ -101,7 +101,7 @@ def largest_difference(
 
 
 def _beyond(got: Tensor, expected: Tensor, golden: Golden) -> tuple[float, int]:
-    """Return the largest absolute difference, and how many values differ by more than they may."""
+    """Return the largest absolute difference, and how many values differ by more than allowed."""
     if np.array_equal(got, expected):
         return 0.0, 0
     largest, bad = 0.0, 0
@@ -109,7 +109,7 @@ def _beyond(got: Tensor, expected: Tensor, golden: Golden) -> tuple[float, int]:
     for start in range(0, a.size, _BLOCK):
         x, y = (values[start : start + _BLOCK].astype(np.float64) for values in (a, b))
         difference = np.abs(x - y)
-        # Written so that NaN counts as wrong, and is the largest of all.
+        # Negated, so that NaN counts as wrong and as the largest difference.
         bad += int(np.count_nonzero(~(difference <= golden.absolute + golden.relative * np.abs(y))))
         largest = float(np.maximum(largest, difference.max()))
     return largest, bad

@@ -1,9 +1,8 @@
-"""What a bundle promises: the schema of manifest.json, its checks, and which variant is better than another.
+"""Schema and checks of manifest.json, and a rating of a bundle's variants.
 
-`Manifest` and the Structs inside it are the schema; unknown keys are errors. `decode_manifest` parses one and checks
-what its parts say together, `encode_manifest` writes one, `manifest_schema` is its JSON Schema. A `Variant` is one
-model file with the figures that were measured for it; `ratings` compares the variants by one of these figures. Reading
-files is done by `bundle`.
+`Manifest` and the Structs inside it are the schema; unknown keys are errors. `decode_manifest` parses a manifest and
+checks that its parts agree, `encode_manifest` writes one, `manifest_schema` returns its JSON Schema. A `Variant` is one
+model file with its measured figures; `ratings` compares the variants by one of these figures. `bundle` reads the files.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ _CHANNELS = {"GRAY": 1, "RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4}
 
 
 class InputTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a device gives a model file instead of what `input` says.
+    """The tensor that a device gives a model file instead of the one that `input` describes.
 
     Attributes:
-        dtype: `float32`: levels less mean, by std; `uint8`: integers.
+        dtype: `float32`: (level - mean) / std; `uint8`: integers.
         layout: order of the tensor's axes.
-        color: order of its channels; of a fourth, A, the values do not matter.
-        scale: of integers: by it, rounded to even and with `zero_point` added, the normalised value is an integer of
-            0-255. None where the integers are the resized picture's levels themselves.
-        zero_point: as `scale`; 0 without one.
+        color: order of its channels; the values of a fourth channel, A, do not matter.
+        scale: for integers, 0-255: normalised value / scale, rounded to even, + `zero_point` is the integer. None if
+            the integers are the resized picture's levels.
+        zero_point: see `scale`; 0 without a scale.
     """
 
     dtype: InputType
@@ -53,7 +52,7 @@ class InputTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def channels(self) -> int:
-        """1, 3 or 4."""
+        """Number of channels: 1, 3 or 4."""
         return _CHANNELS[self.color]
 
     def shape(self, size_wh: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -81,8 +80,8 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             `mean_iou` of class maps.
         value: 0-1.
         low, high: its 95 % interval over resampled images.
-        images: how many were compared.
-        reference_count: FP32's top-1 classes, detections or class maps.
+        images: number of compared images.
+        reference_count: number of FP32's top-1 classes, detections or class maps.
     """
 
     metric: Literal["top1_agreement", "detection_f1", "mean_iou"]
@@ -97,9 +96,9 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much better a variant is than another model on the same images.
 
     Attributes:
-        reference: the other one's name, as a variant has it, whether or not the bundle carries it: `fp32` is the float
-            model at model.toml's own input size.
-        value: the variant's figure less the reference's, -1 to 1; below 0 where the variant is worse.
+        reference: name of the other model, written as a variant's name; the bundle may lack it. `fp32` is the
+            float model at model.toml's own input size.
+        value: the variant's figure minus the reference's, -1 to 1; below 0 if the variant is worse.
         low, high: its 95 % interval over resampled images, paired: each sample is drawn for both models.
     """
 
@@ -110,7 +109,7 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def may_be_noise(self) -> bool:
-        """Whether the images do not tell the two apart: the interval holds zero."""
+        """Whether the difference may be noise, because its interval contains zero."""
         return self.low <= 0 <= self.high
 
 
@@ -121,9 +120,9 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         metric: `top-1`, `mAP50-95` or `mIoU`.
         value: 0-1.
         low, high: its 95 % interval over resampled images.
-        fp32: the float model's at model.toml's own input size, on the same images.
-        images: how many were measured on.
-        difference: to the float model, in pairs; None where the bundle was built before that was carried.
+        fp32: the float model's value at model.toml's own input size, on the same images.
+        images: number of images.
+        difference: paired difference to the float model; None in bundles built before manifests had it.
     """
 
     metric: str
@@ -136,13 +135,13 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BoardEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one inference is expected to take on the target, whose instructions were counted under emulation.
+    """Estimated time of one inference on the target, from instructions counted under emulation.
 
     Attributes:
-        core: in qemu's spelling.
-        million_instructions: of one inference on one thread.
+        core: CPU core in qemu's spelling.
+        million_instructions: instructions of one inference on one thread, in millions.
         latency_ms: the estimate, on one thread, without preparation and decoding.
-        low_ms, high_ms: the estimate divided and multiplied by the worst error that such estimates were seen to have.
+        low_ms, high_ms: the estimate divided and multiplied by the worst known error of such estimates.
     """
 
     core: str
@@ -156,16 +155,16 @@ class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the float model compares with the teacher that it was distilled from, on images that calibration never saw.
 
     Attributes:
-        teacher: its name.
-        teacher_sha256: of its ONNX model, or of its bundle's manifest.
+        teacher: name of the teacher.
+        teacher_sha256: SHA-256 of the teacher's ONNX model, or of its bundle's manifest.
         metric: `top-1`, `mAP50-95` or `mIoU` against labels; without labels agreement with the teacher.
-        student: the model's figure.
-        teacher_value: the teacher's; None where agreement is the figure.
-        low, high: 95 % interval of student less teacher, -1 to 1, or of the agreement, 0-1.
-        images: how many were compared.
-        limit: the gate that it passed: least student less teacher, or least agreement.
-        within_noise: whether the interval of the difference holds zero; None where agreement is the figure.
-        line: all of it, for people.
+        student: the student's value of the metric.
+        teacher_value: the teacher's value; None if the metric is agreement.
+        low, high: 95 % interval of student minus teacher, -1 to 1, or of the agreement, 0-1.
+        images: number of compared images.
+        limit: the gate that the student passed: lowest student minus teacher, or lowest agreement.
+        within_noise: whether the interval of the difference contains zero; None if the metric is agreement.
+        line: a summary for people.
     """
 
     teacher: str
@@ -182,12 +181,12 @@ class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Precision: TypeAlias = Literal["int8", "fp32", "fp16", "int8_dynamic"]
-"""What a variant holds: INT8 by calibrated ranges; float; float of which the weights are stored in half; INT8 weights
-with ranges of activations that are taken from each frame."""
+"""Precision of a variant: INT8 with calibrated ranges; float; float with weights stored in half precision; INT8 weights
+with activation ranges computed for each frame."""
 
 
 class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Inputs and the outputs they must give.
+    """Golden inputs, their expected outputs, and how much outputs may differ.
 
     Attributes:
         file: an .npz: `image_I` uint8 (H, W, C) as they are after resizing, `output_I_J` the J-th output for image I,
@@ -210,21 +209,21 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """One model file that the bundle can run.
 
     Attributes:
-        file: its name in the bundle: `model.NAME.ort`, or `.onnx` for a float model on x86_64.
-        precision: of what it computes with.
-        size_wh: of its input, in pixels; everything else about the input is the manifest's.
-        golden: what is replayed before its first frame.
+        file: name of the file in the bundle: `model.NAME.ort`, or `.onnx` for a float model on x86_64.
+        precision: see `Precision`.
+        size_wh: width and height of its input in pixels; the manifest's `input` describes the rest.
+        golden: golden inputs that a device replays before the first frame.
         operators: `domain:name` of each of its operators, sorted.
-        host_latency_ms: median of one run on the machine that built it, one thread; not the device's. Those of one
-            bundle were taken in turn, so that their ratios mean something. Where there is one model only, and it takes
-            levels, less the operators that it runs no more.
-        quality: by labels; None where the images have none.
-        agreement: with FP32 at the manifest's own input size; None for that model itself.
-        integer_mac_share: share of the multiply-accumulates that should run in integer kernels and did, read from a
-            profile of this very file; None for float. Of convolutions outside the float tail; for `int8_dynamic` of
-            products with weights.
-        estimate: of its time on the target; None where nothing counted it.
-        tensor: what it takes; None where that is what `input` says, in float32.
+        host_latency_ms: median time of one run on the build machine, one thread; not the device's. The variants of a
+            bundle were measured in turn, so that their ratios are meaningful. For a single model that takes levels, the
+            time of the operators that it no longer runs is subtracted.
+        quality: quality by labels; None if the images have none.
+        agreement: agreement with FP32 at the manifest's own input size; None for that model itself.
+        integer_mac_share: share of the multiply-accumulates meant for integer kernels that ran there, from a profile of
+            this file; None for float. It covers convolutions outside the float tail; for `int8_dynamic`, products with
+            weights.
+        estimate: estimated time on the target; None if it was not estimated.
+        tensor: its input tensor; None if it takes what `input` describes, in float32.
     """
 
     file: str
@@ -241,7 +240,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def name(self) -> str:
-        """The part of the file's name that differs, such as `int8` or `int8.320x320`."""
+        """Name of the variant within its file name, such as `int8` or `int8.320x320`."""
         return self.file.removeprefix("model.").removesuffix(".ort").removesuffix(".onnx")
 
 
@@ -249,7 +248,7 @@ _Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$")]
 
 
 class RuntimeRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """ONNX Runtime versions in which golden was replayed, from `minimum` to `maximum`'s minor release."""
+    """ONNX Runtime versions that replayed the golden inputs, from `minimum` to `maximum`'s minor release."""
 
     minimum: _Version
     maximum: _Version
@@ -282,12 +281,12 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The provenance of a bundle: tools, library versions, source model and recipe.
 
     Attributes:
-        edge_sdk: version of the builder.
-        libraries: versions of onnx, onnxruntime, numpy and OpenCV that built it, and of onnxruntime-extensions where
-            the model has operators of it.
-        source_sha256: of the ONNX model.
+        edge_sdk: version of edge-sdk that built it.
+        libraries: versions of onnx, onnxruntime, numpy and OpenCV that built it, and of onnxruntime-extensions if the
+            model has operators of it.
+        source_sha256: SHA-256 of the ONNX model.
         recipe: quantization settings by name.
-        float_nodes: names of the nodes that were left float on purpose.
+        float_nodes: names of the nodes that were kept float on purpose.
         calibration_digests: the first 16 hex digits of the SHA-256 of every calibration image, so that none of them
             ever measures this bundle.
     """
@@ -304,30 +303,30 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Everything a device needs to know before it opens a model file.
 
     Attributes:
-        schema_version: of this schema; a newer one is refused.
-        name: the bundle's.
-        version: grows with every build of the same name.
-        created_at: RFC 3339, UTC.
-        target: name of the target it was built for.
-        machine: `platform.machine()` it runs on.
+        schema_version: version of this schema; devices refuse a newer one.
+        name: name of the bundle.
+        version: number that grows with every build of the same name.
+        created_at: time of the build, RFC 3339, UTC.
+        target: name of the target that it was built for.
+        machine: `platform.machine()` of the devices that it runs on.
         providers: execution providers in order of preference.
-        provider_options: what some of them are told; the place of what they keep is the device's.
+        provider_options: options of execution providers; the device chooses where they store files.
         intra_op_num_threads: threads inside one operator.
         allow_spinning: whether waiting threads spin.
         memory_mb: memory that the target has, in MiB.
         task, decoder, input, thresholds, classification, detection: as in model.toml.
         labels: name of the labels file.
-        variants: the first one runs unless another is chosen; its input is `input`, theirs differ in size alone.
+        variants: the first one runs unless another is chosen; it takes `input`, and the others differ in size only.
         opset: ai.onnx opset of the quantized model.
-        onnxruntime: versions that may run it.
+        onnxruntime: ONNX Runtime versions that may run it.
         operators: `domain:name` of every operator in any variant.
-        libraries: files of the bundle with custom operators, for its machine: all that it needs. They are loaded only
+        libraries: files of the bundle with all custom operators that it needs, for its machine. They are loaded only
             when a trusted key's signature was verified. Without any, operators of the domain `ai.onnx.contrib` come
             from the onnxruntime-extensions package.
-        fallback_reason: why the bundle carries FP32; None when it carries INT8.
-        distillation: how it compares with its teacher; None when that was not checked.
-        latency_budget_ms: capture to outbox.
-        provenance: where it came from.
+        fallback_reason: why the bundle contains FP32; None if it contains INT8.
+        distillation: comparison with its teacher; None if there was none.
+        latency_budget_ms: time from capture to outbox.
+        provenance: tools, libraries, source model and recipe of the build.
         files: every file but the manifest and its signature.
     """
 
@@ -373,7 +372,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return next((f for f in self.files if f.name == name), None)
 
     def with_primary(self, variant: str) -> Manifest:
-        """Return the same manifest with one variant in front, which is the one that runs, and the input in its size.
+        """Return the same manifest with another primary variant, and `input` in its size.
 
         Args:
             variant: its name, such as `int8.320x320`, or its file.
@@ -400,7 +399,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     """Parse and check a manifest.
 
     Raises:
-        BundleError: when it is not JSON, of a newer schema, or promises something impossible.
+        BundleError: the data is not JSON, has a newer schema, or states something impossible.
     """
     try:
         loose = msgspec.json.decode(data)
@@ -424,11 +423,11 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def manifest_schema() -> bytes:
     """Return the JSON Schema of manifest.json, as docs/manifest.schema.json holds it."""
-    import inspect  # nobody needs it on a device
+    import inspect  # not needed on a device
 
     schema = msgspec.json.schema(Manifest)
     for definition in schema["$defs"].values():
-        # Docstrings are indented before Python 3.13, and not from there on.
+        # Before Python 3.13 docstrings keep their indentation.
         definition["description"] = inspect.cleandoc(definition["description"])
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
@@ -484,19 +483,18 @@ def _size(size_wh: tuple[int, int]) -> str:
 
 AGREEMENT = "agreement with FP32"
 
-# That some images do not tell two models apart proves them equal only where there are many: of 30 images a loss of ten
-# points may be noise, and may be one. As far below may a distilled student lie by default.
+# Images that show no difference between two models prove them equal only if there are many: with 30 images, a loss of
+# ten points may be noise or real. The default gate of a distilled student uses the same limit.
 _MOST_BELOW = 0.02
-_ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
+_ROUNDING = 1e-9  # tolerance, so that a value at the limit passes in spite of floating-point rounding
 
 
 class Rating(msgspec.Struct, frozen=True):
-    """How good one variant is, as far as the bundle says it.
+    """Rating of one variant by the bundle's figures.
 
     Attributes:
-        value: 0-1; None where nobody measured it.
-        like_reference: whether labels do not tell it apart from the reference, on the same images as all others of
-            which that is said.
+        value: the figure, 0-1; None if it was not measured.
+        like_reference: whether labels show no difference to the reference, on the same images for all variants.
     """
 
     value: float | None
@@ -504,11 +502,11 @@ class Rating(msgspec.Struct, frozen=True):
 
     @property
     def rank(self) -> float:
-        """The value, or less than any where there is none."""
+        """The value, or a number below all values if there is none."""
         return -1.0 if self.value is None else self.value
 
     def is_as_good_as(self, best: Rating) -> bool:
-        """Whether it is equal to the best, or lies below it by no more than noise."""
+        """Tell whether it equals the best rating, or is lower by no more than noise."""
         if self.rank >= best.rank:
             return True
         below = best.rank - self.rank
@@ -521,9 +519,9 @@ UNRATED = Rating(None)
 def ratings(manifest: Manifest) -> tuple[str, dict[str, Rating]]:
     """Rate the variants of a bundle by one metric.
 
-    The metric is quality by labels where every variant has it, in one metric; else agreement with FP32, whose own is 1.
-    Nothing below that 1 is noise: one image with another answer shows that the two are not the same. Of any other
-    variant without a figure nothing is known, and it ranks last: nothing that was measured may give way to a guess.
+    The metric is quality by labels if every variant has it in one metric; else agreement with FP32, which is 1 for FP32
+    itself. No agreement below 1 is noise, because a single different answer shows that two models differ. Other
+    variants without a figure rank last, because a measured variant must not lose to an unknown one.
     """
     by_labels = {v.name: v.quality for v in manifest.variants if v.quality is not None}
     metrics = {q.metric for q in by_labels.values()}

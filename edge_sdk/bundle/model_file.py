@@ -1,8 +1,8 @@
-"""Model files that hold all of their weights, found out from their bytes before anything loads them.
+"""Check from its bytes, before anything loads it, that a model file contains all of its weights.
 
-ONNX Runtime looks in the working directory for weights that an ONNX model says to be in another file; no signature
-knows of them, and no option of ONNX Runtime forbids it. `refuse_other_files` therefore walks the model's protobuf
-messages. `fields` finds the fields of a message without parsing it, by the wire format alone
+An ONNX model may name another file for its weights. ONNX Runtime searches it in the working directory; no signature
+covers it, and no option of ONNX Runtime forbids it. `refuse_other_files` therefore walks the model's protobuf messages.
+`fields` finds the fields of a message without parsing it, by the wire format alone
 (https://protobuf.dev/programming-guides/encoding/); field numbers come from its caller.
 """
 
@@ -16,7 +16,7 @@ from edge_sdk.core.errors import BundleError, SessionError
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
-_LARGEST_TAG = 0xFFFF_FFFF  # a parser in C++ drops the bits above, and so finds another field there
+_LARGEST_TAG = 0xFFFF_FFFF  # a C++ parser drops higher bits and so finds another field
 
 
 class Damaged(Exception):  # noqa: N818 - says what the bytes are
@@ -27,8 +27,8 @@ class Truncated(Damaged):
     """Bytes that end within a field.
 
     Args:
-        number: of that field in its message.
-        missing: bytes of it that are not there.
+        number: number of that field in its message.
+        missing: how many bytes of it are missing.
     """
 
     def __init__(self, number: int, missing: int) -> None:
@@ -41,11 +41,11 @@ class Field(msgspec.Struct, frozen=True, gc=False):
     """One protobuf field of a message: its number, its wire type and where its bytes lie.
 
     Attributes:
-        number: of the field in its message.
-        wire_type: how it is written; `LENGTH` for strings, messages and packed numbers.
-        start: of its tag.
-        value: where its content begins, behind tag and length.
-        end: behind it.
+        number: number of the field in its message.
+        wire_type: protobuf's wire type; `LENGTH` for strings, messages and packed numbers.
+        start: position of its tag.
+        value: position of its content, after tag and length.
+        end: position after the field.
     """
 
     number: int
@@ -59,8 +59,8 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
     """Find the fields of the message in `data[start:end]`, in order.
 
     Raises:
-        Truncated: a field that does not end within the message.
-        Damaged: one of a kind that ONNX does not use, or whose tag or length is no number.
+        Truncated: a field does not end within the message.
+        Damaged: a field has a wire type that ONNX does not use, or an invalid tag or length.
     """
     position = start
     while position < end:
@@ -89,7 +89,7 @@ def length_field(number: int, content: bytes) -> bytes:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Read a number; return it and the position behind it."""
+    """Read a number; return it and the position after it."""
     result = 0
     for index in range(_LONGEST_VARINT):
         if position + index >= end:
@@ -110,7 +110,7 @@ def _written(number: int) -> bytes:
     return bytes(written)
 
 
-_ORT_FORMAT = b"ORTM"  # a flatbuffer's identifier, at byte 4: by it ONNX Runtime tells the formats apart
+_ORT_FORMAT = b"ORTM"  # flatbuffer identifier at byte 4, by which ONNX Runtime recognises the format
 _TENSOR = "TensorProto"
 PATHS = {
     "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
@@ -128,17 +128,17 @@ PATHS = {
     },
     "SparseTensorProto": {1: _TENSOR, 2: _TENSOR},
 }
-"""Of ONNX's messages the fields that lead to a tensor, by number."""
+"""Fields of ONNX's messages that lead to a tensor, by number."""
 EXTERNAL_DATA, DATA_LOCATION = 13, 14
-"""Of `TensorProto`: where else its data is, and whether it is elsewhere."""
+"""Fields of `TensorProto`: the place of external data, and whether the data is external."""
 
 
 def refuse_other_files(model: bytes, where: str) -> None:
-    """Refuse a model that names other files.
+    """Refuse a model that needs other files.
 
     Raises:
-        BundleError: it does.
-        SessionError: it is no message that could be looked through.
+        BundleError: the model names another file.
+        SessionError: the bytes are no valid protobuf message.
     """
     if model[4:8] == _ORT_FORMAT:
         return
@@ -154,7 +154,7 @@ def refuse_other_files(model: bytes, where: str) -> None:
 
 
 def _names_others(model: bytes) -> bool:
-    # Not by recursion: a model chooses how deep its graphs lie in each other.
+    # A stack instead of recursion, because a model may nest graphs to any depth.
     open_messages = [("ModelProto", 0, len(model))]
     while open_messages:
         message, start, end = open_messages.pop()

@@ -1,7 +1,7 @@
-"""model.toml: what a user says about a model, once, for every verb.
+"""Schema of model.toml, the user's description of a model for all commands.
 
-`ModelSpec` and the Structs inside it are the schema, `load_model_spec` reads a file; its paths come out relative to the
-file's folder. A bundle's manifest uses the same Structs for what it promises about its input and outputs.
+`ModelSpec` and the Structs inside it are the schema; `load_model_spec` reads a file. A bundle's manifest uses the same
+Structs to describe inputs and outputs.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     Attributes:
         size_wh: width and height in pixels.
-        resize: `letterbox` keeps the aspect ratio and pads, `stretch` does not keep it, `center_crop` cuts it out.
-        crop_fraction: for `center_crop`: which part of the largest centred cut is taken (ImageNet's usual .875).
-        pad_value: 0-255, for `letterbox`.
+        resize: `letterbox` keeps the aspect ratio and pads, `stretch` distorts, `center_crop` cuts out the centre.
+        crop_fraction: for `center_crop`: which part of the largest centred region is used (ImageNet's usual .875).
+        pad_value: for `letterbox`: level of the padding, 0-255.
         pad_anchor: where the picture lies in its padding.
         color: channel order of the model.
         mean: in the model's channel order, on 0-255 values: (x - mean) / std.
-        std: as `mean`; never 0.
+        std: standard deviations, as `mean`; never 0.
         layout: order of the tensor's axes.
     """
 
@@ -141,10 +141,10 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 def load_model_spec(path: Path) -> ModelSpec:
-    """Read one model.toml; paths in it become relative to the working folder.
+    """Read one model.toml; make its paths relative to the working folder.
 
     Raises:
-        ModelError: when it is missing or wrong; it names file and key.
+        ModelError: the file is missing or wrong; the message names file and key.
     """
     from edge_sdk.core.toml import read_toml  # a device reads manifests only
 
@@ -163,10 +163,10 @@ def load_model_spec(path: Path) -> ModelSpec:
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Labels, one a line, in output order.
+    """Read the labels, one per line, in output order.
 
     Raises:
-        ModelError: when the file is missing, empty or not UTF-8.
+        ModelError: the file is missing, empty or not UTF-8.
     """
     try:
         text = read_regular(path, LIST_BYTES).decode("utf-8-sig")

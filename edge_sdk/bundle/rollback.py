@@ -1,9 +1,9 @@
-"""Rollback protection: a signed bundle that is older than one that ran here before is refused.
+"""Rollback protection: refuse a signed bundle that is older than a version that ran here before.
 
-A signature stays good for ever, so that whoever can write to a device's disk could put an old bundle with a known fault
-back. The state folder keeps, by the name of the bundle, the newest version that loaded and replayed its golden inputs
-here. Only bundles whose signature a trusted key verified count: in others anybody can write any version. A state folder
-that cannot be read or written never stops a device.
+A signature stays valid for ever, so an attacker who can write to a device's disk could put back an old bundle with a
+known fault. The state folder keeps, for each bundle name, the newest version that loaded and replayed its golden inputs
+here. Only bundles with a verified signature count, because other manifests can state any version. A state folder that
+cannot be read or written never stops a device.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class _Newest(msgspec.Struct, frozen=True):
 
 
 def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
-    """Refuse a signed bundle of which a newer version ran here.
+    """Refuse a signed bundle if a newer version of it ran here.
 
     Returns:
-        A line for people where an older one is accepted; otherwise empty.
+        A line for people if an older bundle is accepted; otherwise an empty string.
 
     Raises:
-        BundleError: it is older, and that is not allowed.
+        BundleError: the bundle is older, and that is not allowed.
     """
     version, name = bundle.manifest.version, bundle.manifest.name
     try:
         newest = _newest(bundle) if bundle.signed else 0
-    except OutputError:  # which `remember_version` says
+    except OutputError:  # `remember_version` reports it
         newest = 0
     if version >= newest:
         return ""
@@ -53,10 +53,10 @@ def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
 
 
 def remember_version(bundle: Bundle) -> str:
-    """Remember the version of a signed bundle that was proved here, where it is the newest.
+    """Store the version of a signed bundle that was proved here, if it is the newest.
 
     Returns:
-        What to tell people where that cannot be; empty where it is well.
+        A line for people if the version cannot be stored; otherwise an empty string.
     """
     if not bundle.signed:
         return ""
@@ -80,7 +80,7 @@ def _newest(bundle: Bundle) -> int:
     """Read the newest version that was proved here; 0 where there is none.
 
     Raises:
-        OutputError: nobody knows.
+        OutputError: the record cannot be read.
     """
     path = _path(bundle)
     try:

@@ -1,6 +1,6 @@
-"""Ed25519 keys: make them, sign manifests with them, verify signatures with them.
+"""Make Ed25519 keys, sign manifests with them, and verify signatures.
 
-A key file is PEM; a signature is made over the bytes of a manifest, whatever they mean.
+Key files are PEM. A signature covers the bytes of a manifest.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from edge_sdk.core.errors import ConfigError, OutputError, UsageError
 from edge_sdk.core.files import read_regular
 
-if TYPE_CHECKING:  # 8 MB and 20 ms, for a bundle whose signature nobody asked to see
+if TYPE_CHECKING:  # saves 8 MB and 20 ms if no signature is to be verified
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 SIGNATURE_BYTES = 64
-# Signed in front of the manifest, so that a signature made for anything else is never one of ours.
+# Signed together with the manifest, so that a signature made for another purpose is never valid here.
 _NOT_ED25519 = "not an Ed25519 key; make one with `edge-sdk keygen`"
 _CONTEXT = b"edge-sdk bundle manifest v1\n"
 
@@ -30,8 +30,8 @@ def generate_key(path: Path) -> Path:
         The public key's path.
 
     Raises:
-        UsageError: when one of them exists already, or PATH is no file's name; then neither is left behind.
-        OutputError: when one cannot be written; then neither is left behind.
+        UsageError: one of the files exists already, or PATH is no file name; neither file is left behind.
+        OutputError: a file cannot be written; neither file is left behind.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -101,22 +101,22 @@ def _parsed(path: Path, parse: Callable[[], object], expected: str) -> object:
 
 
 def public_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519PublicKey]:
-    """Return public keys, and read those that are named by their files.
+    """Return public keys; read those that are given as files.
 
     Raises:
         ConfigError: when a file is missing, or not an Ed25519 public key in PEM.
     """
-    each = [given] if isinstance(given, str | Path) else given  # a name is a sequence too, of letters
+    each = [given] if isinstance(given, str | Path) else given  # a string is a sequence, too
     return [load_public_key(Path(key)) if isinstance(key, str | Path) else key for key in each]
 
 
 def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
-    """Return the 64 bytes that go into manifest.sig."""
+    """Sign a manifest; return the 64 bytes of manifest.sig."""
     return key.sign(_CONTEXT + manifest)
 
 
 def is_signed_by_any(manifest: bytes, signature: bytes, keys: Iterable[Ed25519PublicKey]) -> bool:
-    """Whether one of `keys` made `signature` over `manifest`."""
+    """Tell whether one of `keys` made `signature` over `manifest`."""
     from cryptography.exceptions import InvalidSignature
 
     for key in keys:

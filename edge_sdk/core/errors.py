@@ -37,7 +37,7 @@ def one_line(text: str) -> str:
 
 
 _WORST_FIRST = (7, 6, 8, 4, 2, 1)
-"""Exit codes, worst first: untrusted bundles, then bundles that do not run here, then faults that can be corrected here."""
+"""Exit codes, worst first: untrusted bundles, bundles that do not run here, then faults that can be corrected here."""
 
 
 def worst_first(exit_code: int) -> int:
@@ -209,7 +209,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_ONNXRUNTIME = "[ONNXRuntimeError] : "  # prefix of ONNX Runtime's messages; dropped because the caller names ONNX Runtime
+_ONNXRUNTIME = "[ONNXRuntimeError] : "  # prefix of its messages; dropped because the caller names ONNX Runtime
 
 _WANT_OF_MEMORY = "out of memory: end other programs, or take a machine or a container with more of it"
 
@@ -277,7 +277,7 @@ def os_error_text(cause: OSError) -> str:
 
 
 def descriptor_shortage() -> str:
-    """Return a line if no file descriptor is left, which libraries report as other failures; otherwise an empty string."""
+    """Return a line if no file descriptor is left, which libraries report as other failures; otherwise an empty one."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as cause:

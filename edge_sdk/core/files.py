@@ -25,7 +25,7 @@ SMALL_BYTES = 1 << 20
 LIST_BYTES = 1 << 24
 """Limit in bytes for a list with a line for each class or each certificate authority."""
 
-_LEAST_BYTES = 1 << 16  # of one read, whatever the stated size: files of /proc and of some network disks claim to be empty
+_LEAST_BYTES = 1 << 16  # to ask for at least: files of /proc and of some network disks claim to be empty
 _EXPECTED = "expected a regular file"
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 

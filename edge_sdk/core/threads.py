@@ -92,7 +92,7 @@ def _empty(stream: TextIO) -> bool:
 T = TypeVar("T")
 
 _LOOK_S = 0.1  # the delay until a request to stop is noticed
-_PATIENCE_S = 0.5  # a program that is told to stop has two seconds for a model that loads and a camera that is silent
+_PATIENCE_S = 0.5  # a program must stop within two seconds, even while a model loads or a camera is silent
 
 
 class BackgroundTask(Generic[T]):
@@ -103,7 +103,7 @@ class BackgroundTask(Generic[T]):
     Args:
         work: the function to call; what it shares with other threads must be safe for several threads.
         name: name of the thread.
-        undo: called with a result that nobody took; the thread itself calls it where the work ends after `close`.
+        undo: called with a result that was not taken; the thread calls it if the work ends after `close`.
     """
 
     def __init__(self, work: Callable[[], T], name: str, undo: Callable[[T], None] | None = None) -> None:
@@ -258,7 +258,7 @@ def stopping_on_signals(*, reloads: bool = False) -> Iterator[Stop]:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    # A program started with nohup is not to be told that its terminal was closed.
+    # A program started with nohup ignores that its terminal was closed.
     heard = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         heard.append(signal.SIGHUP)
@@ -300,7 +300,7 @@ class Backoff:
         """Return the seconds to wait now, from half of the ceiling to the ceiling, which doubles with every call.
 
         Args:
-            slow: use the longest wait at once, for a refusal that lasts until somebody corrects the cause.
+            slow: use the longest wait at once, for a refusal that lasts until a person corrects the cause.
         """
         ceiling_s = self._longest_s if slow else self._ceiling_s
         self._ceiling_s = min(ceiling_s * 2, self._longest_s)

@@ -1,7 +1,7 @@
-"""Throttling: whether the board slows itself down, because it is hot or short of power, as Linux tells it in /sys.
+"""Read from /sys whether the board slows itself down because it is hot or short of power.
 
-What is missing, cannot be read or makes no sense is unknown, and never an error. `BoardWatch` reads in a thread of its
-own, because a read of /sys asks a driver and may take its time.
+A value that is missing, unreadable or implausible counts as unknown, never as an error. `BoardWatch` reads in a thread
+of its own, because a read of /sys asks a driver and may take long.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from edge_sdk.core.threads import Periodic
 
 _ROOT = Path("/sys")
 _INTERVAL_S = 1.0
-_FIRMWARE = "soc*/soc*:firmware/get_throttled"  # of a Raspberry Pi, in hex; a 5 has an address in both names
-# What is so at present; bits 16 to 19 say what has ever been since the start, and never go away.
+_FIRMWARE = "soc*/soc*:firmware/get_throttled"  # of a Raspberry Pi, in hex; model 5 has addresses in both names
+# The present state. Bits 16 to 19 report what happened since the start, and are never cleared.
 _FIRMWARE_BITS = {
     0: "under-voltage",
     1: "the firmware caps the CPU's frequency",
     2: "the firmware throttles",
     3: "the soft temperature limit is reached",
 }
-_UNDER_VOLTAGE = 0  # the bit
-_VOLTAGE_DRIVER = "rpi_volt"  # what mainline kernels have of a Raspberry Pi's power, beside the temperatures
-_SLOWING = ("passive", "hot", "critical")  # trip points from which something is slowed down
-_FULL_SPEED = 0.8  # of the highest frequency; where the governor is `performance`, less is not its choice
-_LONGEST_NUMBER = 20  # digits, as 64 bits have
-_SENSIBLE_C = (1.0, 200.0)  # zones without a trip point state 0, or the lowest number there is
+_UNDER_VOLTAGE = 0  # number of the bit
+_VOLTAGE_DRIVER = "rpi_volt"  # driver in mainline kernels for a Raspberry Pi's power supply
+_SLOWING = ("passive", "hot", "critical")  # types of trip points from which the kernel slows something down
+_FULL_SPEED = 0.8  # share of the highest frequency; below it a core with the governor `performance` is held back
+_LONGEST_NUMBER = 20  # digits of a 64-bit number
+_SENSIBLE_C = (1.0, 200.0)  # zones without a trip point report 0 or the lowest number
 
 
 class BoardState(msgspec.Struct, frozen=True):
     """The board's own report: throttling, low voltage and temperature.
 
     Attributes:
-        throttled: why it slows itself down now, for people; empty when it does not, or does not say.
-        temperature_c: of its hottest zone, degrees Celsius; None: unknown.
-        speed: lowest frequency of a core now over the highest that it has, 0-1; None: unknown. A core that has
-            little to do is slow by choice.
-        under_voltage: whether its power supply is too weak now; None: unknown.
+        throttled: why the board slows itself down now, for people; empty if it does not, or if unknown.
+        temperature_c: temperature of the hottest zone in degrees Celsius; None: unknown.
+        speed: lowest ratio, over all cores, of the present to the highest frequency, 0-1; None: unknown. An idle core
+            runs slowly by choice.
+        under_voltage: whether the power supply is too weak now; None: unknown.
     """
 
     throttled: str = ""
@@ -50,7 +50,7 @@ class BoardState(msgspec.Struct, frozen=True):
 
 
 def read_board(root: Path = _ROOT) -> BoardState:
-    """Read what the files say now."""
+    """Read the present state of the board."""
     zones = list(_zones(root))
     flags = [bits for file in _found(root / "devices/platform", _FIRMWARE) if (bits := _number(file, 16)) is not None]
     firmware = [text for bits in flags for bit, text in _FIRMWARE_BITS.items() if bits >> bit & 1]
@@ -70,7 +70,7 @@ class BoardWatch:
     """Reads the board's state once a second, in a thread of its own.
 
     Attributes:
-        state: the latest; reading it costs nothing.
+        state: the latest state; this attribute can be read at no cost.
     """
 
     def __init__(self, root: Path = _ROOT) -> None:
@@ -94,7 +94,7 @@ def _voltage_alarms(root: Path) -> Iterator[bool]:
 
 
 def _zones(root: Path) -> Iterator[tuple[float, float | None]]:
-    """Give each zone's temperature, and the lowest at which it has something slowed down; degrees Celsius."""
+    """Yield each zone's temperature and the lowest temperature at which it slows something down, in degrees Celsius."""
     for zone in _found(root / "class/thermal", "thermal_zone*"):
         temperature = _celsius(zone / "temp")
         if temperature is not None:
@@ -112,7 +112,7 @@ def _hot(zones: list[tuple[float, float | None]]) -> Iterator[str]:
 
 
 def _cooling(root: Path) -> Iterator[str]:
-    """Say which processors are slowed down as cooling devices; a fan that turns slows nothing down."""
+    """Yield which processors are slowed down as cooling devices; fans do not count."""
     for device in _found(root / "class/thermal", "cooling_device*"):
         kind, state = system_text(device / "type"), _number(device / "cur_state") or 0
         if state > 0 and ("cpu" in kind.lower() or kind in ("Processor", "intel_powerclamp")):
@@ -120,7 +120,7 @@ def _cooling(root: Path) -> Iterator[str]:
 
 
 def _cores(root: Path) -> Iterator[tuple[float, str]]:
-    """Give each core's frequency over its highest, 0-1, and the name of its governor."""
+    """Yield the ratio of each core's frequency to its highest, 0-1, and the name of its governor."""
     for policy in _found(root / "devices/system/cpu", "cpu[0-9]*/cpufreq"):
         current, highest = _number(policy / "scaling_cur_freq"), _number(policy / "cpuinfo_max_freq")
         if current and highest and current > 0 and highest > 0:
@@ -128,7 +128,7 @@ def _cores(root: Path) -> Iterator[tuple[float, str]]:
 
 
 def _held_back(root: Path) -> Iterator[str]:
-    """Say which core is slowest of those that are slow although they are told to be fast."""
+    """Yield the slowest of the cores that run slowly although their governor is `performance`."""
     slow = [speed for speed, governor in _cores(root) if governor == "performance" and speed < _FULL_SPEED]
     return (f"a core runs at {speed:.0%} of its speed" for speed in sorted(slow)[:1])
 
@@ -149,7 +149,7 @@ def _number(path: Path, base: int = 10) -> int | None:
 
 
 def _celsius(path: Path) -> float | None:
-    """Read a temperature in degrees Celsius, of which /sys has thousandths; None where it makes no sense."""
+    """Read a temperature in degrees Celsius from a file in thousandths of a degree; None if it is implausible."""
     number = _number(path)
     if number is None or not _SENSIBLE_C[0] <= number / 1000 <= _SENSIBLE_C[1]:
         return None

@@ -1,13 +1,13 @@
-"""TOML files and what is wrong with them, in the words of whoever wrote the file.
+"""Read TOML files and report what is wrong with them in the words of TOML.
 
-`read_toml` reads a file into a msgspec Struct; `read_document` only parses it. `problems` walks a document beside the
-type that it should have (`msgspec.inspect`) and yields every problem with the key, the value and what was expected.
-msgspec itself converts what has no problems; its own words appear only for a constraint that is not known here.
+`read_toml` reads a file into a msgspec Struct; `read_document` only parses it. `problems` compares a document with its
+type (`msgspec.inspect`) and yields every problem with the key, the value and what was expected. msgspec converts the
+documents without problems; its own messages appear only for constraints that this module does not know.
 
-A Struct says everything about its keys itself. Besides types, ranges and patterns these notes of `msgspec.Meta` are
-read: `description` and `examples` (what to write), and in `extra` the keys `unit` (what a number counts: "seconds"),
-`number` (what a number in quotes names: "camera") and `advice` (by wrong value, what to write instead).
-A `Path` is written as a string, and is relative to the folder of the file.
+A Struct describes its keys completely. Besides types, ranges and patterns this module reads these notes of
+`msgspec.Meta`: `description` and `examples` (what to write), and in `extra` the keys `unit` (what a number counts:
+"seconds"), `number` (what a number in quotes names: "camera") and `advice` (what to write instead, by wrong value).
+A `Path` is a string in the file, relative to the folder of the file.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 _Notes: TypeAlias = dict[str, Any]
 
 MOST_PROBLEMS = 20
-"""Problems of one file that are named at once; nobody reads more."""
+"""The largest number of problems of one file that an error lists."""
 
 ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
-"""Pattern of a path that fits into a line; Python's `$` matches before the end of a line, too."""
+"""Pattern of a path without line ends; `(?!\n)` is needed because Python's `$` also matches before a final line end."""
 
-_SIZE_LIMIT = 4 << 20  # bytes; the file of a target has one kB
+_SIZE_LIMIT = 4 << 20  # bytes; a target file has about one kB
 _LONGEST_SHOWN = 60  # characters of a value
-_LONGEST_NAME = 100  # characters of the name by which a table in a list is called
-_SUSPICIOUS_S = 100  # from here on a number of seconds that is too large may be one of milliseconds
+_LONGEST_NAME = 100  # characters of the name of a table in a list
+_SUSPICIOUS_S = 100  # a number of seconds that is too large may, from here on, be one of milliseconds
 
 _URL = re.compile(r"(?P<scheme>://)(?P<login>.*@)?(?P<host>[^/?#]*)(?P<rest>[/?#].+)?", re.DOTALL)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -67,7 +67,7 @@ _WORDS: dict[type, tuple[str, str]] = {
     dict: ("a table", "tables"),
     type(None): ("null", "null"),
 }
-"""What values in a document are called. Besides these TOML has only dates and times; only JSON has null."""
+"""Names of the types of values. TOML's only other types are dates and times; only JSON has null."""
 
 _TYPES: dict[type[inspect.Type], type] = {
     inspect.StrType: str,
@@ -93,8 +93,8 @@ class Problem(NamedTuple):
     """One thing that is wrong with a document.
 
     Attributes:
-        path: the keys and the places in lists that lead to the value; the last one may be missing or unknown.
-        text: one line: the dotted key, what is there, what was expected.
+        path: the keys and list indexes that lead to the value; the last one may be missing or unknown.
+        text: one line with the dotted key, the value and what was expected.
     """
 
     path: tuple[str | int, ...]
@@ -107,13 +107,13 @@ def read_toml(path: Path, schema: type[_Struct], error: type[EdgeError]) -> _Str
     Args:
         path: the TOML file.
         schema: a Struct with `forbid_unknown_fields`, as are those inside it.
-        error: the family to raise, so that the exit code fits the caller.
+        error: class of the error to raise, so that the exit code fits the caller.
 
     Returns:
         The typed value; each Path in it is relative to the working folder.
 
     Raises:
-        EdgeError: of type `error`, when the file is missing, is not TOML or does not fit; one line a problem.
+        EdgeError: of type `error`, if the file is missing, is not TOML or does not fit; one line per problem.
     """
     document = read_document(path, error)
     try:
@@ -139,10 +139,10 @@ def convert(document: object, schema: type[T], folder: Path = Path()) -> T:
 
 
 def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[str, Any]:
-    """Parse a TOML file, whatever it holds; a byte order mark in front of UTF-8 is passed over.
+    """Parse a TOML file without checking its keys; ignore a byte order mark.
 
     Raises:
-        EdgeError: of type `error`, when the file is missing or is not TOML.
+        EdgeError: of type `error`, if the file is missing or is not TOML.
     """
     text = _read_text(path, error)
     try:
@@ -151,13 +151,13 @@ def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[
         raise error(f"{path}: not valid TOML: {_one_line(cause)}{_syntax_hint(str(cause), text, see)}") from cause
     except RecursionError as cause:
         raise error(f"{path}: not valid TOML: lists in lists without end") from cause
-    except ValueError as cause:  # a whole number of thousands of digits
+    except ValueError as cause:  # an integer with thousands of digits
         raise error(f"{path}: not valid TOML: {_one_line(cause)}") from cause
     return document
 
 
 def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[Problem]:
-    """Find everything that is wrong with a document, in its order; the next one is looked for when it is asked for."""
+    """Yield every problem of a document, in document order."""
     kind = _kind_of(schema)
     return _problems(kind, document, _Place((), "", "", kind))
 
@@ -165,10 +165,10 @@ def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[Problem
 def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
     """Check the fields of a Struct that a program made; called in its `__post_init__`.
 
-    msgspec checks types and ranges only when it converts a document. With this they are written once, in the types.
+    msgspec checks types and ranges only when it converts a document; this function applies them to any Struct.
 
     Raises:
-        SettingError: the first field that is wrong, in the words of a file.
+        SettingError: names the first field that is wrong, in the words of TOML.
     """
     kind = _kind_of(schema)
     for field in kind.fields:
@@ -178,13 +178,13 @@ def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
 
 
 class Key(NamedTuple):
-    """One key of a table as its type describes it.
+    """One key of a table, as its type describes it.
 
     Attributes:
-        type: of its values: str, bool, int, float, Path; the type of the choices where there are some.
-        choices: the values that it may have; empty where any may be.
-        description: in words; empty where there is none.
-        default: None where a key that is not there stands for nothing, or has to be there.
+        type: type of its values: str, bool, int, float or Path; with choices, their type.
+        choices: the allowed values; empty if any value is allowed.
+        description: text for people; empty if there is none.
+        default: value of a missing key; None if the key is required or has no default.
     """
 
     type: type
@@ -204,7 +204,7 @@ def key_of(schema: type[msgspec.Struct], name: str) -> Key:
 
 
 def first_lines(lines: Iterable[str]) -> list[str]:
-    """Return the first `MOST_PROBLEMS` different lines, and where there are more a line that says so."""
+    """Return the first `MOST_PROBLEMS` different lines, and a last line if there are more."""
     found = dict[str, None]()
     for line in lines:
         if len(found) == MOST_PROBLEMS and line not in found:
@@ -217,10 +217,10 @@ def without(document: dict[str, object], wrong: Iterable[Problem]) -> dict[str, 
     """Copy a document without the values that are wrong.
 
     Returns:
-        The copy; None where a table in a list is wrong as a whole, as the tables after it would change their numbers.
+        The copy; None if a table in a list is wrong as a whole, because removing it would renumber the next tables.
     """
     rest: Any = copy.deepcopy(document)
-    for *way, last in (problem.path for problem in reversed([*wrong])):  # from the end: places before it stay
+    for *way, last in (problem.path for problem in reversed([*wrong])):  # backwards: keeps list indexes valid
         place = rest
         try:
             for step in way:
@@ -228,21 +228,21 @@ def without(document: dict[str, object], wrong: Iterable[Problem]) -> dict[str, 
             if isinstance(place, list) and any(isinstance(entry, dict) for entry in place):
                 return None
             del place[last]
-        except (KeyError, IndexError, TypeError):  # what is missing cannot be left out
+        except (KeyError, IndexError, TypeError):  # the value is missing already
             return None
     return rest  # type: ignore[no-any-return]  # a copy of a document is typed as anything
 
 
 def entry_label(place: str, name: object) -> str:
-    """Name a table in a list: `cameras[1] ("gate")`, or by its place alone where its name does not fit into a line."""
+    """Name a table in a list: `cameras[1] ("gate")`, or without its name if that does not fit into a line."""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
         return place
     return f'{place} ("{shown(name)[1:-1]}")'
 
 
 def nearest(given: str, choices: Collection[str]) -> str:
-    """Return the choice that was probably meant by a misspelt one; empty where none is like it."""
-    # Another number means another thing: yolov7 is no misspelt yolov8.
+    """Return the choice that a misspelt value probably meant; empty if none is similar."""
+    # Names with different numbers are different things: yolov7 is no misspelt yolov8.
     alike = {c.casefold(): c for c in choices if _DIGITS.findall(c) == _DIGITS.findall(given)}
     near = difflib.get_close_matches(given.casefold(), alike, n=1)
     return alike[near[0]] if near else ""
@@ -255,7 +255,7 @@ def one_of(values: Iterable[object]) -> str:
 
 
 def shown(value: object) -> str:
-    """Write a value for a message: short, as TOML has it; of a URL only the host, as even a path may be a login."""
+    """Return a value for a message, short and in TOML's form; only the host of a URL, because a path may be a login."""
     value = _URL.sub(_host_only, value) if isinstance(value, str) else value
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     if not isinstance(value, str):
@@ -275,7 +275,7 @@ class _Place(NamedTuple):
     """The position in a document that the check has reached.
 
     Attributes:
-        entry: the innermost table with a name that is in a list, such as `cameras[1] ("gate")`; empty without one.
+        entry: label of the innermost named table in a list, such as `cameras[1] ("gate")`; empty without one.
     """
 
     path: tuple[str | int, ...]
@@ -292,7 +292,7 @@ class _Place(NamedTuple):
         return self._replace(path=(*self.path, step), key=key)
 
     def named(self, name: object) -> _Place:
-        """Call a table in a list by its name, where it has one."""
+        """Return the place with the table's name in its label, if the table has one."""
         label = entry_label(self.key, name)
         return self if label == self.key else self._replace(entry=label, key="")
 
@@ -309,7 +309,7 @@ def _kind_of(schema: type[msgspec.Struct]) -> inspect.StructType:
 
 
 def _options(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """Yield the types that are allowed, without notes and without null, which TOML does not have."""
+    """Yield the allowed types, without notes and without null, which TOML does not have."""
     if isinstance(kind, inspect.Metadata):
         yield from _options(kind.type)
     elif isinstance(kind, inspect.UnionType):
@@ -320,7 +320,7 @@ def _options(kind: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def _notes(kind: inspect.Type) -> _Notes:
-    """Return what `Meta` says about a type besides its ranges: description, examples, unit, number, advice."""
+    """Return the notes of a type's `Meta`: description, examples, unit, number, advice."""
     if isinstance(kind, inspect.Metadata):
         return {**_notes(kind.type), **(kind.extra_json_schema or {}), **(kind.extra or {})}
     if isinstance(kind, inspect.UnionType):
@@ -333,7 +333,7 @@ def _struct_of(kind: inspect.Type) -> inspect.StructType | None:
 
 
 def _entries_of(kind: inspect.Type) -> inspect.Type | None:
-    """Return the type of a list's entries; None where it is no list, or one of a fixed length."""
+    """Return the type of a list's entries; None if the type is no list or has a fixed length."""
     lists = (option for option in _options(kind) if isinstance(option, inspect.ListType | inspect.VarTupleType))
     return next((each.item_type for each in lists), None)
 
@@ -348,7 +348,7 @@ def _choices(kind: inspect.Type) -> list[object]:
 
 
 def _accepts(kind: inspect.Type, value: object) -> bool:
-    """Whether a value has the right type, whatever its range."""
+    """Tell whether a value has the right type; ignore its range."""
     if isinstance(kind, inspect.CustomType):
         return kind.cls is not Path or isinstance(value, str | Path)
     if isinstance(kind, inspect.LiteralType):
@@ -367,7 +367,7 @@ def _problems(kind: inspect.Type, value: object, place: _Place) -> Iterator[Prob
     if value is None and isinstance(kind, inspect.UnionType) and kind.includes_none:
         return
     if isinstance(value, msgspec.Struct | msgspec.UnsetType):
-        return  # it was checked when it was made
+        return  # it was checked when it was created
     option = next((option for option in _options(kind) if _accepts(option, value)), None)
     if option is None:
         got = _WORDS.get(type(value), ("a date or a time",))[0]
@@ -442,7 +442,7 @@ def _struct_problems(kind: Any, _notes: _Notes, value: Any, place: _Place) -> It
     if is_sound:
         try:
             convert(value, kind.cls)
-        except msgspec.ValidationError as cause:  # what only the Struct itself knows, in its `__post_init__`
+        except msgspec.ValidationError as cause:  # raised by the Struct's `__post_init__`
             yield place.problem(_within(place.key, str(cause.__cause__ or cause), kind))
 
 
@@ -495,7 +495,7 @@ _CHECKS: dict[type[inspect.Type], Callable[[Any, _Notes, Any, _Place], Iterator[
 }
 
 
-# Words about what is wrong.
+# Messages about problems.
 
 
 def _unknown_key(kind: inspect.StructType, name: str, place: _Place) -> Problem:
@@ -512,7 +512,7 @@ def _unknown_key(kind: inspect.StructType, name: str, place: _Place) -> Problem:
 
 
 def _homes(name: str, table: inspect.StructType, path: str = "") -> Iterator[str]:
-    """Yield where a key is known, in words; a key of the document itself must stand above its first table."""
+    """Yield descriptions of the places where a key is allowed; a top-level key must stand above the first table."""
     for field in table.fields:
         inner = f"{path}.{field.encode_name}" if path else field.encode_name
         struct, entries = _struct_of(field.type), _entries_of(field.type)
@@ -539,7 +539,7 @@ def _missing_words(kind: inspect.Type, place: _Place) -> str:
 
 
 def _expected(kind: inspect.Type) -> str:
-    """Say what a value of this type looks like: `a list of 2 whole numbers such as [416, 416]`."""
+    """Describe a value of this type: `a list of 2 whole numbers such as [416, 416]`."""
     words, notes = " or ".join(dict.fromkeys(map(_type_words, _options(kind)))), _notes(kind)
     if "unit" in notes:
         return f"{words} of {notes['unit']}"
@@ -565,7 +565,7 @@ def _plural(kind: inspect.Type) -> str:
 
 
 def _type_hint(kind: inspect.Type, value: object, place: _Place) -> str:
-    """Say what to do about a value of a wrong type, where that is clear."""
+    """Return the next step for a value of a wrong type; empty if it is unclear."""
     types, notes = {_TYPES.get(type(option)) for option in _options(kind)}, _notes(kind)
     if isinstance(value, str) and {bool, int, float} & types:
         if _WITHOUT_QUOTES.fullmatch(value):
@@ -610,7 +610,7 @@ def _one_line(cause: Exception) -> str:
 
 
 def _syntax_hint(message: str, text: str, see: str) -> str:
-    """Say what to do about it, where that is known: another format, a quote that is open, a value without quotes."""
+    """Return the next step for a syntax error, if known: another format, an open quote, a value without quotes."""
     page = f", see {see}" if see else ""
     if _JSON.match(text):
         return f"; this looks like JSON; it must be TOML{page}"
