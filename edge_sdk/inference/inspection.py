@@ -1,6 +1,6 @@
-"""What a bundle is, read from its manifest, and what its operators take here.
+"""Describe a bundle from its manifest, and measure its operators on this machine.
 
-Nothing is refused: a bundle that does not run here can be inspected all the same.
+A bundle that does not run here can be inspected, too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OWN_DOMAINS = ("ai.onnx:", "ai.onnx.ml:", "com.microsoft:", "com.microsoft.nchw
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle is, as `edge-sdk inspect` shows it.
+    """Description of a bundle, as `edge-sdk inspect` shows it.
 
     Attributes:
-        signature: `verified` by a trusted key; `unverified` when there is one and no key was given; else `none`.
+        signature: `verified` by a trusted key; `unverified` if there is a signature but no key was given; else `none`.
         custom_operators: `domain:name` of the first variant's operators that ONNX Runtime itself does not have.
-        onnxruntime: the versions that may run it, first and last.
-        refusal: why it does not run here; None when nothing is known that speaks against it.
-        fallback_reason: why it carries FP32; None when it carries INT8.
+        onnxruntime: first and last version of ONNX Runtime that may run it.
+        refusal: why it does not run here; None if no reason is known.
+        fallback_reason: why it contains FP32; None if it contains INT8.
     """
 
     name: str
@@ -74,7 +74,7 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
     """Describe a verified bundle.
 
     Raises:
-        BundleError: its labels changed since it was opened.
+        BundleError: the labels changed after the bundle was opened.
     """
     manifest = bundle.manifest
     is_signed = (bundle.path / SIGNATURE_FILE).exists()
@@ -92,10 +92,10 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
 
 
 def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
-    """Run the first variant on its golden inputs, as the bundle wants to be run, and say where the time goes.
+    """Profile runs of the first variant on its golden inputs, with the bundle's settings.
 
     Raises:
-        EdgeError: it cannot be run here.
+        EdgeError: the bundle cannot run here.
     """
     bundle.check_device(platform.machine(), onnxruntime_version())
     manifest = bundle.manifest
@@ -116,8 +116,8 @@ def write_graph(bundle: Bundle, path: Path) -> None:
     """Write the graph of the first variant, as ONNX Runtime runs it here, in ONNX format.
 
     Raises:
-        UsageError: the path is taken, or its name does not end in .onnx.
-        OutputError: it cannot be written.
+        UsageError: the path exists, or its name does not end in .onnx.
+        OutputError: the file cannot be written.
         IncompatibleError: this ONNX Runtime cannot load the model.
     """
     if path.suffix != ".onnx":

@@ -1,11 +1,11 @@
-"""From a frame to the model's input tensor: resize, letterbox or crop, colour order, normalisation.
+"""Turn a frame into the model's input tensor: resize, letterbox or crop, reorder colours, normalise.
 
-`Prepare` has its own buffers: after the first frame of a size nothing is allocated. Calibration uses the same code, so
-that the numbers a model was quantized with are the numbers it meets. Bit-equal on one machine; across CPUs within one
-level of 255, because OpenCV's bilinear resize differs by that much.
+`Prepare` has its own buffers, so that only the first frame of a size allocates memory. Calibration uses the same code,
+so that a model meets the numbers that it was quantized with. Results are bit-equal on one machine. Across CPUs they
+differ by at most one level of 255, because OpenCV's bilinear resize does.
 
-Levels of 0-255 become floats or integers by lookup tables. Integers are made of the very floats that a device would
-give a model, by the definition of ONNX's QuantizeLinear, so that leaving that operator out changes nothing.
+Lookup tables turn levels of 0-255 into floats or integers. The integers are computed from the same floats by the
+definition of ONNX's QuantizeLinear, so that a model without that operator computes the same.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _HIGHEST = 255
 
 
 def float_tables(spec: InputSpec) -> list[NDArray[np.float32]]:
-    """Return one float32 (256,) table a channel, in the model's channel order, within one unit in the last place.
+    """Return one float32 (256,) table per channel, in the model's channel order, exact to one unit in the last place.
 
-    Without a mean: level * (1 / std) in float32, so that a multiplication gives the very same bits as the table.
+    Without a mean: level * (1 / std) in float32, so that a multiplication gives the same bits as the table.
     """
     levels = np.arange(_HIGHEST + 1, dtype=np.float64)
     pairs = list(zip(spec.mean, spec.std, strict=False))[: spec.channels]
@@ -38,16 +38,16 @@ def float_tables(spec: InputSpec) -> list[NDArray[np.float32]]:
 
 
 def integer_tables(spec: InputSpec, tensor: InputTensor) -> list[NDArray[np.uint8]]:
-    """Return one uint8 (256,) table a channel, in the order of `spec`; the levels where `tensor` has no scale."""
+    """Return one uint8 (256,) table per channel, in the order of `spec`; the levels if `tensor` has no scale."""
     if tensor.scale is None:
         return [np.arange(_HIGHEST + 1, dtype=np.uint8)] * spec.channels
-    # Division of float32 and rounding to even are exact by IEEE 754: the same integers on every machine.
+    # IEEE 754 defines division and rounding to even exactly, so every machine computes the same integers.
     steps = [np.rint(table / np.float32(tensor.scale)) for table in float_tables(spec)]
     return [np.clip(step + np.float32(tensor.zero_point), 0, _HIGHEST).astype(np.uint8) for step in steps]
 
 
 _Region: TypeAlias = tuple[slice, slice]
-_BLOCK_BYTES = 1_000_000  # of floats that are read again at once
+_BLOCK_BYTES = 1_000_000  # bytes of floats that are read again at once
 _WHOLE: _Region = (slice(None), slice(None))
 _BYTES = np.dtype(np.uint8)
 _Fill: TypeAlias = Callable[[Image], None]
@@ -58,18 +58,18 @@ _CODES = {
     "RGBA": cv2.COLOR_BGR2RGBA,
     "BGRA": cv2.COLOR_BGR2BGRA,
 }
-"""What makes another order of a picture's channels."""
+"""OpenCV's conversion codes from BGR to other channel orders."""
 
 
 class Prepare:
     """The prepare stage of one stream; not for several threads at once.
 
     Args:
-        spec: what the model's input wants.
-        taken: what its file takes instead; by default floats in the form that `spec` says.
+        spec: the model's input.
+        taken: the input tensor of the model file; by default floats as `spec` describes them.
 
     Attributes:
-        tensor: of the type and shape of `taken`; every call fills and returns this one array.
+        tensor: array with the type and shape of `taken`; every call fills and returns it.
     """
 
     def __init__(self, spec: InputSpec, taken: InputTensor | None = None) -> None:
@@ -79,7 +79,7 @@ class Prepare:
         self.tensor: Tensor = np.zeros(self._taken.shape(spec.size_wh), self._taken.dtype)
         self._floats = float_tables(spec)
         self._integers = _looked_up(spec, self._taken)
-        # What the model takes as the camera gives it is resized straight into the tensor.
+        # If the model takes pictures in the camera's form, they are resized directly into the tensor.
         is_whole = (self._taken.dtype, self._taken.layout, self._taken.color) == ("uint8", "NHWC", "BGR")
         is_whole = is_whole and self._integers is None
         self._canvas: Image = self.tensor[0] if is_whole else np.empty((height, width, 3), np.uint8)
@@ -92,11 +92,11 @@ class Prepare:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Prepare:
-        """Return the stage before a bundle's first variant."""
+        """Return the prepare stage of a bundle's first variant."""
         return cls(manifest.input, manifest.taken)
 
     def __call__(self, frame: Frame, /) -> Prepared:
-        """Fill the tensor from a frame of any size; padding is painted with the first frame of that size.
+        """Fill the tensor from a frame of any size; only the first frame of a size paints the padding.
 
         Raises:
             CameraError: the frame's image is no picture.
@@ -106,7 +106,7 @@ class Prepare:
         return Prepared(self.tensor, self._geometry, frame)
 
     def resize(self, image: Image) -> Image:
-        """Lay `image` (uint8 (H, W, 3), BGR) into the model's input size.
+        """Fit `image` (uint8 (H, W, 3), BGR) into the model's input size.
 
         Returns:
             uint8 (height, width, 3), BGR, with its padding; overwritten by the next call.
@@ -115,21 +115,21 @@ class Prepare:
         return self._canvas
 
     def normalise(self, resized: Image) -> Tensor:
-        """Fill the whole tensor from a picture that has the model's input size: (x - mean) / std by table, or as it is.
+        """Fill the whole tensor from a picture of the model's input size: by table (x - mean) / std, or unchanged.
 
         Raises:
-            ModelError: when the picture has another size.
+            ModelError: the picture has another size.
         """
         if resized.shape != self._canvas.shape:
             raise ModelError(f"resized image has shape {resized.shape}, expected {self._canvas.shape}")
         self._fill_whole(resized)
-        self._frame_shape = ()  # the tensor's padding is no longer what the last frame left there
+        self._frame_shape = ()  # the last frame's padding in the tensor was overwritten
         return self.tensor
 
     def _resize_inner(self, image: Image) -> None:
         try:
             is_known = image.shape == self._frame_shape and image.dtype is _BYTES
-        except AttributeError:  # sources are anybody's, and what they give may be no array
+        except AttributeError:  # a user's own source may return something else than an array
             is_known = False
         if not is_known:
             check_image(image)
@@ -138,7 +138,7 @@ class Prepare:
         cv2.resize(image[self._source], (inner.shape[1], inner.shape[0]), dst=inner, interpolation=cv2.INTER_LINEAR)
 
     def _place(self, frame_shape: tuple[int, ...]) -> None:
-        """Decide where frames of this shape go, and paint the padding."""
+        """Compute the position of frames of this shape, and paint the padding."""
         spec = self.spec
         place = {"letterbox": _letterbox, "stretch": _stretch, "center_crop": _center_crop}[spec.resize]
         self._source, target, self._geometry = place(spec, frame_shape[1], frame_shape[0])
@@ -149,7 +149,7 @@ class Prepare:
         self._frame_shape = frame_shape
 
     def _fill_of(self, region: _Region) -> _Fill:
-        """Return what lays a picture into this region as the model takes it, with all its buffers made beforehand."""
+        """Return a function that writes a picture into this region in the model's form; allocate its buffers now."""
         spec, taken, shape = self.spec, self._taken, self._canvas[region].shape
         if taken.dtype == "uint8":
             if taken.color == "GRAY":
@@ -165,12 +165,12 @@ class Prepare:
         return _planes(planes, self._floats, np.empty((3, *shape[:2]), np.uint8), swap=taken.color == "RGB")
 
     def _planes_in(self, region: _Region) -> Tensor:
-        """Return a region of a tensor that has one plane after the other, or only one; (C, h, w)."""
+        """Return a region of a tensor as planes, (C, h, w)."""
         width, height = self.spec.size_wh
         return self.tensor.reshape(self._taken.channels, height, width)[:, region[0], region[1]]
 
     def _arranging(self, region: _Region) -> _Fill:
-        """Return what lays three colours of bytes into this region as they are."""
+        """Return a function that copies three byte channels unchanged into this region."""
         if self._taken.layout == "NCHW":
             planes = list(self._planes_in(region))
             return _split(planes[::-1] if self._taken.color == "RGB" else planes)
@@ -180,29 +180,29 @@ class Prepare:
 def _planes(
     outputs: NDArray[np.float32], tables: list[NDArray[np.float32]], channels: NDArray[np.uint8], *, swap: bool
 ) -> _Fill:
-    # In the picture's order, so that they lie in the model's.
+    # The planes stand in the picture's order, so that the tensor has the model's order.
     split = list(channels[::-1] if swap else channels)
     work = tuple(zip(channels, tables, outputs, strict=True))
     factors = np.array([table[1] for table in tables]).reshape(3, 1, 1)
-    # Fewer calls for a small picture, and of a large one no more than a cache holds.
+    # All planes at once for a small picture; one plane at a time for a large one, so that it fits into the cache.
     size = 3 if outputs.nbytes <= _BLOCK_BYTES else 1
     blocks = [(channels[i : i + size], factors[i : i + size], outputs[i : i + size]) for i in range(0, 3, size)]
 
     def fill_by_table(resized: Image) -> None:
-        # One pass for all planes: three times extractChannel takes six times as long.
+        # One pass for all planes, because three calls of extractChannel take six times as long.
         cv2.split(resized, split)
         for channel, table, output in work:
             cv2.LUT(channel, table, dst=output)
 
     def fill_by_factor(resized: Image) -> None:
         cv2.split(resized, split)
-        # In two steps: bytes that are multiplied into floats go through a buffer, which takes half as long again.
+        # Two steps, because multiplying bytes into floats in one step uses a buffer and takes 1.5 times as long.
         for levels, factor, floats in blocks:
             np.copyto(floats, levels)
             np.multiply(floats, factor, out=floats)
 
-    # Without a mean the table is level * factor, and multiplying gives the same bits in half the time. Between padding
-    # at the sides it would go through a buffer that is made for every frame.
+    # Without a mean the table is level * factor, and multiplying gives the same bits in half the time. With padding at
+    # the sides, OpenCV would allocate a buffer for every frame.
     is_factor = not any(table[0] for table in tables) and outputs[0].flags.c_contiguous
     return fill_by_factor if is_factor else fill_by_table
 
@@ -230,12 +230,12 @@ def _interleaved(output: NDArray[np.float32], table: NDArray[np.float32], *, swa
 
 
 def _looked_up(spec: InputSpec, taken: InputTensor) -> NDArray[np.uint8] | None:
-    """Return what a picture's levels become, as cv2.LUT takes it for BGR or GRAY; None where they stay."""
+    """Return the lookup table for cv2.LUT on BGR or GRAY; None if levels stay unchanged."""
     tables = integer_tables(spec, taken)
     if all(np.array_equal(table, np.arange(256)) for table in tables):
         return None
     if all(np.array_equal(table, tables[0]) for table in tables):
-        return tables[0]  # one table for all channels takes half as long
+        return tables[0]  # a common table for all channels halves the time
     return np.stack(tables[::-1] if spec.color == "RGB" else tables, axis=-1).reshape(1, 256, len(tables))
 
 
@@ -255,7 +255,7 @@ def _split(planes: list[NDArray[np.uint8]]) -> _Fill:
 
 
 def _pixels(pixels: Image, code: int | None) -> _Fill:
-    """Return what lays a picture's bytes into pixels of a tensor, by a conversion of OpenCV's."""
+    """Return a function that writes a picture's bytes into pixels of a tensor with an OpenCV conversion."""
     if code is not None:
 
         def fill_converted(resized: Image) -> None:
@@ -264,7 +264,7 @@ def _pixels(pixels: Image, code: int | None) -> _Fill:
         return fill_converted
 
     def fill(resized: Image) -> None:
-        # A frame was resized into the tensor itself; a golden picture comes from elsewhere.
+        # Frames were resized into the tensor itself; golden pictures must be copied.
         if resized.base is not pixels.base:
             np.copyto(pixels, resized)
 
@@ -272,7 +272,7 @@ def _pixels(pixels: Image, code: int | None) -> _Fill:
 
 
 def _letterbox(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
-    """Place a frame so that it keeps its aspect ratio; the rest is padding."""
+    """Place a frame so that it keeps its aspect ratio; pad the rest."""
     target_w, target_h = spec.size_wh
     scale = min(target_w / width, target_h / height)
     inner_w = min(target_w, max(1, round(width * scale)))
@@ -285,7 +285,7 @@ def _letterbox(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Regi
 
 
 def _stretch(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
-    """Place a frame so that it fills the input whatever its aspect ratio."""
+    """Place a frame so that it fills the input; ignore its aspect ratio."""
     target_w, target_h = spec.size_wh
     return _WHOLE, _WHOLE, Geometry(target_w / width, target_h / height, 0.0, 0.0)
 

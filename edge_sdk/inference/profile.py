@@ -1,6 +1,6 @@
-"""Profile: which kernels ran in a session's runs, when, where and for how long, as ONNX Runtime's JSON has it.
+"""Compute the time of each kernel in a session's runs from ONNX Runtime's JSON profile.
 
-The times of kernels are given without those of kernels that ran inside them.
+The time of a kernel excludes the kernels that ran inside it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class NodeTime(msgspec.Struct, frozen=True):
     """The time that one node takes.
 
     Attributes:
-        node: its name in the graph as it runs; fused ones have names that ONNX Runtime gave.
-        ms: median of one run, without the nodes inside it.
+        node: name in the optimized graph; ONNX Runtime names fused nodes.
+        ms: median milliseconds of one run, without the nodes inside it.
         share: of all nodes' time, 0-1.
     """
 
@@ -55,7 +55,7 @@ class OperatorTime(msgspec.Struct, frozen=True):
     """The time that all nodes of one operator take on one provider.
 
     Attributes:
-        ms: of one run.
+        ms: milliseconds of one run.
         share: of all nodes' time, 0-1.
     """
 
@@ -70,8 +70,8 @@ class Profile(msgspec.Struct, frozen=True):
     """The times of a session's runs, by node and by operator.
 
     Attributes:
-        runs: how many were looked at; the first ones, which warm up, are left out.
-        run_ms: median of a whole run. Noting it takes time too: a run without a profile is faster.
+        runs: number of profiled runs; the warm-up runs are left out.
+        run_ms: median milliseconds of a whole run; a run without a profile is faster.
         nodes: the slowest first.
         operators: the slowest first.
     """
@@ -86,7 +86,7 @@ def profile_of(events: Sequence[ProfileEvent], warm_up: int = 0) -> Profile:
     """Make a profile of a session's events.
 
     Raises:
-        ValueError: no run is left.
+        ValueError: no run is left after the warm-up.
     """
     runs = sorted((event for event in events if event.name == _RUN), key=lambda event: event.ts)[warm_up:]
     if not runs:
@@ -121,13 +121,13 @@ def _operators(nodes: Sequence[NodeTime]) -> tuple[OperatorTime, ...]:
 
 
 def _own_times(kernels: Sequence[ProfileEvent]) -> Iterator[tuple[ProfileEvent, int]]:
-    """Return each kernel with its duration less that of kernels inside it on the same thread: a loop's body, a branch.
+    """Yield each kernel with its duration minus that of kernels inside it on the same thread, as in a loop's body.
 
     Args:
-        kernels: by start, and of those that start together the longest first.
+        kernels: kernels sorted by start; of those with the same start the longest first.
     """
     own_us = [kernel.dur for kernel in kernels]
-    around: dict[int, list[tuple[int, int]]] = {}  # by thread: end and place of those that may still be going on
+    around: dict[int, list[tuple[int, int]]] = {}  # by thread: end and index of kernels that may still run
     for place, kernel in enumerate(kernels):
         end = kernel.ts + kernel.dur
         open_ones = around.setdefault(kernel.tid, [])

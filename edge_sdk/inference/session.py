@@ -1,8 +1,8 @@
 """Session: one model in ONNX Runtime, with inputs and outputs bound once, and the replay of golden inputs.
 
 Only this folder imports onnxruntime on the device. A session refuses models whose input or outputs it does not handle,
-writes outputs into buffers of its own, and is guarded by `inference.watchdog`, which ends runs that come to no end.
-`SessionCache` hands out sessions on models that are loaded already.
+writes outputs into buffers of its own, and is guarded by `inference.watchdog`, which ends hung runs. `SessionCache`
+returns sessions on models that are loaded already.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DTYPES: dict[str, type[np.generic]] = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
 }
-"""ONNX Runtime's names of the types that a session handles."""
+"""Types of inputs that a session handles, by ONNX Runtime's names."""
 
 _INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
 
@@ -62,7 +62,7 @@ def only_input(inputs: Sequence[NodeArg], where: str) -> tuple[str, tuple[int, .
     """Return name, shape and type of a model's one input.
 
     Raises:
-        SessionError: there are others, or it is not float32 or uint8 of fixed shape.
+        SessionError: the model has another number of inputs, or its input is not float32 or uint8 of fixed shape.
     """
     if len(inputs) != 1:
         raise SessionError(f"{where}: has {len(inputs)} inputs, expected one image input")
@@ -76,10 +76,10 @@ def only_input(inputs: Sequence[NodeArg], where: str) -> tuple[str, tuple[int, .
 
 
 def check_outputs(outputs: Sequence[NodeArg], where: str) -> None:
-    """Refuse outputs that hold no numbers.
+    """Refuse outputs that are no tensors of numbers.
 
     Raises:
-        SessionError: one is of strings, a sequence, a map or a type that numpy does not have.
+        SessionError: an output is of strings, a sequence, a map or a type that numpy does not have.
     """
     for output in outputs:
         if output.type not in DTYPES:
@@ -87,7 +87,7 @@ def check_outputs(outputs: Sequence[NodeArg], where: str) -> None:
 
 
 def misfit_of(given: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
-    """Say what is wrong with an input, and the next step; None when nothing is."""
+    """Return what is wrong with an input, and the next step; None if it fits."""
     if not isinstance(given, np.ndarray):
         return f"{type(given).__name__}; give a numpy array"
     found = f"{given.dtype} {given.shape}"
@@ -100,12 +100,12 @@ def misfit_of(given: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> st
     return None
 
 
-_NOTHING = object()  # not None, which somebody may give for a tensor
+_NOTHING = object()  # not None, which a caller may pass as a tensor
 _LIMIT_GOLDENS = 10
 
 
 class _Proof:
-    """Whether a loaded model's golden inputs were replayed, and how long a run may take; shared by its clones."""
+    """Replay state and time limit of a loaded model; its clones share it."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -117,21 +117,21 @@ class Session:
 
     Args:
         model: the bytes of an .ort or .onnx file, verified by the caller.
-        settings: threads and providers.
-        where: what to call the model in errors.
-        libraries: of custom operators, verified by the caller; loaded before the model. By default that of
-            onnxruntime-extensions, where the model names its domain.
+        settings: settings of the session, such as threads and providers.
+        where: name of the model in errors.
+        libraries: libraries of custom operators, verified by the caller; loaded before the model. By default that of
+            onnxruntime-extensions, if the model names its domain.
 
     Attributes:
         inference: ONNX Runtime's own session, for measuring against.
-        providers: what was asked to compute, and what does.
-        input_name, input_shape, input_dtype: of its one input; float32, or uint8 where levels are taken as they are.
-        replay_ns: of the fastest run of a golden input; 0 before there was one.
+        providers: requested and actual execution providers.
+        input_name, input_shape, input_dtype: name, shape and type of its one input; float32, or uint8 for levels.
+        replay_ns: nanoseconds of the fastest run of a golden input; 0 before the first.
 
     Raises:
-        SessionError: when ONNX Runtime cannot load it, it has not one input, float32 or uint8, of fixed shape, or an
-            output that is no tensor of numbers.
-        BundleError: it takes weights from another file.
+        SessionError: ONNX Runtime cannot load the model, its inputs are not one float32 or uint8 tensor of fixed shape, or
+            an output is no tensor of numbers.
+        BundleError: the model takes weights from another file.
     """
 
     def __init__(
@@ -154,13 +154,13 @@ class Session:
 
     @classmethod
     def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
-        """Load the variant of a verified bundle that runs, with the settings that it promises unless others are given.
+        """Load the primary variant of a verified bundle, by default with the bundle's settings.
 
         Raises:
-            IncompatibleError: this ONNX Runtime cannot load it.
-            BundleError: it takes another tensor than the manifest says, weights from another file, or carries libraries
-                and no trusted signature.
-            MissingDependencyError: it needs operators of a package that is not installed.
+            IncompatibleError: this ONNX Runtime cannot load the model.
+            BundleError: the model's input differs from the manifest, it takes weights from another file, or the bundle
+                contains libraries without a trusted signature.
+            MissingDependencyError: the model needs operators of a package that is not installed.
         """
         manifest = bundle.manifest
         chosen = settings or SessionSettings.of(manifest)
@@ -181,7 +181,7 @@ class Session:
     def clone(self) -> Session:
         """Return another session on the same loaded model, with its own buffers, so that another thread may run it."""
         other = copy.copy(self)
-        other._origin = self._origin or self  # as long as one of them lives, a cache finds the model
+        other._origin = self._origin or self  # a cache finds the model as long as one of them exists
         other._binding = self.inference.io_binding()
         other._outputs = other._bind_outputs()
         other._bound = _NOTHING
@@ -198,11 +198,11 @@ class Session:
         """Run the model on a tensor of the input's shape and type, C-contiguous.
 
         Returns:
-            One array an output; overwritten by the next call where shapes are fixed.
+            One array per output; the next call overwrites outputs of fixed shape.
 
         Raises:
-            SessionError: when the tensor does not fit, or ONNX Runtime fails.
-            HungRunError: when it came to no end within the limit; another run may follow.
+            SessionError: the tensor does not fit, or ONNX Runtime fails.
+            HungRunError: the run exceeded its time limit; another run may follow.
         """
         if tensor is not self._bound:
             self._bind_input(tensor)
@@ -233,13 +233,13 @@ class Session:
         return self._proof.is_given
 
     def replay_golden(self, bundle: Bundle, prepare: Prepare, most: int | None = None) -> float:
-        """Run the golden inputs of the variant that runs and compare; serves as the warm-up too.
+        """Run the golden inputs of the primary variant and compare the outputs; this is also the warm-up.
 
         Returns:
             The largest absolute difference found.
 
         Raises:
-            IncompatibleError: when an output differs by more than the manifest allows.
+            IncompatibleError: an output differs by more than the manifest allows.
         """
         variant = bundle.manifest.variants[0]
         worst = 0.0
@@ -266,10 +266,10 @@ class Session:
         return worst
 
     def stop_profile(self) -> list[ProfileEvent]:
-        """Stop profiling and return all events since it was opened with `profile_prefix`; the file is removed.
+        """Stop profiling, remove the profile, and return all events since the session was opened with `profile_prefix`.
 
         Raises:
-            OutputError: the profile is not whole; ONNX Runtime writes what fits on the disk, and says nothing.
+            OutputError: the profile is cut off, because ONNX Runtime reports no full disk.
         """
         profile = Path(self.inference.end_profiling())
         try:
@@ -295,7 +295,7 @@ class Session:
         self._bound = tensor
 
     def _bind_outputs(self) -> tuple[Tensor, ...] | None:
-        """Bind buffers of our own and return them where all shapes are fixed; else ONNX Runtime allocates, and None."""
+        """Bind own buffers and return them if all shapes are fixed; else let ONNX Runtime allocate and return None."""
         outputs = self.inference.get_outputs()
         if not all(isinstance(d, int) for output in outputs for d in output.shape):
             for output in outputs:
@@ -311,7 +311,7 @@ _Key: TypeAlias = tuple[str, str, bool, SessionSettings]
 
 
 class SessionCache:
-    """Hands out sessions on models that are loaded, as long as somebody has one; several threads may load others."""
+    """Returns sessions on loaded models as long as a session on them exists; several threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -322,16 +322,16 @@ class SessionCache:
         return len(self._alive)
 
     def open(self, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
-        """Return a session on the bundle's first variant; its model is loaded only where it is not there.
+        """Return a session on the bundle's first variant; load its model only if it is not loaded.
 
         Raises:
-            EdgeError: as `Session.open`; then nothing is kept.
+            EdgeError: as `Session.open`; the cache then keeps nothing.
         """
         chosen = settings or SessionSettings.of(bundle.manifest)
         key = (bundle.digest, bundle.manifest.variants[0].file, bundle.signed, chosen)
         with self._lock:
             loading = self._loading.setdefault(key, threading.Lock())
-        with loading:  # who wants another model need not wait
+        with loading:  # threads that open another model do not wait
             found = self._alive.get(key)
             if found is not None:
                 return found.clone()

@@ -10,10 +10,10 @@ from edge_sdk.bundle.manifest import Manifest
 from edge_sdk.bundle.target import ProviderOptions
 
 GraphLevel: TypeAlias = Literal["disabled", "basic", "extended", "all"]
-"""How far ONNX Runtime rewrites a graph when it loads it. An .ort file was rewritten when it was built."""
+"""Level to which ONNX Runtime rewrites a graph at load; an .ort file was already rewritten at its build."""
 
 UNKNOWN_LIMIT_S = 300.0
-"""Seconds for a run of which nothing is known: a large model, an emulated board, an accelerator that builds first."""
+"""Limit in seconds for a run of unknown duration, as of a large model, an emulated board or a first TensorRT build."""
 
 _LEAST_LIMIT_S = 5.0
 _LIMIT_BUDGETS = 10
@@ -23,20 +23,20 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of an ONNX Runtime session.
 
     Attributes:
-        providers: execution providers in order of preference; those that are not to be had here are passed over, and
-            `Session.providers` says why. The CPU comes last, always.
+        providers: execution providers in order of preference. Unavailable ones are skipped; `Session.providers` says
+            why. The CPU always comes last.
         intra_op_num_threads: threads inside one operator.
         allow_spinning: whether threads spin while they wait for each other within a run. They sleep between runs.
-        inter_op_num_threads: parts of the graph that run at once, where providers share it. On the CPU alone it
-            only makes idle threads: since ONNX Runtime 1.14 all of a provider's nodes run in turn.
-        arena: whether freed memory of tensors is kept for the next ones.
-        prepacking: whether weights are laid out for the kernels once, at load; off, INT8 takes three times as long.
+        inter_op_num_threads: how many parts of the graph run at once if several providers share it. On the CPU alone it
+            only creates idle threads, because since ONNX Runtime 1.14 the nodes of one provider run in sequence.
+        arena: whether freed memory of tensors is kept for later tensors.
+        prepacking: whether weights are rearranged for the kernels at load; without it INT8 takes three times as long.
         graph_level: how far the graph is rewritten at load.
         profile_prefix: when given, a profile is written to this path plus a time stamp and `.json`.
         graph_file: when given, the graph as it runs is written to this path, in ONNX format.
-        limit_s: seconds after which a run is ended. It is raised to ten times what the slowest golden input took.
-        cache_folder: where accelerators keep what they build; in the state folder by default.
-        provider_options: what some of the providers are told.
+        limit_s: seconds after which a run is ended; raised to ten times the duration of the slowest golden input.
+        cache_folder: folder for the files that accelerators build; by default in the state folder.
+        provider_options: options of execution providers.
     """
 
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
@@ -54,7 +54,7 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, manifest: Manifest) -> SessionSettings:
-        """Return the settings that a bundle promises; a run may take ten times its budget, at least five seconds."""
+        """Return the settings in a manifest; a run may take ten times the latency budget, at least five seconds."""
         return cls(
             manifest.providers,
             manifest.intra_op_num_threads,

@@ -2,8 +2,7 @@
 
     Frame -- Prepare --> Prepared -- Session --> Inferred -- task --> Result
 
-`Stages.open` makes and proves them in this order: load the model, check its outputs, replay the golden inputs, which is
-the warm-up too.
+`Stages.open` loads the model, checks its outputs, and replays the golden inputs, which is also the warm-up.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class Stages:
     """Turns frames into results; not for several threads at once.
 
     Args:
-        remake: confidence -> the same task with this threshold; None: the bundle's.
+        remake: function that returns the same task with another confidence threshold; None: the bundle's.
 
     Attributes:
-        confidence: lowest that counts; None: as the bundle has it.
+        confidence: lowest confidence that counts; None: the bundle's.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Stages:
         self.confidence: float | None = None
 
     def set_confidence(self, confidence: float | None) -> None:
-        """Have detections count from this confidence on, 0 to 1, or again as the bundle has it; between two frames."""
+        """Set the lowest confidence that counts, 0 to 1; None: the bundle's. Call it between two frames."""
         if self._remake is not None:
             self.task, self.confidence = self._remake(confidence), confidence
 
@@ -64,24 +63,24 @@ class Stages:
 
         Args:
             bundle: `Bundle.with_primary` puts another variant in front.
-            settings: those that the bundle promises by default.
-            cache: where the loaded model is kept; one that is there and was proved is not replayed again.
-            most_golden: how many golden inputs are replayed, from the first; all by default. One is enough where
-                `trial.prove_here` saw all of them, with these settings.
+            settings: settings of the session; by default the bundle's.
+            cache: cache of loaded models; the golden inputs of a proved model are not replayed again.
+            most_golden: how many golden inputs to replay, from the first; all by default. One is enough if
+                `trial.prove_here` replayed all of them with these settings.
 
         Raises:
-            EdgeError: when it cannot be loaded, read or trusted here.
+            EdgeError: the bundle cannot be loaded, read or trusted here.
         """
         session = Session.open(bundle, settings) if cache is None else cache.open(bundle, settings)
         stages = cls._around(session, bundle)
         if not session.is_proved:
             session.replay_golden(bundle, stages.prepare, most_golden)
-            give_back_freed()  # the golden pictures and outputs, which are of no more use
+            give_back_freed()  # the memory of the golden pictures and outputs
         return stages
 
     @classmethod
     def _around(cls, session: Session, bundle: Bundle) -> Stages:
-        # They bring OpenCV: at a start another thread loads it while this one loads the model.
+        # These modules import OpenCV, which another thread loads at a start while this one loads the model.
         from edge_sdk.inference.prepare import Prepare
         from edge_sdk.tasks.task import make_task
 
@@ -96,12 +95,12 @@ class Stages:
         return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake(None), remake)
 
     def clone(self, bundle: Bundle) -> Stages:
-        """Return others on the same loaded model, with buffers of their own, so that another thread may run them."""
+        """Return stages on the same loaded model with their own buffers, so that another thread may run them."""
         return self._around(self.session.clone(), bundle)
 
     @property
     def threads(self) -> int:
-        """Threads inside one operator of the model."""
+        """Number of threads inside one operator of the model."""
         return int(self.session.inference.get_session_options().intra_op_num_threads)
 
     def __call__(self, frame: Frame, /) -> Result:

@@ -1,9 +1,9 @@
-"""Trial: a bundle's model runs in a limited process before it runs in this one, once a bundle and a device.
+"""Try a bundle's model in a limited process before it runs in this one, once per bundle and device.
 
-What crashes ONNX Runtime, hangs or takes all memory does it there. `prove_here` starts `python -m
+A model that crashes ONNX Runtime, hangs or takes all memory does so in that process. `prove_here` starts `python -m
 edge_sdk.inference.trial` and sends it a `TrialJob` on standard input; that process limits itself by `TrialLimits`,
 loads the model and replays its golden inputs. It ends with the exit code of its error, and with the error's text as the
-last line on standard error. What went well is kept in the state folder as a `TrialRecord`.
+last line on standard error. The state folder keeps a `TrialRecord` of each successful trial.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
+_SPARE_SHARE = 0.8  # share of the free memory; the rest is for other processes
 
 
 class TrialLimits(msgspec.Struct, frozen=True):
     """Limits of the process that tries a bundle: memory and seconds.
 
     Attributes:
-        memory_bytes: beside what its imports take.
-        seconds: by the clock, once it has imported what it needs.
+        memory_bytes: memory in addition to that of its imports.
+        seconds: wall-clock seconds after its imports.
     """
 
     memory_bytes: int
@@ -63,19 +63,19 @@ class TrialLimits(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, memory_mb: int, seconds: float) -> TrialLimits:
-        """Return what a trial of a bundle may take now.
+        """Return the limits of a trial on this machine now.
 
         Args:
-            memory_mb: that its target has, in MiB; less where less is free.
-            seconds: for loading and for golden.
+            memory_mb: memory of the target in MiB; the limit is lower if less is free.
+            seconds: time for loading and for the golden inputs.
         """
         promised, free = memory_mb * 2**20, free_bytes()
         return cls(promised if free is None else min(promised, int(free * _SPARE_SHARE)), seconds)
 
     def take_up(self) -> None:
-        """Limit this process for good; to be called after all imports.
+        """Limit this process for good; call it after all imports.
 
-        Where memory runs out all the same, the kernel shall end this process and no other.
+        If memory runs out in spite of the limits, the kernel shall end this process and no other.
         """
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         taken_kb = next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
@@ -83,7 +83,7 @@ class TrialLimits(msgspec.Struct, frozen=True):
         _lower(resource.RLIMIT_CORE, 0)
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-        # Its default action ends the process, whatever it is in the middle of, even when nobody waits for it any more.
+        # The default action ends the process at any point, even if its parent is gone.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, self.seconds)
 
@@ -98,8 +98,8 @@ class TrialJob(msgspec.Struct, frozen=True):
     """The request to the process that tries a bundle.
 
     Attributes:
-        bundle: its folder, an absolute path, as the file system has it: a name may be no text.
-        limits: to take up before anything of it is read.
+        bundle: absolute path of its folder as bytes, because a file name may be no valid text.
+        limits: limits to apply before the bundle is read.
     """
 
     bundle: bytes
@@ -110,11 +110,11 @@ class TrialJob(msgspec.Struct, frozen=True):
     limits: TrialLimits
 
 
-_MAX = 64  # records that are kept; each has less than a kilobyte
+_MAX = 64  # number of records kept; each has less than a kilobyte
 
 
 class TrialRecord(msgspec.Struct, frozen=True):
-    """What was tried, and where; whatever differs in anything here is tried again."""
+    """What was tried and where; if any value differs, the bundle is tried again."""
 
     bundle: str
     variant: str
@@ -125,23 +125,23 @@ class TrialRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, bundle: Bundle, settings: SessionSettings | None) -> TrialRecord:
-        """Describe a trial of the bundle's first variant here; by default with the settings that it promises."""
+        """Describe a trial of the bundle's first variant here, by default with the bundle's settings."""
         variant = bundle.manifest.variants[0].name
         settings = settings or SessionSettings.of(bundle.manifest)
         return cls(bundle.digest, variant, settings, edge_sdk.__version__, onnxruntime_version(), Cpu.read().digest)
 
     def is_known(self) -> bool:
-        """Whether the state folder holds this record, so that no trial is needed."""
+        """Tell whether the state folder contains this record, so that no trial is needed."""
         try:
             return read_regular(self._path()) == msgspec.json.encode(self)
-        except (OSError, OutputError):  # there may be no folder for it at all
+        except (OSError, OutputError):  # the state folder may be missing
             return False
 
     def remember(self) -> None:
-        """Write the record; of more than 64 the oldest are removed.
+        """Write the record; keep only the newest 64.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the record cannot be written.
         """
         path = self._path()
         write_record(path, msgspec.json.encode(self))
@@ -153,26 +153,26 @@ class TrialRecord(msgspec.Struct, frozen=True):
 
 
 TRIAL_S = 60.0
-_IMPORTS_S = 30.0  # for the process to come as far as its own limit, from a slow card
-_LOOK_S = 0.1  # how soon a signal is seen
-_NICENESS = 10  # a tenth of the weight of what runs: a trial beside a camera takes what that leaves
+_IMPORTS_S = 30.0  # time for the process to import from a slow card and set its own limit
+_LOOK_S = 0.1  # delay until a signal is noticed
+_NICENESS = 10  # a tenth of the normal weight, so that cameras keep their share of the processor
 _KEPT_VARIABLES = frozenset(
     (
         *("LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX"),
         *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),  # the stack of each thread counts against its memory
         *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "HOME", "TMPDIR"),
-        *("STATE_DIRECTORY", "XDG_STATE_HOME"),  # where an accelerator's engines are kept
+        *("STATE_DIRECTORY", "XDG_STATE_HOME"),  # folder of an accelerator's engines
         *("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING"),
         *("CUDA_CACHE_PATH", "PYTHONHOME", "PYTHONUTF8", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE"),
     )
 )
-"""All that a trial inherits: any other variable may hold a password, whose name is the user's choice."""
+"""The only variables that a trial inherits, because any other one may contain a password."""
 _IMPORT_PATH = tuple(sys.path)
-"""As it was when this module was imported: OpenCV puts folders of its own in front while another thread imports it."""
+"""The import path at the import of this module; while another thread imports OpenCV, it adds folders in front."""
 
 
-_SAID = "edge-sdk: "  # begins the line of an error that was foreseen
-_SOUND = b"sound"  # ends what the process writes to standard output: an exit code of 0 alone proves nothing
+_SAID = "edge-sdk: "  # prefix of the line of an expected error
+_SOUND = b"sound"  # the end of the output of a success, because an exit code of 0 proves nothing
 _FAMILIES = {family.exit_code: family for family in (BundleError, ModelError, MissingDependencyError)}
 
 
@@ -189,25 +189,25 @@ def prove_here(
     is_stopped: Callable[[], bool] = lambda: False,
     beside: bool = False,
 ) -> bool:
-    """Load a model and replay its golden inputs in a process of its own, unless that went well here before.
+    """Load a model and replay its golden inputs in a process of its own, unless that succeeded here before.
 
-    What crashes, hangs or takes all memory does it there. May be called from any thread; it waits.
+    Any thread may call it; it waits for the end of the trial.
 
     Args:
         bundle: verified; the variant in front is tried.
-        settings: with which it will run; those that the bundle promises by default.
-        seconds: how long it may take; 0: nothing is tried.
-        is_stopped: asked while waiting.
-        beside: whether a camera's frames run in this process meanwhile: then that process gives way to them.
+        settings: settings with which it will run; by default the bundle's.
+        seconds: time limit of the trial; 0: skip it.
+        is_stopped: called while waiting; the trial ends if it returns True.
+        beside: whether this process runs frames meanwhile; the trial then gets a lower priority.
 
     Returns:
-        True when the model may be loaded; False when `is_stopped` said so first.
+        True if the model may be loaded; False if `is_stopped` returned True first.
 
     Raises:
-        IncompatibleError: this device, or its ONNX Runtime, cannot run it.
-        BundleError: the bundle was changed since it was opened, or its golden file is none.
-        ModelError: the model's outputs are not those of its labels and decoder.
-        MissingDependencyError: it needs operators of a package that is not installed.
+        IncompatibleError: this device or its ONNX Runtime cannot run the model.
+        BundleError: the bundle was changed after it was opened, or its golden file is invalid.
+        ModelError: the model's outputs do not fit its labels and decoder.
+        MissingDependencyError: the model needs operators of a package that is not installed.
         SessionError: no process can be started at present.
     """
     if seconds == 0:
@@ -228,11 +228,11 @@ def prove_here(
 
 
 def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], bool], *, beside: bool) -> bool:
-    """Start the process and wait for its end; False when `is_stopped` said so first."""
-    import subprocess  # once a bundle and a device: other starts do without this import
+    """Start the process and wait for its end; return False if `is_stopped` returned True first."""
+    import subprocess  # imported here because most starts need no trial
 
-    # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
-    # beside the user is found as a module.
+    # A new process group, so that Ctrl-C reaches only this process; and the folder /, so that Python imports no file
+    # from the user's folder.
     with contextlib.ExitStack() as stack:
         folder = _folder_of_its_own(stack)
         try:
@@ -246,7 +246,7 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
                 start_new_session=True,
             )
         except OSError as cause:
-            # Of files, processes or memory there are too few at present, which says nothing of the model.
+            # A lack of files, processes or memory at present, which is no fault of the model.
             raise SessionError(
                 f"{where}: cannot be tried, no process can be started: {cause.strerror}; --trial-seconds 0 loads it "
                 "untried"
@@ -254,7 +254,7 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
         stack.enter_context(process)
         try:
             if beside:
-                # Set from here, because its imports take the most; threads that it starts later have it too.
+                # Set by the parent, because the imports take the most time; later threads inherit it.
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
             return _is_sound(process, job, where, memory_mb, is_stopped)
@@ -264,9 +264,9 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
 
 
 def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
-    """Make a folder for what the process unpacks, and return the variable that names it; a crash removes nothing.
+    """Make a folder for files that the process unpacks, which a crash would leave; return the variable that names it.
 
-    Where the disk is full, or nothing may be written, it has none: most bundles unpack nothing, and others say so.
+    Without a writable disk there is no folder, because most bundles unpack nothing; others raise an error.
     """
     import tempfile
 
@@ -289,7 +289,7 @@ def _is_sound(
             answer, complaint = process.communicate(request, timeout=_LOOK_S)
             break
         except TimeoutExpired:
-            request = None  # may be given once only
+            request = None  # the request may be passed only once
             if is_stopped():
                 return False
             if time.monotonic() >= deadline:
@@ -343,14 +343,14 @@ def _wants_memory(where: str, memory_mb: int, limits: TrialLimits) -> Incompatib
 
 
 def main() -> None:
-    """Do what the process of a trial does: load the model, replay its golden inputs, and say what came of it."""
+    """Run the trial process: load the model, replay its golden inputs, and report the outcome."""
     job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=TrialJob)
     job.limits.take_up()
     try:
         bundle = Bundle.open(os.fsdecode(job.bundle))
         if bundle.digest != job.digest:
             raise BundleError(f"{bundle.path}: was changed while it was opened")
-        bundle.signed = job.signed  # its digest is that of the one whose signature was verified
+        bundle.signed = job.signed  # its digest equals that of the verified bundle
         Stages.open(bundle.with_primary(job.variant), job.settings)
     except (EdgeError, MemoryError) as error:
         said = "out of memory" if is_out_of_memory(error) else f"{_SAID}{' '.join(str(error).splitlines())}"

@@ -1,6 +1,6 @@
-"""Watchdog: ends runs of ONNX Runtime that come to no end.
+"""End runs of ONNX Runtime that hang.
 
-One thread watches all sessions of a process. A run costs two additions: no clock, no lock and no thread are touched.
+One thread watches all sessions of a process. It costs a run two additions, and no clock, lock or thread switch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 _LOOK_S = 0.25
 _SHORTEST_S = 0.005
-_QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
+_QUIET = 4  # fatal only, because errors reach the caller as exceptions
 
 
 class RunGuard:
@@ -24,8 +24,8 @@ class RunGuard:
 
     Attributes:
         limit_s: may be changed at any time.
-        steps: one more when a run begins and when it ends: odd while there is one.
-        options: for every run; ending it is a matter of one flag in them.
+        steps: counter of beginnings and ends of runs; odd during a run.
+        options: run options for every run; a flag in them ends the run.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -33,29 +33,29 @@ class RunGuard:
         self.steps = 0
         self.options = ort.RunOptions()
         self.options.log_severity_level = _QUIET
-        # onnxruntime 1.31's Python asks for this entry at each run, and one that is missing costs an exception: 36 us.
+        # onnxruntime 1.31's Python reads this entry at each run; a missing one costs an exception, 36 us.
         self.options.add_run_config_entry("gpu_graph_id", "-1")
         self._seen = self._ended = 0
         self._busy_s = 0.0
 
     def look(self, passed_s: float) -> None:
-        """End the run where it has taken too long; the watchdog calls this `passed_s` seconds after the last time."""
+        """End the run if it has taken too long; the watchdog calls this `passed_s` seconds after the last call."""
         steps = self.steps
         if steps % 2 == 0 or steps != self._seen:
             self._seen, self._busy_s = steps, 0.0
             return
-        # Not by a clock: a process that was stopped for a while has no hung run for that.
+        # Counted without a clock, so that a process that was paused ends no run for that.
         self._busy_s += passed_s
         if self._busy_s >= self.limit_s:
             self._ended = steps
             self.options.terminate = True
 
     def was_ended(self) -> bool:
-        """Whether the watchdog ended the run that goes on; asked inside it, after it failed."""
+        """Whether the watchdog ended the present run; read after the run failed, before it is counted as ended."""
         return self._ended == self.steps
 
     def is_to_be_repeated(self) -> bool:
-        """Whether a run failed only because the watchdog meant the one before, which came to its end just then."""
+        """Whether a run failed only because the watchdog meant to end the previous one, which had just finished."""
         was_told = bool(self.options.terminate)
         self.options.terminate = False
         return was_told and not self.was_ended()
@@ -79,7 +79,7 @@ class Watchdog:
             self._guards.add(guard)
             if not self._is_running:
                 threading.Thread(target=self._run, name="edge-watchdog", daemon=True).start()
-                self._is_running = True  # only now: where the thread cannot start, the next session tries again
+                self._is_running = True  # set last, so that the next session tries again if the thread cannot start
 
     def _run(self) -> None:
         """Watch until no session is left."""
@@ -87,7 +87,7 @@ class Watchdog:
             time.sleep(pause_s)
             for guard in self._living():
                 guard.look(pause_s)
-                del guard  # else it would outlive its session by one pause
+                del guard  # else it would outlive its session by one interval
 
     def _living(self) -> list[RunGuard]:
         with self._lock:
@@ -104,7 +104,7 @@ _WATCHDOG = Watchdog()
 
 
 def guarded(limit_s: float) -> RunGuard:
-    """Return the guard of a new session; the watchdog watches it as long as somebody holds it."""
+    """Return the guard of a new session; the watchdog watches it as long as a reference to it exists."""
     guard = RunGuard(limit_s)
     _WATCHDOG.watch(guard)
     return guard

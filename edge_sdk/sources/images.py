@@ -1,4 +1,4 @@
-"""Sources without a camera: image files in turn, and a moving test pattern.
+"""Sources without a camera: image files in order, and a moving test pattern.
 
 The pattern is a numbered picture at a steady pace: sixteen bars show the frame's number in bits, the lowest on the
 left, and a square walks below them.
@@ -31,16 +31,16 @@ _EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MAX_READ_PX /
 
 
 class ImageFiles(PicturesInTurn):
-    """Image files, sorted by name; those that cannot be read are left out and counted.
+    """Image files, sorted by name; unreadable files are skipped and counted.
 
     Raises:
-        CameraError: no image there, none that can be read, or no file can be read at present.
+        CameraError: there is no image, none is readable, or no file can be read at present.
     """
 
     def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
         set_up_opencv()
         self._path, self._options, self._paths = path, options, _image_paths(path)
-        # Read here up to the first that is one, so that whoever opens a folder without any hears of it.
+        # Read up to the first image here, so that opening a folder without readable images raises an error.
         self._first = list[Image | None]()
         for image in self._round():
             self._first.append(image)
@@ -49,7 +49,7 @@ class ImageFiles(PicturesInTurn):
         super().__init__(camera, fps=1.0)
 
     def pictures(self, slot: Slot) -> Generator[Image | None, None, None]:
-        """Give every image, round by round where they are repeated."""
+        """Yield every image, again and again if they are repeated."""
         yield from self._first
         yield from self._round(len(self._first))
         while self._options.repeat:
@@ -62,7 +62,7 @@ class ImageFiles(PicturesInTurn):
             is_any = is_any or image is not None
             yield None if image is None else turned(image, self._options.rotate)
         if not is_any:
-            _image_paths(self._path)  # which says that none is there
+            _image_paths(self._path)  # raises an error if there is none
             why = next(filter(None, map(missing_permission, self._paths)), _EXPECTED)
             raise CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
 
@@ -85,11 +85,11 @@ def _image_paths(path: Path) -> list[Path]:
 def _read(path: Path) -> Image | None:
     try:
         data = path.read_bytes()
-    except (FileNotFoundError, PermissionError):  # of this one alone; others may be there
+    except (FileNotFoundError, PermissionError):  # only this file is missing; others may exist
         return None
-    except OSError as cause:  # of descriptors or of the disk: the next one, too, would be called broken
+    except OSError as cause:  # a fault of the disk or no free descriptor, which would also hit the next file
         raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
-    # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
+    # Decoded from memory, where OpenCV 5 refuses a truncated JPEG; reading the file itself gives a half-grey picture.
     return decode(data)
 
 
@@ -103,8 +103,8 @@ class Pattern(Capture):
     """A test pattern: drawn pictures at a steady pace.
 
     Args:
-        size_wh: pixels.
-        fps: frames a second, 1 or more.
+        size_wh: width and height in pixels.
+        fps: frames per second, 1 or more.
     """
 
     stamp_ns: int
@@ -121,7 +121,7 @@ class Pattern(Capture):
         self._square_px = max(1, min(size_wh) // 6)
 
     def grab(self) -> bool:
-        """Wait for the next frame; those whose time went by meanwhile are left out, as a camera does."""
+        """Wait for the next frame; skip frames whose time has passed, as a camera does."""
         now_ns = time.monotonic_ns()
         behind = max(0, now_ns - self.stamp_ns) // self._period_ns
         step = max(1, behind)
@@ -131,7 +131,7 @@ class Pattern(Capture):
         return True
 
     def retrieve_into(self, buffer: Image) -> Image:
-        """Draw the frame into `buffer`, or into a new array where the size differs."""
+        """Draw the frame into `buffer`, or into a new array if the size differs."""
         image = buffer if buffer.shape == self._shape else np.empty(self._shape, np.uint8)
         np.multiply((self._bits & (self._number % (1 << _BITS))) != 0, _LIGHT - _DARK, out=self._row, casting="unsafe")
         self._row += _DARK
@@ -149,7 +149,7 @@ class StillPicture(Pattern):
 
     Args:
         image: uint8 (H, W, 3), BGR.
-        fps: frames a second.
+        fps: frames per second.
     """
 
     def __init__(self, image: Image, fps: float) -> None:
@@ -162,7 +162,7 @@ class StillPicture(Pattern):
 
 
 def pattern_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Pattern]:
-    """Return what opens `pattern:1280x720@30`; what the location does not say, the options or a default do."""
+    """Return a function that opens `pattern:1280x720@30`; options or defaults supply what the location omits."""
     size_wh, fps = pattern_of(location)
     fps = fps or options.fps or _DEFAULT_FPS
     if fps < PATTERN_SLOWEST_FPS:

@@ -1,14 +1,14 @@
-"""Cameras and network streams: read as fast as they deliver, reopened for ever.
+"""Read cameras and network streams as fast as they deliver, and reopen them for ever.
 
 After a failed read the same OpenCV capture never recovers, so `LiveSource` throws it away and opens another one.
 
-`Backlog` knows the true age of a stream's frames. FFmpeg looks at a stream for a while before it is open, keeps what
-came meanwhile and then hands it out at once: without it the first 28 frames of an RTSP camera were stamped as new while
-being up to 1.1 s old. And of what is no JPEG FFmpeg returns a frame only when the next one begins to arrive, because
-nothing else tells it where a frame ends.
+`FrameBacklog` computes the true age of a stream's frames. While FFmpeg opens a stream it buffers frames, and then hands
+them out at once; without this class the first 28 frames of an RTSP camera were stamped as new while being up to 1.1 s
+old. Except for JPEGs, FFmpeg also returns a frame only when the next one begins to arrive, because nothing else marks
+the end of a frame.
 
-`Rate` measures how many frames a second a camera really gives. Many say nothing, and FFmpeg's own guess was 29.8 for a
-stream of 10; of MJPEG over HTTP it says 25 whatever comes.
+`Rate` measures how many frames per second a camera delivers. Many cameras do not report it. FFmpeg's own guess was 29.8
+for a stream of 10; for MJPEG over HTTP it always reports 25.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _WAITED = 0.5  # a grab that took this share of a frame period waited for the ca
 
 
 class FrameBacklog:
-    """Says when a frame of a stream was captured.
+    """Computes when a frame of a stream was captured.
 
     Args:
-        since_ns: monotonic nanoseconds at which the opening began, and so the buffering; None: nothing was buffered.
+        since_ns: monotonic nanoseconds at which opening and buffering began; None: nothing was buffered.
     """
 
     def __init__(self, since_ns: int | None, fps: float, *, comes_with_next: bool = False) -> None:
         self._period_ns = int(1e9 / fps)
         self._estimate_ns = since_ns
         self._comes_with_next = comes_with_next
-        self._before_ns: int | None = None  # when the grab before returned
+        self._before_ns: int | None = None  # when the previous grab returned
 
     def captured_ns(self, asked_ns: int, got_ns: int) -> int:
         """Return when a frame was captured: when it began to arrive, or the estimate while the backlog lasts.
 
         Args:
             asked_ns: monotonic nanoseconds before the grab.
-            got_ns: and right after it.
+            got_ns: monotonic nanoseconds right after the grab.
         """
         before_ns, self._before_ns = self._before_ns, got_ns
         if self._estimate_ns is not None:
@@ -54,18 +54,18 @@ class FrameBacklog:
             if captured_ns < got_ns and got_ns - asked_ns < self._period_ns * _WAITED:
                 return captured_ns
             self._estimate_ns = None
-            if self._comes_with_next:  # it began to arrive before the last buffered one was handed out, and after it
+            if self._comes_with_next:  # it began to arrive around the time when the last buffered frame was handed out
                 return max(min(got_ns - self._period_ns, before_ns or got_ns), captured_ns - self._period_ns)
         return before_ns if self._comes_with_next and before_ns is not None else got_ns
 
     def delay_ns(self, captured_ns: int, got_ns: int) -> int:
-        """Return how long a live frame waited for the next one, in nanoseconds: no other frame comes sooner."""
+        """Return how many nanoseconds a live frame waited for the next one; no frame of the stream comes sooner."""
         return got_ns - captured_ns if self._comes_with_next and self._estimate_ns is None else 0
 
     def was_kept(self, captured_ns: int, got_ns: int) -> bool:
-        """Whether this frame was buffered and is older than a period, so that a newer one is likely to wait already.
+        """Tell whether this frame was buffered for longer than a period, so that a newer one is probably waiting.
 
-        It may be the only one: how many came meanwhile, FFmpeg does not say.
+        It may be the only one, because FFmpeg does not report how many frames it buffered.
         """
         return self._estimate_ns is not None and got_ns - captured_ns > self._period_ns
 
@@ -75,7 +75,7 @@ _TOLERANCE = 0.1
 
 
 class Rate:
-    """Measures how many frames a second a camera really gives."""
+    """Measures how many frames per second a camera delivers."""
 
     def __init__(self, stated_fps: float) -> None:
         self._fps = self._stated_fps = stated_fps
@@ -86,8 +86,8 @@ class Rate:
         """Count a frame that came at `got_ns` monotonic nanoseconds.
 
         Returns:
-            Frames a second: what the last fifty frames came to, where that differs by more than a tenth from what the
-            camera promises.
+            Frames per second: the mean of the last fifty frames if it differs by more than a tenth from the promised
+            rate, else the promised rate.
         """
         if self._frames == 0:
             self._since_ns = got_ns
@@ -102,20 +102,20 @@ class Rate:
 
 
 _FIRST_DELAY_S = 0.5
-_LONGEST_DELAY_S = 2.0  # whoever comes back is seen within three seconds: this, and opening
-_UNREADABLE_LIMIT = 50  # in a row, about two seconds: what sends nothing but rubbish is lost, too
+_LONGEST_DELAY_S = 2.0  # between attempts: a camera that returns is seen within three seconds, opening included
+_UNREADABLE_LIMIT = 50  # unreadable frames in a row, about two seconds, after which a camera counts as lost
 _STUCK_MARGIN_S = 1.0
 _FALLBACK_FPS = 25.0
-_HANGS = "no frame comes, and its driver hangs"  # without seconds: each change is told
+_HANGS = "no frame comes, and its driver hangs"  # names no seconds, because each change of the text is logged
 
 
 class LiveSource(OpenedSource):
     """A camera or stream as a source.
 
     Args:
-        first: the opened capture; None: it is opened, however long that takes, by the reading thread.
-        reopen: opens another one, or raises a CameraError that says why not, in a few words.
-        read_timeout_s: seconds after which the capture itself gives up; a second later a driver is said to hang.
+        first: the opened capture; None: the reading thread opens it.
+        reopen: opens another capture, or raises a CameraError with a short reason.
+        read_timeout_s: seconds after which the capture itself gives up; a second later the driver counts as hanging.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class LiveSource(OpenedSource):
         self._heard_ns = time.monotonic_ns()
         self._is_reading = False
         self._seq = 0
-        self._shape: tuple[int, ...] = ()  # of the last picture
+        self._shape: tuple[int, ...] = ()  # shape of the last picture
         super().__init__(camera, _FALLBACK_FPS if first is None else first.fps)
 
     @property
@@ -153,17 +153,17 @@ class LiveSource(OpenedSource):
 
     @property
     def trouble(self) -> str:
-        """Why it is not there at present, in a few words; empty when it is, or when that is not known yet."""
+        """Short reason why the camera is absent; empty if it is present, or if the reason is not known yet."""
         if self._slot.ended:
             return ""
         return _HANGS if self._is_stuck() else self._trouble
 
     def read(self, slot: Slot, stop: Event) -> None:
-        """Feed the slot until `stop` is set; reopen whenever the camera is lost, for whatever reason."""
+        """Feed the slot until `stop` is set; reopen the camera whenever it is lost."""
         capture = self._opened(stop, waits=False) if self._first is None else self._first
         while capture is not None:
             reason = "no more frames came"
-            # Out of memory, or an error of OpenCV's that nobody foresaw: months later it may be over, the thread not.
+            # The thread survives a lack of memory or an unforeseen error of OpenCV's, because these may pass.
             try:
                 reason = self._read_all(capture, slot, stop)
             except Exception as cause:  # noqa: BLE001 - for the reason above
@@ -177,7 +177,7 @@ class LiveSource(OpenedSource):
             capture = self._opened(stop)
 
     def _read_all(self, capture: Capture, slot: Slot, stop: Event) -> str:
-        """Put every frame into the slot; returns why there is no more."""
+        """Put every frame into the slot; return why no more frames come."""
         rate, self.remarks = Rate(capture.fps), capture.remarks
         self.fps = capture.fps
         backlog = FrameBacklog(capture.buffered_since_ns, capture.fps, comes_with_next=capture.comes_with_next)
@@ -194,7 +194,7 @@ class LiveSource(OpenedSource):
                 self.fps = rate.note(got_ns)
             image = self._rotation.retrieve_into(capture, slot.buffer())
             if image is None and self._is_silence(asked_ns):
-                break  # OpenCV's GStreamer says after its time-out that it has a frame, and has none
+                break  # after its time-out OpenCV's GStreamer claims a frame that it does not have
             if image is None:
                 unreadable_in_a_row += 1
                 self.unreadable += 1
@@ -224,7 +224,7 @@ class LiveSource(OpenedSource):
         self.reopenings += is_back
 
     def _note_shape(self, shape: tuple[int, ...], remarks: tuple[str, ...]) -> None:
-        """Remark that pictures have another size than before: boxes and zones may not fit any more."""
+        """Warn that the picture size changed, because boxes and zones may no longer fit."""
         if self._shape:
             before, now = ("{1}x{0}".format(*each) for each in (self._shape, shape))
             self.remarks = (*remarks, f"its pictures are {now} now, and were {before}")
@@ -234,7 +234,7 @@ class LiveSource(OpenedSource):
         return self._is_reading and time.monotonic_ns() - self._heard_ns > self._stuck_after_ns
 
     def _opened(self, stop: Event, *, waits: bool = True) -> Capture | None:
-        """Open another capture, however long that takes; return None once `stop` is set."""
+        """Open another capture; retry until `stop` is set, then return None."""
         while not stop.wait(self._backoff.next_s() if waits else 0):
             waits = True
             try:

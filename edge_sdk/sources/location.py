@@ -1,7 +1,7 @@
-"""Where a source is, as the user wrote it, and what it is asked for (`SourceOptions`).
+"""Parse locations of sources as users write them; `SourceOptions` are the options for opening a source.
 
-Takes locations apart, adds a password to a URL, and shows a location without its secrets: nothing secret is ever shown.
-Opens nothing. Which kind of source a location names is the table's in `sources.opening`.
+The functions here parse locations, add passwords to URLs, and show locations without secrets. They open nothing. The
+table in `sources.opening` decides which kind of source a location names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGEST_SIDE_PX = 16384
 SLOWEST_FPS, FASTEST_FPS = 0.1, 240.0
 PATTERN_SLOWEST_FPS = 1.0
 DEVICE_TIMEOUT_VARIABLE = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
-_DEVICE_TIMEOUT_S = 2  # OpenCV has it for all V4L2 cameras of a process, in whole seconds
+_DEVICE_TIMEOUT_S = 2  # OpenCV's value for all V4L2 cameras of a process, in whole seconds
 
 _FINGERPRINT = r"^[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}$(?!\n)"
 _Side = Annotated[int, Meta(ge=1, le=LARGEST_SIDE_PX)]
@@ -36,15 +36,15 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options with which a source is opened; those that do not concern its kind are ignored.
 
     Attributes:
-        fps: also of what has no rate of its own, as a pattern, which has 1 or more.
-        transport: with `tcp` FFmpeg still takes UDP from a server that has nothing else.
-        rotate: after what a picture's own EXIF or display matrix says.
-        read_timeout_s: a V4L2 camera has 2.
-        tls_verify: False: any certificate is taken, and whoever shows one gets the password.
-        allow_other_hosts: which then get the password.
+        fps: frames per second; for a source without a rate of its own, such as a pattern, 1 or more.
+        transport: transport of RTSP; with `tcp` FFmpeg still uses UDP if the server offers nothing else.
+        rotate: rotation in degrees, applied after the picture's own EXIF or display matrix.
+        read_timeout_s: seconds without a frame after which a stream is lost; V4L2 cameras always use 2.
+        tls_verify: False: accept any certificate; an attacker in between can then get the password.
+        allow_other_hosts: whether to follow redirects to other hosts, which then get the password.
 
     Raises:
-        SettingError: one that is out of its range, or several of the three about certificates.
+        SettingError: an option is out of range, or more than one of the three certificate options is set.
     """
 
     size_wh: (
@@ -102,19 +102,19 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bare_fingerprint(written: str) -> str:
-    """Return a fingerprint as it is compared: lower case, no colons."""
+    """Return a fingerprint in lower case without colons, for comparing."""
     return written.replace(":", "").lower()
 
 
 def device_timeout_s() -> int:
-    """Return the seconds without a frame after which a V4L2 camera is lost; a variable of OpenCV's may set them."""
+    """Return the seconds without a frame after which a V4L2 camera is lost; a variable of OpenCV may set them."""
     asked = os.environ.get(DEVICE_TIMEOUT_VARIABLE, "")
     is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
     return (int(asked) if is_number else 0) or _DEVICE_TIMEOUT_S
 
 
 AS_IT_COMES = SourceOptions()
-"""Nothing is asked for."""
+"""Default options: the source delivers frames as it comes."""
 
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
@@ -128,9 +128,9 @@ _PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 _SECRET_IN_PATH = re.compile(
     r"((?:(?:user|pass|pwd|pw|psw|psk|token|secret|key|auth|signature)\w*?|sig|code)(?:=|%3D))[^&;/]*", re.IGNORECASE
 )
-# Others have a path that nobody can guess, which is all the login there is: rtsps://host:7441/AbCdEfGhIjKlMnOp
+# Other cameras use an unguessable path as the only login: rtsps://host:7441/AbCdEfGhIjKlMnOp
 _LONG_RUN = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Za-z]{16,}")
-# Words are no such secret: streamingchannels101, StreamingSetting.
+# Words such as streamingchannels101 or StreamingSetting are no secret.
 _WORDS = re.compile(r"[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*[0-9]{0,4}")
 _WITHOUT_SLASHES = re.compile(r"(rtsps?|https?):(?!//)", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
@@ -141,7 +141,7 @@ class UntrustedError(CameraError):
 
 
 def is_device(location: str) -> bool:
-    """Whether it is the index or the path of a V4L2 device."""
+    """Tell whether a location is the index or the path of a V4L2 device."""
     return _INDEX.fullmatch(location) is not None or location.startswith("/dev/")
 
 
@@ -151,12 +151,12 @@ def device_path(location: str) -> str:
 
 
 def is_pattern(location: str) -> bool:
-    """Whether it is meant as a test pattern, well written or not."""
+    """Tell whether a location means a test pattern, even if it is misspelt."""
     return location == "pattern" or location.startswith("pattern:")
 
 
 def check_path(location: str, expected: str = "") -> None:
-    """Refuse the path of something that is not there, or is neither a file nor a folder."""
+    """Refuse a path that does not exist, or is neither a file nor a folder."""
     path = Path(location)
     if not location or not _exists(path):
         slashes = without_slashes(location)
@@ -171,10 +171,10 @@ def check_path(location: str, expected: str = "") -> None:
 def redact(location: str) -> str:
     """Show a location without user, password, query and anything else that may be a secret.
 
-    Rather hides too much than too little: all that stands before the last `@` of a URL goes, because a password that
-    was not percent-encoded may hold any character; in front of its `://` what cannot be a scheme, for a login may stand
-    there by mistake; and of a path each run of 16 or more letters and digits that does not look like words.
-    docs/cameras.md says so to users.
+    It hides too much rather than too little. It removes all text before the last `@` of a URL, because a password that
+    was not percent-encoded may contain any character; text before `://` that cannot be a scheme, because users may put
+    a login there by mistake; and in a path each run of 16 or more letters and digits that does not look like words.
+    docs/cameras.md documents this.
     """
     shown = printable(location)
     if _PATTERN.fullmatch(shown):
@@ -191,7 +191,7 @@ def redact(location: str) -> str:
 
 
 def _shown_address(rest: str) -> str:
-    """Show what follows the login in a URL: host and path, without what may be a secret."""
+    """Return the host and path of a URL without possible secrets."""
     address, query, _ = rest.partition("#")[0].partition("?")
     host, slash, path = address.partition("/")
     shown_path = _LONG_RUN.sub(
@@ -201,7 +201,7 @@ def _shown_address(rest: str) -> str:
 
 
 def without_slashes(location: str) -> str:
-    """Say what is wrong with `rtsp:/cam/x`, which would be taken for a file; empty where nothing is."""
+    """Return what is wrong with a URL such as `rtsp:/cam/x`, which looks like a file; empty if nothing is."""
     found = _WITHOUT_SLASHES.match(location)
     if not found:
         return ""
@@ -209,33 +209,33 @@ def without_slashes(location: str) -> str:
 
 
 def holds_password(text: str) -> bool:
-    """Whether there is a password in a URL, percent-encoded or not: it may hold any character, the slash too."""
+    """Tell whether a URL contains a password, percent-encoded or not; it may contain any character, even a slash."""
     _, mark, rest = text.partition("://")
     return bool(mark) and ":" in rest.rpartition("@")[0]
 
 
 def names_user(location: str) -> bool:
-    """Whether it is a URL with a user, to whom a password can belong."""
+    """Tell whether a location is a URL with a user name."""
     _, mark, rest = location.partition("://")
     return bool(mark) and bool(re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[0])
 
 
 def is_encrypted(location: str) -> bool:
-    """Whether it is a URL whose server is spoken to by TLS."""
+    """Tell whether a location is a URL whose connection uses TLS."""
     return location.lower().startswith(("rtsps://", "https://"))
 
 
 def picamera_number(location: str) -> int | None:
-    """Return which camera of the board `picamera2` or `picamera2:1` names, from 0; None where it names none."""
+    """Return the number, from 0, of the camera that `picamera2` or `picamera2:1` names; None for other locations."""
     found = _PICAMERA.fullmatch(location)
     return int(found[1] or 0) if found else None
 
 
 def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
-    """Return width and height in pixels and frames a second that `pattern:1280x720@30` names; None where it does not.
+    """Return the size in pixels and the frames per second of `pattern:1280x720@30`; None for a missing part.
 
     Raises:
-        CameraError: not written like that, or out of range.
+        CameraError: the location has another form, or a number is out of range.
     """
     found = _PATTERN.fullmatch(location)
     if found is None:
@@ -253,8 +253,8 @@ class SourceAddress(msgspec.Struct, frozen=True):
     """The address of a URL's server.
 
     Attributes:
-        port: of the scheme where the URL names none.
-        target: path and query; empty where there is none.
+        port: port of the server; by default that of the scheme.
+        target: path and query; empty if there are none.
     """
 
     scheme: str
@@ -264,26 +264,26 @@ class SourceAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the server is spoken to by TLS."""
+        """Whether the connection uses TLS."""
         return self.scheme.endswith("s")
 
     @property
     def name(self) -> str:
-        """The host as the server knows it: the zone of an IPv6 address (`fe80::1%eth0`) is this device's own."""
+        """The host without the zone of an IPv6 address (`fe80::1%eth0`), which only this device knows."""
         return self.host.partition("%")[0]
 
     @property
     def authority(self) -> str:
-        """Host, in brackets and without its zone where it is an IPv6 address, and port if not the scheme's own."""
+        """Host, and port unless it is the scheme's; an IPv6 address stands in brackets without its zone."""
         host = f"[{self.name}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def address_of(url: str) -> SourceAddress:
-    """Take the address of its server out of a URL, without the login.
+    """Return the address of a URL's server, without the login.
 
     Raises:
-        CameraError: it names no host or no possible port.
+        CameraError: the URL names no host or an impossible port.
     """
     scheme, _, rest = url.partition("://")
     authority, tail = _split_authority(rest.partition("#")[0])
@@ -299,14 +299,14 @@ def address_of(url: str) -> SourceAddress:
 
 
 def through(url: str, scheme: str, authority: str) -> str:
-    """Return the same URL, with its login, by another scheme and at another host and port."""
+    """Return the URL, with its login, with another scheme, host and port."""
     own, tail = _split_authority(url.partition("://")[2])
     login, at, _ = own.rpartition("@")
     return f"{scheme}://{login}{at}{authority}{tail}"
 
 
 def is_utf8(location: str) -> bool:
-    """Whether OpenCV can take it: with half a character, as file names may have, its Python binding crashes."""
+    """Tell whether a location is UTF-8; OpenCV's Python binding crashes on others, which file names may be."""
     try:
         return b"\0" not in location.encode()
     except UnicodeEncodeError:
@@ -314,7 +314,7 @@ def is_utf8(location: str) -> bool:
 
 
 def check_utf8(location: str) -> None:
-    """Refuse what OpenCV cannot take."""
+    """Refuse a location that is not UTF-8, on which OpenCV crashes."""
     if not is_utf8(location):
         raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
 
@@ -323,10 +323,10 @@ def add_password(location: str, password: str | None) -> str:
     """Put a password, percent-encoded, behind the user name of a URL.
 
     Returns:
-        What only OpenCV may see; the location itself without a password or where it is no URL.
+        A URL for OpenCV only; the location itself if there is no password or it is no URL.
 
     Raises:
-        ConfigError: a password, but no user name in the URL.
+        ConfigError: there is a password, but no user name in the URL.
     """
     scheme, mark, rest = location.partition("://")
     if password is None or not mark:
@@ -340,7 +340,7 @@ def add_password(location: str, password: str | None) -> str:
 
 
 def _elements(pipeline: str) -> str:
-    """Show the names of a pipeline's elements: any property may be a password, and a quoted one may hold a `!`."""
+    """Return only the element names of a pipeline, because any property may be a password, even with a quoted `!`."""
     if set(pipeline) & set("'\"\\"):
         return "…"
     found = [re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part) for part in re.split(r"\s!(?=\s)", pipeline)]
@@ -355,5 +355,5 @@ def _split_authority(rest: str) -> tuple[str, str]:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name that is too long, or has a NUL
+    except (OSError, ValueError):  # the name is too long or contains a NUL
         return False

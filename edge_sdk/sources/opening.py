@@ -45,12 +45,12 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of source: one entry of `TABLE`.
 
     Attributes:
-        form: how its locations are written, for people.
-        words: what it is, for people.
-        is_named: whether a location names a source of this kind; of files and folders their path decides.
-        opener: `module:function` of a camera or stream. The function takes location, password and `SourceOptions`,
-            raises what no waiting mends, and returns what opens a `Capture` or raises a CameraError that says no more
-            than why not. Empty for files.
+        form: form of its locations, for people.
+        words: name of the kind, for people.
+        is_named: whether a location names a source of this kind; for files and folders the path decides.
+        opener: `module:function` of a camera or stream. The function takes location, password and `SourceOptions`. It
+            raises errors that waiting does not cure, and returns a function that opens a `Capture` or raises a
+            CameraError with only the reason. Empty for files.
     """
 
     name: str
@@ -104,23 +104,23 @@ VIDEO = SourceKind(name="video", form="a video file", words="a video file")
 IMAGES = SourceKind(name="images", form="an image or a folder of images", words="images")
 
 TABLE = (DEVICE, GSTREAMER, PICAMERA, PATTERN, STREAM, VIDEO, IMAGES)
-"""In the order in which a location is compared with them."""
+"""All kinds, in the order in which a location is compared with them."""
 
 FORMS = ", ".join(kind.form for kind in TABLE)
-"""How a source is written, for people: what `--help`, the configuration's schema and errors say."""
+"""Forms of locations for people, in `--help`, the configuration's schema and errors."""
 
 
 def named_kind(location: str) -> SourceKind | None:
-    """Return the kind of a location that is no path; None: the path of a file or folder, which may not be there."""
+    """Return the kind of a location that is no path; None for a path, which need not exist."""
     return next((kind for kind in TABLE if kind.is_named(location)), None)
 
 
 def kind_of(location: str) -> SourceKind:
-    """Return the kind of source that a location names. A file of such a name is reached by its path: `./pattern`.
+    """Return the kind of source that a location names; to open a file with such a name, write `./pattern`.
 
     Raises:
-        CameraError: a URL that is not RTSP or HTTP or names no server, no file where a file is meant, or a name that
-            OpenCV cannot take.
+        CameraError: a URL is not RTSP or HTTP or names no server, a file does not exist, or OpenCV cannot take the
+            name.
     """
     kind = named_kind(location)
     if kind is STREAM and location.partition("://")[0].lower() not in SCHEMES:
@@ -154,19 +154,19 @@ def open_source(
     Args:
         location: a V4L2 index ("0") or /dev path, an RTSP(S) or HTTP(S) URL, `picamera2`, `gst:PIPELINE`, `pattern`, a
             video file, an image or a folder (docs/cameras.md).
-        camera: the stream's name, which every frame bears.
-        password: of the user that the URL names; only OpenCV gets to see it. Ignored where there is no URL.
-        realtime: a video file plays at its own pace and may drop frames; False: every frame in turn.
-        options: what it is asked for.
-        waits: a camera that is not there is no error: it is waited for, with the status `OPENING` and the reason in
-            `trouble`. What no waiting mends is an error all the same.
+        camera: name of the stream, stored in every frame.
+        password: password of the URL's user; only OpenCV gets it. Ignored for other locations.
+        realtime: play a video file at its own pace, perhaps dropping frames; False: deliver every frame in order.
+        options: options of the source.
+        waits: wait for a missing camera, with the status `OPENING` and the reason in `trouble`. Faults that waiting
+            does not cure still raise an error.
 
     Raises:
-        CameraError: it does not open, or holds no picture that can be read.
-        ConfigError: a password for a URL without a user name.
+        CameraError: the source does not open, or contains no readable picture.
+        ConfigError: there is a password, but the URL has no user name.
         MissingDependencyError: picamera2, or GStreamer in OpenCV, is not there.
     """
-    location = str(location)  # whoever comes from OpenCV writes 0
+    location = str(location)  # OpenCV users write the integer 0
     kind = kind_of(location)
     if kind is IMAGES:
         from edge_sdk.sources.images import ImageFiles
@@ -193,10 +193,10 @@ def open_source(
 
 
 def opener_of(location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:
-    """Return what opens a camera or stream, and raises a CameraError that says no more than why not.
+    """Return a function that opens a camera or stream, or raises a CameraError with only the reason.
 
     Raises:
-        EdgeError: what no waiting mends.
+        EdgeError: a fault that waiting does not cure.
     """
     opener: Callable[[str, str | None, SourceOptions], Callable[[], Capture]]
     opener = pkgutil.resolve_name(kind_of(location).opener)
@@ -204,10 +204,10 @@ def opener_of(location: str, password: str | None, options: SourceOptions) -> Ca
 
 
 def check_location(location: str) -> SourceKind:
-    """Check that what a kind of source needs is installed, and that it is written as it must be; opens nothing.
+    """Check the form of a location and that its kind's packages are installed; open nothing.
 
     Raises:
-        CameraError: a pattern that is out of range, or a file that is not there.
+        CameraError: a pattern is out of range, or a file is missing.
         MissingDependencyError: picamera2, or GStreamer in OpenCV, is not there.
     """
     kind = kind_of(location)

@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import time
 from collections.abc import Callable
-from concurrent.futures import TimeoutError as JobTimeoutError  # another class than the built-in one in Python 3.10
+from concurrent.futures import TimeoutError as JobTimeoutError  # in Python 3.10 this is not the built-in class
 from functools import partial
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ def load_picamera() -> Any:
     """Return the class `picamera2.Picamera2`.
 
     Raises:
-        MissingDependencyError: not installed, or for another numpy.
+        MissingDependencyError: picamera2 is not installed, or was built for another numpy.
     """
     try:
         return importlib.import_module("picamera2").Picamera2
@@ -50,7 +50,7 @@ class Picamera(Capture):
         number: which camera, from 0.
 
     Raises:
-        CameraError: it is not there or does not start; the message says why, and no more.
+        CameraError: the camera is missing or does not start; the message is only the reason.
     """
 
     def __init__(self, number: int, options: SourceOptions) -> None:
@@ -62,7 +62,7 @@ class Picamera(Capture):
         self._request: Any = None
         try:
             self._camera = picamera(number)
-        except Exception as cause:  # a driver's own errors
+        except Exception as cause:  # drivers raise errors of their own
             raise CameraError(f"in use by another program, or it does not answer ({first_line(cause)})") from cause
         try:
             self.remarks = self._start(options)
@@ -72,7 +72,7 @@ class Picamera(Capture):
         self.fps = plausible_fps(options.fps or 30.0)
 
     def grab(self) -> bool:
-        """Wait for the next frame; False when there is none within the read time-out."""
+        """Wait for the next frame; return False if none comes within the read time-out."""
         self._let_go()
         try:
             self._request = self._camera.capture_request(wait=False).get_result(timeout=self._timeout_s)
@@ -88,14 +88,14 @@ class Picamera(Capture):
         return cast("Image", image[:, :, :3])
 
     def release(self) -> None:
-        """Give everything back. A job that waits for a frame would hold up the stopping for ever."""
+        """Release all resources; cancel a job that waits for a frame, because it would block stopping for ever."""
         for end in (self._let_go, *(getattr(self._camera, name, None) for name in _ENDS)):
             if end is not None:
                 with contextlib.suppress(Exception):
                     end()
 
     def _start(self, options: SourceOptions) -> tuple[str, ...]:
-        main: dict[str, object] = {"format": "RGB888"}  # by picamera2's names: blue first in memory
+        main: dict[str, object] = {"format": "RGB888"}  # in picamera2's naming this is blue first in memory
         if options.size_wh is not None:
             main["size"] = options.size_wh
         controls = {} if options.fps is None else {"FrameRate": options.fps}
@@ -118,8 +118,8 @@ _ENDS = ("cancel_all_and_flush", "stop", "close")
 def _monotonic_ns(sensor_ns: int | None) -> int | None:
     """Return a sensor's time on the monotonic clock.
 
-    libcamera says that it counts with CLOCK_BOOTTIME, the kernel's drivers count with CLOCK_MONOTONIC. Both are the
-    same until a device was suspended; whichever gives a possible age is meant.
+    libcamera documents CLOCK_BOOTTIME, but the kernel's drivers use CLOCK_MONOTONIC. Both are equal until the device is
+    suspended; after that the clock that gives a plausible age is used.
     """
     if sensor_ns is None:
         return None
@@ -131,6 +131,6 @@ def _monotonic_ns(sensor_ns: int | None) -> int | None:
 
 
 def picamera_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Picamera]:
-    """Return what opens `picamera2` or `picamera2:1`."""
+    """Return a function that opens `picamera2` or `picamera2:1`."""
     load_picamera()
     return partial(Picamera, picamera_number(location) or 0, options)

@@ -1,11 +1,11 @@
-"""What a source says of itself, and the slot through which a reading thread hands over the freshest frame.
+"""The slot through which a reading thread hands over the newest frame, and the base class of sources.
 
     the thread of an OpenedSource -- put --> Slot -- latest --> the loop
 
-`Slot` has three buffers that rotate between the reader (who writes one), the slot (which keeps the newest) and the
-consumer (who holds one), so that no picture's memory is allocated per frame and none is written while somebody looks at
-it. What is read, and when, is the matter of `sources.live` and `sources.video`. `SourceStatus` and `SourceStats` are
-values that are logged and published.
+`Slot` has three buffers that rotate between the reader (which writes one), the slot (which keeps the newest) and the
+consumer (which reads one). So no memory is allocated per frame, and no buffer is written while it is read.
+`sources.live` and `sources.video` decide what is read and when. `SourceStatus` and `SourceStats` are logged and
+published.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edge_sdk.core.errors import CameraError
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.core.threads import join_or_leave
 
-_SETTLING_S = 0.1  # a picture that was kept comes as soon as the one before it is decoded
+_SETTLING_S = 0.1  # wait for a newer buffered picture, which comes as soon as this one is decoded
 _LOOK_S = 0.002
 
 
@@ -32,7 +32,7 @@ class Slot:
 
     Attributes:
         wanted: set by the first `latest()`, or by `finish()`.
-        delivered, dropped: frames that were handed out, and those that were overwritten or skipped.
+        delivered, dropped: number of frames handed out, and of frames overwritten or skipped.
     """
 
     def __init__(self, camera: str) -> None:
@@ -41,11 +41,11 @@ class Slot:
         self._buffers: list[Image] = [np.zeros((1, 1, 3), np.uint8) for _ in range(3)]
         self._free, self._ready, self._held = 0, 1, 2
         self._lock = Lock()
-        # Held while there is nothing to take. A lock and not a condition, whose wait in Python costs twice as much.
+        # Held while there is nothing to take. It is a lock because a condition's wait costs twice as much in Python.
         self._nothing = Lock()
         self._nothing.acquire()
         self._newest: Frame | None = None
-        self._settled_s = 0.0  # monotonic seconds from which the newest is handed out
+        self._settled_s = 0.0  # monotonic seconds from which the newest frame may be handed out
         self._finished = False
         self.delivered = self.dropped = 0
 
@@ -55,7 +55,7 @@ class Slot:
         return self._finished and self._newest is None
 
     def buffer(self) -> Image:
-        """Return the buffer that the reader may write into; nobody else looks at it. One pixel at first."""
+        """Return the buffer that only the reader uses at present; at first it has one pixel."""
         return self._buffers[self._free]
 
     def put(
@@ -64,11 +64,11 @@ class Slot:
         """Make a picture the newest.
 
         Args:
-            image: `buffer()` itself, or another array (then kept as a buffer) where that had the wrong size.
-            captured_ns: monotonic nanoseconds.
-            captured_at: seconds since the epoch.
+            image: `buffer()` itself, or a new array if its size was wrong; the slot keeps that as a buffer.
+            captured_ns: time of capture, monotonic nanoseconds.
+            captured_at: time of capture, seconds since the epoch.
             seq: the frame's number.
-            settles: a newer one is likely to come at once: this one is handed out only if none does.
+            settles: a newer picture will probably come at once; hand this one out only if none does.
             delay_ns: see `Frame`.
         """
         frame = Frame(image, captured_ns, captured_at, seq, self._camera, delay_ns)
@@ -98,7 +98,7 @@ class Slot:
             time.sleep(min(_LOOK_S, until_s - now_s))
         with self._lock:
             if self._finished:
-                self._nothing.release()  # who asks again does not wait
+                self._nothing.release()  # so that the next call does not wait
             frame, self._newest = self._newest, None
             if frame is not None:
                 self._ready, self._held = self._held, self._ready
@@ -106,7 +106,7 @@ class Slot:
             return frame
 
     def finish(self) -> None:
-        """Say that no frame will come any more; one that waits can still be taken."""
+        """Mark the end of the frames; a waiting frame can still be taken."""
         with self._lock:
             if not self._finished and self._newest is None:
                 self._nothing.release()
@@ -117,7 +117,7 @@ class Slot:
 class SourceStatus(Enum):
     """The status of a source.
 
-    OPENING is a camera that was waited for and never came yet, LOST one that delivered before.
+    OPENING is a camera that has not delivered yet, LOST is one that delivered before.
     """
 
     OPENING = "opening"
@@ -128,7 +128,7 @@ class SourceStatus(Enum):
 
     @property
     def is_there(self) -> bool:
-        """Whether frames come."""
+        """Whether the source delivers frames."""
         return self in (SourceStatus.OPENED, SourceStatus.REOPENED)
 
 
@@ -136,9 +136,9 @@ class SourceStats(msgspec.Struct, frozen=True, gc=False):
     """Counts since the source was opened.
 
     Attributes:
-        delivered: frames that `latest()` handed out.
-        dropped: frames that nobody took before a newer one came, that a late video file skipped, or that a stream had
-            kept while it opened.
+        delivered: number of frames that `latest()` handed out.
+        dropped: number of frames that a newer one replaced, that a late video file skipped, or that a stream had
+            buffered while it opened.
         reopenings: how often a lost camera delivered again.
         unreadable: images, or frames of a camera, that could not be decoded; for a video file the frames that its
             header promises and that are not there.
@@ -150,20 +150,20 @@ class SourceStats(msgspec.Struct, frozen=True, gc=False):
     unreadable: int = 0
 
 
-_PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
+_PATIENCE_S = 0.5  # a program must stop within two seconds; an opening or a driver may take longer
 
 
 class OpenedSource:
-    """A `Source` that a thread of its own feeds through a slot; subclasses say what is read, and when.
+    """A `Source` that a thread of its own feeds through a slot; subclasses implement `read`.
 
     A subclass calls this constructor last: it starts the thread.
 
     Args:
-        fps: frames a second that the source promises; 25 where it says nothing sensible, 1 for images.
+        fps: frames per second that the source promises; 25 if it reports nothing plausible, 1 for images.
 
     Attributes:
-        paced: whether frames come at their own pace, so that a slow reader misses some; False: in turn, when asked for.
-        fps: as given; of a camera that gives clearly more or fewer it is what fifty frames came to, once they did.
+        paced: whether frames come at their own pace, so that a slow reader misses some; False: on request, in order.
+        fps: as given; for a camera whose rate clearly differs, the mean of its last fifty frames.
         reopenings, unreadable: see `SourceStats`.
         remarks: one line for each option that the camera did not grant.
     """
@@ -177,34 +177,34 @@ class OpenedSource:
         self._slot = Slot(camera)
         self._stop = Event()
         self._failure: Exception | None = None
-        # A daemon thread: a driver that hangs in the kernel must not keep the process from ending.
+        # A daemon thread, because a driver that hangs in the kernel must not keep the process from ending.
         self._thread = Thread(target=self._run, name=f"camera {camera}", daemon=True)
         self._thread.start()
 
     @property
     def ended(self) -> bool:
-        """True once no frame will come any more and the last one was taken, or it was closed; not where it failed."""
+        """Whether the source was closed, or its last frame was taken; False if it failed."""
         return self._stop.is_set() or (self._slot.ended and self._failure is None)
 
     @property
     def stats(self) -> SourceStats:
-        """Counts so far."""
+        """The counts so far."""
         return SourceStats(self._slot.delivered, self._slot.dropped, self.reopenings, self.unreadable)
 
     @property
     def status(self) -> SourceStatus:
-        """The status now; a short loss that nobody saw shows in `stats.reopenings`."""
+        """The present status; `stats.reopenings` also counts losses between two looks."""
         return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     @property
     def trouble(self) -> str:
-        """Why it is lost, or not there yet: a few words without a secret; empty when all is well."""
+        """Short reason, without secrets, why the source is lost or not open yet; empty if it delivers."""
         return ""
 
     def read(self, slot: Slot, stop: Event) -> None:
-        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back.
+        """Feed the slot until the source ends or `stop` is set; then release all resources.
 
-        What it raises is the end: the consumer hears of it.
+        An exception ends the source; `latest` passes it on to the consumer.
         """
         raise NotImplementedError
 
@@ -212,7 +212,7 @@ class OpenedSource:
         """Return the newest frame not delivered yet, or None when none came within `timeout_s` seconds.
 
         Raises:
-            CameraError: the reader failed, and its last frame was taken.
+            CameraError: the reader failed and its last frame was taken.
         """
         frame = self._slot.latest(timeout_s)
         if frame is None and self._failure is not None and not self._stop.is_set():
@@ -220,9 +220,9 @@ class OpenedSource:
         return frame
 
     def close(self) -> None:
-        """Deliver nothing more and give everything back; may be called twice, and waits for half a second at most.
+        """Deliver nothing more and release all resources; may be called twice and waits half a second at most.
 
-        A thread that hangs in an opening or in a driver goes on alone, gives back what it holds and then ends.
+        A thread that hangs in an opening or a driver releases its resources later, when it ends.
         """
         self._stop.set()
         self._slot.finish()
@@ -243,23 +243,23 @@ class OpenedSource:
 
 
 class PicturesInTurn(OpenedSource):
-    """A source that leaves no picture out; the next one is read while one is worked on.
+    """A source that skips no picture; it reads the next one while the last one is processed.
 
-    `captured_ns` of a frame is when it was handed over.
+    `captured_ns` of a frame is the time at which it was handed over.
     """
 
     paced = False
 
     def __init__(self, camera: str, fps: float) -> None:
-        self._room = Semaphore()  # for one picture in the slot
+        self._room = Semaphore()  # counts the free place for one picture in the slot
         super().__init__(camera, fps)
 
     def pictures(self, slot: Slot) -> Generator[Image | None, None, None]:
-        """Give each picture, in `slot.buffer()` or in an array of its own, and None for one that cannot be read."""
+        """Yield each picture, in `slot.buffer()` or a new array, or None for an unreadable one."""
         raise NotImplementedError
 
     def read(self, slot: Slot, stop: Event) -> None:
-        """Feed the slot picture by picture, as they are taken."""
+        """Put a picture into the slot whenever the last one was taken."""
         with closing(self.pictures(slot)) as pictures:
             for seq, image in enumerate(pictures):
                 if image is None:
@@ -274,7 +274,7 @@ class PicturesInTurn(OpenedSource):
         """Return the next frame; None at the end, or when none was decoded within `timeout_s` seconds.
 
         Raises:
-            CameraError: reading failed, and the frames before were taken.
+            CameraError: reading failed and all frames before were taken.
         """
         frame = super().latest(timeout_s)
         if frame is None:
@@ -283,7 +283,7 @@ class PicturesInTurn(OpenedSource):
         return Frame(frame.image, time.monotonic_ns(), time.time(), frame.seq, frame.camera)
 
     def close(self) -> None:
-        """Deliver nothing more and give everything back; may be called twice."""
+        """Deliver nothing more and release all resources; may be called twice."""
         self._stop.set()
         self._room.release()
         super().close()

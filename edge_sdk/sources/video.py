@@ -1,6 +1,6 @@
-"""Video files: in real time, like a camera (`VideoSource`), or every frame in turn (`EveryFrame`).
+"""Read video files: in real time like a camera (`VideoSource`), or every frame in order (`EveryFrame`).
 
-A file that does not open, or holds no frame that can be decoded, is an error before anything starts.
+A file that does not open, or has no readable frame, raises an error before any thread starts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from edge_sdk.sources.location import AS_IT_COMES, SourceOptions, check_path, ch
 from edge_sdk.sources.opencv import OpenCvCapture, Rotation, open_file
 from edge_sdk.sources.slot import OpenedSource, PicturesInTurn, Slot
 
-_LONGEST_SKIP_NS = 500_000_000  # who decodes slower than real time still delivers twice a second
-_LONGEST_GAP_NS = 60_000_000_000  # between two frames; what is longer is a broken time
+_LONGEST_SKIP_NS = 500_000_000  # a reader slower than real time still delivers twice a second
+_LONGEST_GAP_NS = 60_000_000_000  # between two frames; a longer gap means a broken time stamp
 _NO_FRAME = "no frame can be read; expected a whole video file (AVI, MP4, MKV, …); is it truncated, or no video at all?"
 _COUNT_TOLERANCE = 0.95  # the frame count in a header is often an estimate
 
@@ -29,11 +29,11 @@ class VideoFile:
     """An opened video file whose first frame was decoded.
 
     Attributes:
-        capture: stands behind the first frame.
-        fps: frames a second, their mean where it varies; 25 where the file says nothing sensible.
+        capture: capture whose first frame was grabbed.
+        fps: frames per second, the mean if it varies; 25 if the file states nothing plausible.
 
     Raises:
-        CameraError: it may not be read, or is no video, or truncated so that nothing can be decoded.
+        CameraError: the file is unreadable, is no video, or is so truncated that nothing can be decoded.
     """
 
     def __init__(self, path: Path, options: SourceOptions = AS_IT_COMES) -> None:
@@ -43,14 +43,14 @@ class VideoFile:
         self.fps = self.capture.fps
 
     def retrieve_into(self, buffer: Image) -> Image | None:
-        """Decode the grabbed frame, turned as is wanted; see `Capture`."""
+        """Decode the grabbed frame, rotated as requested; see `Capture`."""
         return self._rotation.retrieve_into(self.capture, buffer)
 
     def grab(self) -> bool:
-        """Go to the next frame; a file that is repeated is opened again. False when there is none.
+        """Grab the next frame, reopening a file that is repeated; return False at the end.
 
         Raises:
-            CameraError: it is to begin again, and is away, is no video any more, or no file can be opened at present.
+            CameraError: a repeated file cannot be opened again.
         """
         if self.capture.grab():
             return True
@@ -61,12 +61,12 @@ class VideoFile:
         return True
 
     def missing(self, read: int) -> int:
-        """Return the frames that the header promises beyond the `read` ones, where clearly no error of estimate."""
+        """Return how many frames the header promises beyond `read`; 0 if the difference may be a rough estimate."""
         promised = self.capture.frame_count
         return int(promised) - read if math.isfinite(promised) and read < promised * _COUNT_TOLERANCE else 0
 
     def _opened(self) -> tuple[OpenCvCapture, Image]:
-        """Open the file and return it with its first frame grabbed, and that frame."""
+        """Open the file, grab its first frame, and return the capture and the frame."""
         location = str(self._path.absolute())
         check_path(location)
         check_utf8(location)
@@ -83,10 +83,10 @@ class VideoFile:
 
 
 class FrameTimes:
-    """Says when the frames of a file are due.
+    """Computes when the frames of a file are due.
 
-    The file says it of each, because the rate may vary; where it does not, or says that time runs backwards, a frame
-    comes one period after the one before it.
+    The file states the time of each frame, because the rate may vary. If a time is missing or runs backwards, the frame
+    is due one period after the previous one.
     """
 
     def __init__(self, position_ms: float, fps: float) -> None:
@@ -94,7 +94,7 @@ class FrameTimes:
         self._base_ms, self._base_ns, self._due_ns = position_ms, 0, 0
 
     def due_ns(self, position_ms: float) -> int:
-        """Return the nanoseconds after the first frame at which the one is due that the file has at `position_ms`."""
+        """Return the nanoseconds after the first frame at which the frame at `position_ms` is due."""
         due_ns = 0
         if math.isfinite(position_ms):
             due_ns = self._base_ns + round((position_ms - self._base_ms) * 1e6)
@@ -109,8 +109,8 @@ class FrameTimes:
 class VideoSource(OpenedSource):
     """A video file in real time as a source: a frame is "captured" when it is due.
 
-    The clock starts when the first frame is asked for, so that nothing is lost while a model loads. A reader that
-    falls behind leaves frames out, but never the last.
+    The clock starts with the first request for a frame, so that no frame is lost while a model loads. A reader that
+    falls behind skips frames, but never the last.
     """
 
     def __init__(self, video: VideoFile, camera: str) -> None:
@@ -146,7 +146,7 @@ class VideoSource(OpenedSource):
             self.unreadable += self._video.missing(index)
 
     def _retrieve(self, slot: Slot, index: int, due_ns: int, last_ns: int) -> Image | None:
-        """Decode the grabbed frame unless it is late already; the last that the header promises never is."""
+        """Decode the grabbed frame unless it is late; the last one of the header's count is never skipped."""
         now_ns = time.monotonic_ns()
         is_late = now_ns - due_ns > self._period_ns and now_ns - last_ns < _LONGEST_SKIP_NS
         if is_late and index + 1 != self._video.capture.frame_count:
@@ -158,14 +158,14 @@ class VideoSource(OpenedSource):
 
 
 class EveryFrame(PicturesInTurn):
-    """A video file of which no frame is left out."""
+    """A video file of which no frame is skipped."""
 
     def __init__(self, video: VideoFile, camera: str) -> None:
         self._video = video
         super().__init__(camera, video.fps)
 
     def pictures(self, slot: Slot) -> Generator[Image | None, None, None]:
-        """Give every frame of the file."""
+        """Yield every frame of the file."""
         video, count = self._video, 1
         try:
             yield video.first
