@@ -129,8 +129,8 @@ class Session:
         replay_ns: nanoseconds of the fastest run of a golden input; 0 before the first.
 
     Raises:
-        SessionError: ONNX Runtime cannot load the model, its inputs are not one float32 or uint8 tensor of fixed shape, or
-            an output is no tensor of numbers.
+        SessionError: ONNX Runtime cannot load the model, its inputs are not one float32 or uint8 tensor of fixed shape,
+            or an output is no tensor of numbers.
         BundleError: the model takes weights from another file.
     """
 

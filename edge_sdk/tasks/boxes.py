@@ -1,4 +1,4 @@
-"""Candidate boxes, and the arithmetic that detectors' decoders share: grids of cells, sizes, strongest candidates.
+"""Candidate boxes, and the arithmetic that the decoders of detectors share.
 
 A detector's output has levels, each a grid of cells with one stride. Exporters flatten them level by level, in each row
 by row. A stride that does not divide the input is rounded up, as convolutions with padding do it.
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 STRIDES = (8, 16, 32)
-"""Of the levels that most detectors have."""
+"""Strides in pixels of the levels of most detectors."""
 MAX_CANDIDATES = 1000
-"""The strongest candidates that go on to suppression: a frame of noise must not cost a second of it."""
+"""How many of the strongest candidates go on to suppression, so that a frame of noise does not cost a second."""
 MAX_SIZE_LOGIT = np.float32(20)
 """exp(20) is beyond any picture; larger logits are noise that would overflow."""
 
@@ -24,14 +24,13 @@ _HALF = np.float32(0.5)
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Boxes that may count: overlaps are not suppressed yet, nor are those below the confidence threshold.
+    """Boxes before overlaps and confidences below the threshold are removed.
 
     Attributes:
         boxes_xywh: float32 (N, 4), left, top, width, height in pixels of the model's input.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,).
-        highest: the largest of all numbers that the decoder was given, NaN where one of them is; None where it did not
-            look at all of them.
+        highest: the largest value of the decoder's inputs, NaN if one is NaN; None if the decoder did not read all.
     """
 
     boxes_xywh: NDArray[np.float32]
@@ -68,16 +67,16 @@ def cells_of(size_wh: tuple[int, int], strides: Sequence[int]) -> NDArray[np.flo
 
 
 def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return which rows of bool (N, classes), C-contiguous, hold a True.
+    """Return which rows of bool (N, classes), C-contiguous, contain a True.
 
-    Its cost is that of one pass and of the Trues: a quarter of the time of each row's maximum.
+    It takes a quarter of the time of each row's maximum.
     """
     rows = np.flatnonzero(counts) // counts.shape[1]
     return rows if len(rows) < 2 else np.unique(rows)
 
 
 def strongest(confidences: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return which of float32 (N,) go on to suppression: int64 (M,), ascending; of equal confidences the first."""
+    """Return the indices of the strongest of float32 (N,): int64 (M,), ascending; of equal confidences the first."""
     order: NDArray[np.int64] = np.argsort(-confidences, kind="stable")[:MAX_CANDIDATES]
     order.sort()
     return order

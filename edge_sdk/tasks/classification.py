@@ -21,7 +21,7 @@ class Classify:
 
     Args:
         read: the confidences of some classes, from float (classes,) and their ids, the highest first.
-        spec: how many classes a result holds, and whether output 0 is the background.
+        spec: number of classes in a result, and whether output 0 is the background.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Classify:
             inferred.inference_ns,
             confidences.astype(np.float32, copy=False),
             top - self._offset if self._offset else top,
-            math.isfinite(confidences.sum()),  # a NaN is among them wherever it is: it counts as the largest
+            math.isfinite(confidences.sum()),  # a NaN counts as the largest value, so `top` always contains it
         )
 
 

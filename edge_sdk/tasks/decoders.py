@@ -1,4 +1,4 @@
-"""The table of decoders: what `decoder` in a model.toml may say.
+"""The table of decoders, whose names are the values of `decoder` in a model.toml.
 
 To add one, write its reader and its `Decoder` in a file of its own (or in its family's) and name it in `TABLE`. The
 checks of model.toml and manifest, the hints in refusals, and the workstation read this table alone.
@@ -67,12 +67,12 @@ TABLE: tuple[Decoder, ...] = (
     Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),
     Decoder(name="argmax", task="segmentation", layouts=_id_layouts, make=_make_ids),
 )
-"""In the order in which outputs are compared with them for a hint. YOLO11 heads have YOLOv8's layout."""
+"""All decoders, in the order in which hints compare outputs with them. YOLO11 heads have YOLOv8's layout."""
 
 DECODERS: dict[Task, dict[str, Decoder]] = {
     task: {decoder.name: decoder for decoder in TABLE if decoder.task == task} for task in get_args(Task)
 }
-"""By task, then by name."""
+"""Decoders by task, then by name."""
 
 if TYPE_CHECKING:
     DecoderName: TypeAlias = str
@@ -86,10 +86,10 @@ def decoder_of(spec: TaskSpec) -> Decoder:
 
 
 def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:
-    """Check that a decoder is one of its task and has what it needs, whoever says so: a model.toml or a manifest.
+    """Check that a decoder of a model.toml or a manifest fits its task and has the keys that it needs.
 
     Raises:
-        ValueError: it is not, or lacks a key; the message names the key.
+        ValueError: the task has no such decoder, or a key is missing; the message names the key.
     """
     decoder = DECODERS[task].get(name)
     if decoder is None:

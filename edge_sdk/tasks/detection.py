@@ -31,7 +31,7 @@ class Detect:
     with objects. After a frame with a fault every frame is checked, until there is none.
 
     Args:
-        places: which of the model's outputs it reads, in its own order.
+        places: indices of the model's outputs that the decoder reads, in its own order.
     """
 
     def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds) -> None:
@@ -57,7 +57,7 @@ class Detect:
         boxes[:, 2:] += boxes[:, :2]
         boxes = prepared.geometry.boxes_to_frame(boxes, prepared.frame.size_wh)
         has_area = boxes[:, 2:] > boxes[:, :2]
-        if np.count_nonzero(has_area) < has_area.size:  # what lies wholly in the padding has none in the frame
+        if np.count_nonzero(has_area) < has_area.size:  # boxes wholly in the padding have no area in the frame
             seen = has_area.all(axis=1)
             boxes, keep = boxes[seen], keep[seen]
         return Detections(
@@ -70,7 +70,7 @@ class Detect:
         )
 
     def _is_finite(self, confidences: NDArray[np.float32], outputs: Sequence[Tensor]) -> bool:
-        """Whether the outputs of a frame with candidates are numbers, as far as they are checked this time."""
+        """Tell whether the checked outputs of a frame with candidates are finite."""
         if not math.isfinite(np.vdot(confidences, confidences)):
             return False
         self._unchecked_left -= 1
@@ -81,9 +81,9 @@ class Detect:
         return is_finite
 
     def _is_finite_empty(self, highest: float | None, outputs: Sequence[Tensor]) -> bool:
-        """Whether the outputs of a frame without candidates are numbers.
+        """Tell whether the outputs of a frame without candidates are finite.
 
-        `highest` answers for the outputs that the decoder read; None: it does not.
+        `highest` is the largest value of the outputs that the decoder read; None: unknown.
         """
         seen = () if highest is None else self._places
         rest = [output for place, output in enumerate(outputs) if place not in seen]
@@ -91,7 +91,7 @@ class Detect:
 
 
 def are_finite(outputs: Sequence[Tensor]) -> bool:
-    """Whether all values are numbers: a maximum hands a NaN on. Minus infinity is how some models say "never"."""
+    """Tell whether no value is NaN or infinite; minus infinity is allowed, because some models use it for "never"."""
     return all(math.isfinite(output.max()) for output in outputs if output.size)
 
 
@@ -99,30 +99,30 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
     """Keep, class by class, the most confident box of each overlapping group.
 
     Returns:
-        int64 (M,), which candidates stay, most confident first.
+        int64 (M,), indices of the kept candidates, most confident first.
     """
     boxes = candidates.boxes_xywh
     if not len(boxes):
         return NO_CANDIDATES.class_ids
     if not math.isfinite(boxes.sum()):
-        # Boxes that are no boxes are left out: one of infinite size would suppress all others.
+        # Infinite boxes are left out, because one would suppress all others.
         chosen = np.isfinite(boxes).all(axis=1).nonzero()[0]
         return chosen[suppress(_some_of(candidates, chosen), thresholds)]
     if len(boxes) > MAX_CANDIDATES:
-        # OpenCV would leave the same ones out, after it has read them all.
+        # OpenCV would drop the same ones, but only after it has read them all.
         chosen = strongest(candidates.confidences)
         return chosen[suppress(_some_of(candidates, chosen), thresholds)]
     lowest = boxes[:, :2].min()
     if lowest < 0:
-        # OpenCV tells classes apart by moving each behind the largest coordinate of the one before: what is negative
-        # would reach back into another class.
+        # OpenCV separates classes by moving each behind the largest coordinate of the one before, so negative
+        # coordinates would reach into another class.
         boxes = boxes.copy()
         boxes[:, :2] -= lowest
     kept = cv2.dnn.NMSBoxesBatched(
         boxes.tolist(),
         candidates.confidences.tolist(),
         candidates.class_ids.tolist(),
-        # OpenCV keeps what is greater, as float32; what is equal counts here too.
+        # OpenCV keeps only greater float32 confidences; here equal ones count, too.
         float(np.nextafter(np.float32(thresholds.confidence), np.float32(-1))),
         thresholds.iou,
         1.0,

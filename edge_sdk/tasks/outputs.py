@@ -1,4 +1,4 @@
-"""What a decoder is, and how it finds the outputs that it reads among those of a model.
+"""Define decoders, and find the outputs that they read among those of a model.
 
 Outputs are told apart by their shapes: exporters differ in the order of several outputs, and some name them wrongly.
 Each family's file makes its own `Decoder`s; `tasks.decoders` lists them, `tasks.task` builds stages with them and words
@@ -18,17 +18,17 @@ Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of an output; a dimension that is not fixed is a name or None and matches anything."""
 
 ROWS, COLUMNS = "H", "W"
-"""In an expected shape: as many rows and columns of cells as the model has."""
+"""Placeholders in an expected shape for the rows and columns of cells, which match any size."""
 
 
 class ModelOutput(msgspec.Struct, frozen=True):
     """What a decoder expects of one output.
 
     Attributes:
-        shape: for as many classes as there are labels; `ROWS` and `COLUMNS` match any size.
+        shape: expected shape for the given number of labels; `ROWS` and `COLUMNS` match any size.
         class_axis: the axis whose size follows the number of classes: `anchors * (others + classes)`; None without one.
-        anchors: boxes a cell, where they share that axis; else 1.
-        others: values beside the classes: box and objectness.
+        anchors: boxes per cell if they share that axis; else 1.
+        others: number of values other than classes: box and objectness.
     """
 
     shape: Shape
@@ -37,13 +37,13 @@ class ModelOutput(msgspec.Struct, frozen=True):
     others: int = 0
 
     def fits(self, got: Shape) -> bool:
-        """Whether an output has this shape, as far as it says one."""
+        """Tell whether an output has this shape; unfixed dimensions match."""
         return len(got) == len(self.shape) and all(
             g == e for g, e in zip(got, self.shape, strict=True) if isinstance(g, int) and isinstance(e, int)
         )
 
     def covers(self, got: Shape, input_wh: tuple[int, int]) -> bool:
-        """Whether the cells, where the shape has rows and columns, have the proportions of the input.
+        """Tell whether rows and columns of cells, if any, have the proportions of the input.
 
         A stride that does not divide the input is rounded: each side may have a cell more or less than it should.
         """
@@ -56,7 +56,7 @@ class ModelOutput(msgspec.Struct, frozen=True):
         return min(rows, columns) > 1 and abs(rows * width - columns * height) <= width + height
 
     def class_count(self, got: Shape) -> int | None:
-        """Return the classes of an output that differs from this one in nothing else; None where it does."""
+        """Return the number of classes of an output that otherwise equals this one; None if it differs."""
         axis = self.class_axis
         size = got[axis] if axis is not None and len(got) == len(self.shape) else None
         if axis is None or not isinstance(size, int) or size % self.anchors:
@@ -65,7 +65,7 @@ class ModelOutput(msgspec.Struct, frozen=True):
         return size // self.anchors - self.others if self.fits(as_expected) else None
 
     def sum_of(self, class_count: int) -> str:
-        """Say how the class axis comes to its size: `255 = 3 * (5 + 80)`."""
+        """Return the formula of the class axis's size: `255 = 3 * (5 + 80)`."""
         size, inner = self.anchors * (self.others + class_count), f"{self.others} + {class_count}"
         return f"{size} = {self.anchors} * ({inner})" if self.anchors > 1 else f"{size} = {inner}"
 
@@ -101,8 +101,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         """Find the outputs that the decoder reads.
 
         Returns:
-            The first layout that fits, and for each of its outputs the place among the model's; of equal shapes the
-            first is the layout's first. None where no layout fits.
+            The first layout that fits, and for each of its outputs the index among the model's; equal shapes match in
+            order. None if no layout fits.
         """
         got = self.readable(got)
         for layout in self.layouts(spec, label_count, got):
@@ -112,7 +112,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def is_likely(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> bool:
-        """Whether the outputs leave nothing open and are exactly those that this decoder reads."""
+        """Tell whether the outputs have fixed shapes and are exactly those that this decoder reads."""
         found = self.find(spec, label_count, got)
         return (
             found is not None
@@ -124,7 +124,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     def class_outputs(
         self, spec: TaskSpec, label_count: int, got: Sequence[Shape]
     ) -> Iterator[tuple[ModelOutput, int]]:
-        """Give what may hold the classes, in the model's order, each with the place of the output that may be it."""
+        """Yield each expected output that may contain the classes, with the index of the model's output."""
         got = self.readable(got)
         layouts = self.layouts(spec, label_count, got)
         longest = max((len(layout) for layout in layouts if len(layout) <= len(got)), default=0)
@@ -138,7 +138,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
                     yield from ((output, place) for output in layout if not _holds_no_classes(layout, output, shape))
 
     def readable(self, got: Sequence[Shape]) -> Sequence[Shape]:
-        """Return the outputs that are looked at: all of a detector's, the first of another model's."""
+        """Return the outputs to compare: all of a detector, the first one of other models."""
         return got if self.task == "detection" else got[:1]
 
     def _places(self, layout: Layout, got: Sequence[Shape]) -> tuple[int, ...] | None:
@@ -154,7 +154,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _holds_no_classes(layout: Layout, output: ModelOutput, shape: Shape) -> bool:
-    """Whether an output's size says that it is one of those that hold no classes."""
+    """Tell whether an output's shape shows that it contains no classes."""
     axis = output.class_axis
     return axis is None or any(
         len(o.shape) == len(shape) and o.class_axis is None and o.shape[axis] == shape[axis] for o in layout

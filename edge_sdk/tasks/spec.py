@@ -1,4 +1,4 @@
-"""What a model.toml, or a bundle's manifest, says about reading a model's outputs.
+"""Schema of the sections of model.toml and manifest that describe how to read a model's outputs.
 
 The sections [thresholds], [classification] and [detection]; `ModelSpec` and `Manifest` hold them and are `TaskSpec`s.
 """
@@ -42,7 +42,7 @@ class ClassificationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     Attributes:
         background_class: output 0 is "background"; class_id everywhere is the output's index - 1.
-        top_k: how many classes a result holds.
+        top_k: number of classes in a result.
     """
 
     background_class: bool = False
@@ -100,7 +100,7 @@ class TaskSpec(Protocol):
 
     @property
     def task(self) -> Task:
-        """What the model does."""
+        """The model's task."""
 
     @property
     def decoder(self) -> str:
@@ -112,7 +112,7 @@ class TaskSpec(Protocol):
 
     @property
     def thresholds(self) -> Thresholds:
-        """Which detections count."""
+        """The section [thresholds]: which detections count."""
 
     @property
     def classification(self) -> ClassificationSpec:

@@ -25,7 +25,7 @@ class WrongLabelsError(ModelError):
     """Labels whose number alone does not fit the outputs.
 
     Args:
-        message: the whole sentence; the next step stands behind a semicolon.
+        message: the whole sentence; the next step follows a semicolon.
     """
 
     def __init__(self, message: str, class_count: int) -> None:
@@ -37,8 +37,8 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
     """Build the stage that reads these outputs.
 
     Raises:
-        WrongLabelsError: when they fit another number of labels.
-        ModelError: when the outputs are not what the decoder reads; it names expected and got.
+        WrongLabelsError: the outputs fit another number of labels.
+        ModelError: the decoder cannot read the outputs; the message names expected and got.
     """
     layout, places = _find(spec, label_count, output_shapes)
     read = decoder_of(spec).make(spec, label_count, layout)
@@ -57,7 +57,7 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
 
 
 def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]]:
-    """Find the outputs that the decoder reads, or raise what `make_task` says."""
+    """Find the outputs that the decoder reads, or raise the errors of `make_task`."""
     decoder = decoder_of(spec)
     found = decoder.find(spec, label_count, got)
     if found is not None:
@@ -66,7 +66,7 @@ def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layou
     for count in dict.fromkeys(count for count in counts if count is not None and count > 0):
         found = decoder.find(spec, count, got)
         if found is not None:
-            decoder.make(spec, count, found[0])  # what no number of labels mends is said first
+            decoder.make(spec, count, found[0])  # raises errors that no number of labels can cure
             output, place = next((o, p) for o, p in zip(*found, strict=True) if o.class_axis is not None)
             raise WrongLabelsError(_wrong_labels(spec, label_count, count, got[place], output), count)
     expected = [_show([output.shape for output in layout]) for layout in decoder.layouts(spec, label_count, got)]
@@ -89,7 +89,7 @@ def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape
 
 
 def labels_hint(spec: TaskSpec, label_count: int, class_count: int) -> str:
-    """Return the next step where labels are too many or too few, as far as their number says it."""
+    """Return the next step for too many or too few labels, as far as their number shows it."""
     missing = class_count - label_count
     if spec.decoder == "ssd" and spec.detection.background_class and missing == -1:
         return (
@@ -113,9 +113,9 @@ def _lines(count: int) -> str:
 
 
 def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
-    """Return a hint, when these are exactly the shapes that another decoder reads; those of the same task come first.
+    """Return a hint if another decoder reads exactly these shapes; prefer decoders of the same task.
 
-    No map of one class is meant: where there are fewer than two labels, segmentation is not looked for.
+    Segmentation is tried only with two or more labels.
     """
     for other in sorted(TABLE, key=lambda decoder: decoder.task != spec.task):
         if (other.task, other.name) == (spec.task, spec.decoder) or (other.task == "segmentation" and label_count < 2):

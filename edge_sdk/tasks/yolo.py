@@ -40,8 +40,8 @@ class YoloV4:
 
     Args:
         anchors: one list an output, of (width, height) in input pixels.
-        scale_xy: one an output; empty means 1 for all.
-        grids_hw: rows and columns of cells, one an output.
+        scale_xy: one value per output; empty means 1 for all.
+        grids_hw: rows and columns of cells, one pair per output.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class YoloV4:
         grids_hw: Sequence[tuple[int, int]],
         confidence: float,
     ) -> None:
-        # A box can only reach the threshold if its objectness alone does: compare logits, spare the exponentials.
+        # A box reaches the threshold only if its objectness does; comparing logits saves the exponentials.
         self._objectness_logit = logit_of(confidence)
         scales = list(scale_xy) or [1.0] * len(anchors)
         self._heads = [
@@ -116,8 +116,8 @@ def read_yolov5(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     """Read decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes.
 
     Args:
-        confidence: lowest objectness * class that counts.
-        outputs: of one frame.
+        confidence: lowest objectness * class score that counts.
+        outputs: outputs of one frame.
     """
     rows: Floats = outputs[0][0]
     rows = rows[rows[:, 4] >= confidence]
@@ -130,10 +130,10 @@ def read_yolov8(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     best = columns[4:].max(axis=0)
     strong = (best >= confidence).nonzero()[0]
     if not len(strong):
-        # Another pass over all scores, to see whether they are numbers, would cost as much as this whole reading.
+        # A separate check of all scores for NaN would double the time of this function.
         highest = float(np.maximum(best.max(), columns[:4].max()))
         return Candidates(NO_CANDIDATES.boxes_xywh, best[strong], strong, highest)
-    if len(strong) > MAX_CANDIDATES:  # to gather a column costs more than to see that others are stronger
+    if len(strong) > MAX_CANDIDATES:  # gathering a column costs more than ranking it
         strong = strong[strongest(best[strong])]
     rows = columns[:, strong].T
     return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))

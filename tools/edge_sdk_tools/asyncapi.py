@@ -1,4 +1,4 @@
-"""The AsyncAPI 3 document of what a device publishes and is told, made of its messages, topics and channels.
+"""Write the AsyncAPI 3 document of the messages that a device publishes and receives.
 
 docs/asyncapi.json is this. The schemas in it are those of the messages, in the words of JSON Schema draft 7, which is
 what AsyncAPI's own schema object goes by.

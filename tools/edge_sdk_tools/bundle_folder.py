@@ -35,7 +35,7 @@ _PROBE_BYTES = 1 << 20
 
 
 def is_full(cause: OSError) -> bool:
-    """Whether it says that there is no more space, or that no more of it may be used."""
+    """Tell whether an error means that the disk is full or the quota is used up."""
     return cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -101,11 +101,11 @@ class BundleFolder:
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:
-        """What was added, sorted by name."""
+        """Return the added files, sorted by name."""
         return tuple(sorted(self._entries, key=lambda e: e.name))
 
     def preview(self, manifest: Manifest) -> Path:
-        """Write the manifest as it stands; returns the bundle where it is being built."""
+        """Write the present manifest; return the temporary folder of the bundle."""
         _write_through(self._content / MANIFEST_FILE, encode_manifest(manifest))
         return self._content
 
@@ -113,7 +113,7 @@ class BundleFolder:
         """Write the manifest and move the whole bundle to its place, an older one out of it."""
         self.preview(manifest)
         _sync_folder(self._content)
-        # Again: a build takes a while, and what somebody put there meanwhile is theirs.
+        # Checked again, because other files may have been put there during the build.
         _refuse_other_things(self.output)
         old = self._partial / _OLD
         if self.output.exists():
@@ -152,7 +152,7 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
 
 
 def _refuse_other_things(output: Path) -> None:
-    """Only a bundle is ever replaced, and only one that holds nothing but itself."""
+    """Refuse to replace anything but a bundle without further files."""
     if output.name in ("", ".", ".."):
         raise UsageError(f"{output}: expected the name of a bundle to write, such as NAME.edge")
     if not output.parent.is_dir():
@@ -177,7 +177,7 @@ def _refuse_other_things(output: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """Keep what libraries write on the way on the output's disk, where it is cleaned up and a full disk is said."""
+    """Put libraries' temporary files on the output's disk, where they are removed and a full disk is reported."""
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         yield

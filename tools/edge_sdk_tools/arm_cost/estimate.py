@@ -50,16 +50,16 @@ _METHOD = "counted instructions x cycles per instruction / clock, one thread; es
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """One inference on one thread of a board that nobody measured.
+    """Estimated time of one inference on one thread of a board.
 
     Attributes:
-        core: in qemu's spelling.
-        million_instructions: counted.
+        core: CPU core in qemu's spelling.
+        million_instructions: counted instructions, in millions.
         cycles_per_instruction: of that core and mix of integer and floating-point multiplications.
         clock_mhz: the board's highest clock; a hot board has less.
         latency_ms: the estimate, in milliseconds.
         low_ms: the estimate divided by the worst error, in milliseconds.
-        high_ms: times it.
+        high_ms: the estimate times the worst error, in milliseconds.
         worst_error: the factor by which such an estimate was off at worst where a board's time was known.
         method: how it came about, in words.
     """

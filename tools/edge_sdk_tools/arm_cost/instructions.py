@@ -1,8 +1,7 @@
-"""Which class an AArch64 instruction belongs to, by its 32 bits.
+"""Classify AArch64 instructions by their 32 bits.
 
-Owns one table, after the encoding index of the Arm Architecture Reference Manual (DDI 0487, C4.1). The classes are what
-tells kernels apart: which multiplication they live on, and how much they load and store for it. SVE and SME are one
-class, because no core here has them.
+The table follows the encoding index of the Arm Architecture Reference Manual (DDI 0487, C4.1). The classes distinguish
+kernels by their multiplications, loads and stores. SVE and SME are one class, because no core here has them.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 FLOAT_MULTIPLIES = ("fmla",)
-"""Where FP32 and FP16 kernels do their work."""
+"""Classes of the multiplications of FP32 and FP16 kernels."""
 INTEGER_MULTIPLIES = ("sdot", "udot", "mixed_dot", "smlal")
-"""Where INT8 kernels do theirs."""
+"""Classes of the multiplications of INT8 kernels."""
 
 
 class _Rule(NamedTuple):
@@ -26,7 +25,7 @@ class _Rule(NamedTuple):
     name: str
 
 
-# The first rule that fits decides, so exceptions stand above what they are exceptions from.
+# The first rule that fits decides, so exceptions stand above the general rules.
 _RULES = (
     # Data processing with an immediate; branches and what else is in their group.
     _Rule(0x1C000000, 0x10000000, "integer"),
@@ -112,11 +111,11 @@ _RULES = (
 )
 
 CLASSES = tuple(dict.fromkeys(rule.name for rule in _RULES))
-"""Names of the classes; `other` holds what fits no rule too."""
+"""Names of the classes; `other` includes instructions that fit no rule."""
 
 
 def classify(words: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """The class of each instruction, as its index in `CLASSES`."""
+    """Return the class of each instruction, as its index in `CLASSES`."""
     found = np.full(words.shape, CLASSES.index("other"), np.intp)
     open_ = np.ones(words.shape, np.bool_)
     for rule in _RULES:

@@ -90,7 +90,7 @@ def build(
     target = as_admitted(target, prove_runtimes)
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder, contextlib.ExitStack() as own:
         helped = job_runner or own.enter_context(JobRunner())
-        # Before the folder goes nobody may write to it any more.
+        # No process may write to the folder when it is removed.
         own.push(lambda kind, _error, _trace: helped.abandon() if kind else None)
         plan = plan_variants(spec, target, variants, folder.work, on_progress)
         checked = _check(spec, target, on_progress)

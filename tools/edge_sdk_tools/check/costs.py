@@ -1,4 +1,4 @@
-"""What one run of a model costs, from its shapes: parameters, multiply-accumulates, memory of activations.
+"""Compute from shapes what one run of a model costs: parameters, multiply-accumulates, memory of activations.
 
 The module defines what is counted; docs/check.md repeats it. Fused and quantized operators count as those they replace.
 """
@@ -122,7 +122,7 @@ def check_memory(costs: Costs, allowed_mb: int | None, target: str) -> list[Find
 
 
 def check_counted(uses: Sequence[OperatorUse]) -> list[Finding]:
-    """Say so where the sum of multiply-accumulates leaves something out."""
+    """Return a finding if the sum of multiply-accumulates is incomplete."""
     left_out = [use.name for use in uses if use.name in NOT_COUNTED]
     if not left_out:
         return []
@@ -180,5 +180,5 @@ def _known(value: Value | None) -> tuple[int, ...] | None:
 
 
 def _is_parameter(tensor: onnx.TensorProto) -> bool:
-    """Bounds, shapes and axes are written as constants too; nobody trained them."""
+    """Tell whether a constant is a trained parameter and no bound, shape or axis."""
     return bool(tensor.dims) and tensor.data_type not in _NOT_PARAMETERS

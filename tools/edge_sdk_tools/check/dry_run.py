@@ -1,7 +1,7 @@
 """A trial run of a skeleton in the ONNX Runtime that is installed here.
 
-Owns what it is fed: zeros for weights and image, so that a run takes the memory of its activations and no more; real
-weights where two models are compared, or where shapes follow from values. Runs inside the limits of `limited.py`.
+Weights and image are zeros, so that a run takes only the memory of its activations; real weights are used to compare
+two models, or if shapes depend on values. It runs inside the limits of `sandbox`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def rehearse(
 
 
 def _merged(inferred: Value, observed: Value) -> Value:
-    """What was inferred, and the rest as it was seen."""
+    """Return the inferred type and shape, with gaps filled from the observed ones."""
     shape = inferred.shape if inferred.count is not None else observed.shape
     return Value(inferred.element or observed.element, shape)
 
@@ -148,7 +148,7 @@ def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[np.generic]]
 def _feeds(
     session: ort.InferenceSession, weights: Sequence[Weight], files: Mapping[str, bytes]
 ) -> dict[str, NDArray[np.generic]]:
-    """Zeros cost nothing: the system gives memory only for what is written to, and nobody writes."""
+    """Return all inputs: the weights from `files`, or zeros, which take no memory because they are never written."""
     feeds = {w.name: w.read(files) if files else np.zeros(w.dims, DTYPES[w.data_type]) for w in weights}
     feeds.update((i.name, np.zeros(i.shape, np.float32)) for i in session.get_inputs() if i.name not in feeds)
     return feeds

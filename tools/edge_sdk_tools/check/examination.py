@@ -1,6 +1,6 @@
-"""The order of the checks: a model in, everything that is to be said of it out.
+"""Run all checks on a model, in order, and collect the findings.
 
-Runs inside the limits of `limited.py`: nothing here trusts the file. Each check's own rules live in its own file.
+It runs inside the limits of `sandbox`, because the file is untrusted. Each check is in a module of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The export gate: what a model must be before anything else is done with it.
+"""The export gate: check a model before any other step uses it.
 
-Owns the two questions that are asked of it: everything that is to be said (`examine`), and a model to work with
-(`check_model`). The file itself is read by a limited process; what that found sound is read here again.
+`examine` returns all findings; `check_model` returns a model to work with. A limited process reads the file first; this
+process reads only sound files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CheckedModel(msgspec.Struct, frozen=True, eq=False):
 
 
 def examine(spec: ModelSpec, target: Target | None = None) -> CheckReport:
-    """Say everything that is to be said of the model of `spec`.
+    """Return all findings about the model of `spec`.
 
     Returns:
         All findings at once; the model passes when none of them is an error.
@@ -117,7 +117,7 @@ def _runtime(target: Target | None) -> Runtime:
 
 
 def _naming_file(report: CheckReport) -> CheckReport:
-    """Name the file in what is said of it as a whole, by the path that the user knows."""
+    """Put the user's path of the file into findings about the whole file."""
     named = (
         msgspec.structs.replace(f, where=report.model, what=f"{report.model}: {f.what}")
         if f.rule == "file" and not f.where

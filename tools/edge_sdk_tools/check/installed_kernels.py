@@ -1,7 +1,7 @@
 """The kernel table of the ONNX Runtime that is installed: read from it, its limits found by trial.
 
 `python -m edge_sdk_tools.check.installed_kernels VERSION ...` writes the tables that edge-sdk brings; docs/check.md
-says when. Owns how a table is made compact.
+says when.
 """
 
 from __future__ import annotations

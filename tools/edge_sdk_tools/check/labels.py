@@ -1,7 +1,7 @@
-"""The labels file, held against model.toml and against the model's outputs.
+"""Compare the labels file with model.toml and with the model's outputs.
 
-Where there are too many or too few lines, that alone is said.
-Whether the order of the lines is that of the outputs no file says.
+If there are too many or too few lines, that is the only finding. Whether the order of the lines is that of the outputs
+cannot be checked.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ _CORRECT = "correct task, decoder and input.size_wh in model.toml"
 
 
 def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
-    """Say what is wrong with the labels, and what the decoder makes of the outputs with so many of them.
+    """Return what is wrong with the labels, and whether the decoder can read the outputs with this number of them.
 
-    Where there are too many or too few, nothing else is said of the lines: what is mended first may mend that too.
+    If there are too many or too few lines, that is the only finding, because correcting it may correct the others.
     """
     flag = list(check_flag(spec))
     try:

@@ -1,7 +1,7 @@
-"""A model as it lies on disk: its own file, and those that it names because its weights lie there.
+"""Read a model from disk: its own file, and the files that it names for its weights.
 
-A model comes from somebody else and must not choose which files of this machine are read: a plain relative path to a
-regular file in its own folder, and a part of it that is there. Every file is read once, so what is hashed is what is
+A model is untrusted and must not choose which files of this machine are read. It may only name existing parts of
+regular files in its own folder, by plain relative paths. Every file is read once, so what is hashed is what is
 used. Large weights are cut out and left in their files: checker, inference and a trial run then work on a skeleton of a
 few hundred kilobytes. What is no ONNX model is recognised by its first bytes.
 """

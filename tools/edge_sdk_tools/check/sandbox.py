@@ -1,6 +1,6 @@
-"""A process of its own with limits on memory, time and files, for work on a file that nobody vouches for.
+"""Run work on an untrusted file in a process with limits on memory, time and files.
 
-A crash, a time-out or a file that wants all memory is one line to the caller, and nothing to the caller's own process.
+A crash, a time-out or a lack of memory there becomes one error line here and does not harm the caller's process.
 `Job` goes in and `Examined` comes out, as MessagePack.
 """
 
@@ -135,7 +135,7 @@ def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
     if done.returncode == _MISSING_PACKAGE:
         raise MissingDependencyError(last_line)
     if done.returncode > 0:
-        # Whoever prints a traceback of this prints that of the process first.
+        # As the cause, so that a traceback shows that of the process first.
         raise RuntimeError(last_line) from RuntimeError(f"in the process of {module}:\n{said}")
     raise _died(_cause(-done.returncode, limits))
 

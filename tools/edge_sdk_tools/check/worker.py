@@ -1,6 +1,6 @@
-"""What runs in the limited process: `python -m edge_sdk_tools.check.worker`.
+"""The program of the limited process: `python -m edge_sdk_tools.check.worker`.
 
-Owns the exchange. Everything is imported before the limits hold.
+It reads a job, examines the model and writes the result. All imports happen before the limits apply.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def decode_image(data: bytes) -> Image | None:
     """The picture as uint8 (H, W, 3), BGR, turned as EXIF says; None where OpenCV cannot read it."""
     if not data:
         return None
-    set_up_opencv()  # OpenCV says on stderr what is wrong with an image; whoever skips it says so too
+    set_up_opencv()  # silences OpenCV, because the caller reports skipped images
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error:
@@ -132,7 +132,7 @@ FOREIGN_SUFFIXES = (
     *(".heic", ".heif", ".avif", ".jxl", ".gif", ".tif", ".tiff", ".jp2", ".tga", ".exr", ".pgm", ".pbm", ".pnm"),
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),
 )
-"""Of images that are not read; they are counted, so that nobody wonders where they went."""
+"""Suffixes of images that are not read but counted in reports."""
 
 
 def is_candidate(path: Path) -> bool:

@@ -77,7 +77,7 @@ def last_line(errors: Path) -> str:
 Kind = Literal["mosquitto", "amqtt"]
 
 _HOST = "127.0.0.1"
-_ATTEMPTS = 5  # somebody else may take the port between the choice and the start
+_ATTEMPTS = 5  # another program may take the port between the choice and the start
 _READY_S = 20.0
 
 

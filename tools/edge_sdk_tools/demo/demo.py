@@ -1,6 +1,6 @@
-"""The demo from its first download to its last line: what runs when, and what is left.
+"""Run the demo from its first download to its last line.
 
-Owns the order. Each part is in a file of its own; every process ends with the block that started it.
+Each part is in a module of its own; every process ends with the block that started it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         output: folder with the picture, the video and the messages.
-        bundle: what ran.
+        bundle: the bundle that ran.
         model: the model.toml that it was built from.
-        video: what it ran on.
-        broker: which one.
+        video: the video that it ran on.
+        broker: name of the broker.
         frames: results received by the subscriber.
         dropped: frames of the video that became none.
         people: in all frames together.
@@ -149,7 +149,7 @@ def _follow(process: subprocess.Popen[str], messages: Path, show: Show) -> Messa
 
 
 def _show_next_steps(show: Show, bundle: DemoBundle, output: Path) -> None:
-    # Where the command is not on PATH, as after `make demo`, its place is said with it.
+    # If the command is not on PATH, as after `make demo`, print its path.
     program = "edge-sdk" if shutil.which("edge-sdk") else os.path.relpath(Path(sys.executable).with_name("edge-sdk"))
     show.next_steps(
         [

@@ -72,7 +72,7 @@ def _check(folder: Path) -> None:
 def _replace(partial: Path, folder: Path) -> None:
     old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
     try:
-        # Again: the demo took a while, and what somebody put there meanwhile is theirs.
+        # Checked again, because other files may have been put there during the demo.
         _check(folder)
         if folder.exists():
             folder.rename(old)

@@ -1,8 +1,8 @@
 """What is measured: a model.toml's float model or a bundle's own file, opened as often as there are workers.
 
-ONNX Runtime rewrites what it loads, and has rewritten some graphs wrongly: a float model is run as it is too, for
-whoever compares INT8 with FP32 would not notice. What a model answered may be kept for one that stands beside many
-others.
+ONNX Runtime rewrites graphs at load, and has rewritten some wrongly. A float model is therefore also run unoptimized,
+because a comparison of INT8 with FP32 would not show the fault. `OutputMemory` keeps the outputs of a model that is
+compared with many others.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def _from_bundle(path: Path) -> Subject:
 
 
 def probed(subject: Subject) -> Subject:
-    """Run it once on nothing, so that what does not fit is said before any image is read.
+    """Run the model once on zeros, so that a misfit raises an error before any image is read.
 
     Raises:
         ModelError: the outputs are not what the decoder reads, or ONNX Runtime fails.
@@ -298,7 +298,7 @@ def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
         ModelError: the decoder is the other one.
     """
     if spec.task != "classification" or not np.isfinite(output).all():
-        return  # what is no number at all is said of the image that gave it
+        return  # NaN is reported later, with the image that caused it
     are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
     if spec.decoder == "logits" and are_probabilities:
         raise ModelError('decoder: the outputs are probabilities already (they sum to 1), expected decoder = "softmax"')

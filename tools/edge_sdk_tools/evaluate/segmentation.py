@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edge_sdk_tools.evaluate.statistics import Statistic, Weights
 
 UNKNOWN = 255
-"""Pixels of the truth that nobody judges, and of an answer that has none."""
+"""Class of pixels that are not labelled, or for which a model gives no class."""
 
 _PIXELS_AT_ONCE = 250_000
 

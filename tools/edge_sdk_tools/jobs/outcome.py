@@ -1,6 +1,4 @@
-"""Executor: who does the jobs. The three kinds differ in where, and in nothing that a caller sees.
-
-Outcome: what came of one job, in a form that survives the way between processes.
+"""Run jobs through one interface, `Executor`, and carry their outcomes between processes.
 
 The module turns a result or an error into bytes where the job ran, and back on the host. Paths are bytes, because file
 names may not be valid text.

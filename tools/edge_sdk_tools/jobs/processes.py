@@ -73,7 +73,7 @@ class Processes:
                 initargs=(tempfile.gettempdir(),),
             ),
         ):
-            # joblib warns about results that nobody took, which is what cancelling means.
+            # joblib warns about results that were not taken, which cancelling intends.
             warnings.simplefilter("ignore", UserWarning)
             # One job at a time to each: they are slow, and a batch would be lost as a whole.
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)

@@ -1,4 +1,4 @@
-"""JobRunner: many jobs in, their results out, whoever does them and however often it was interrupted."""
+"""Run jobs in this process, in other processes or on a cluster, and remember their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_KEPT = 2_000_000_000  # bytes
 
 
 class Finished(msgspec.Struct, Generic[R], frozen=True):
-    """One job that is done, for whoever shows progress."""
+    """One finished job, for showing progress."""
 
     key: str
     result: R
@@ -64,7 +64,7 @@ class JobRunner:
         """Connect to the cluster, if one is wanted.
 
         Raises:
-            UsageError: the scheduler's address cannot be used, nobody answers there, or a worker has other versions.
+            UsageError: the scheduler's address is invalid, no scheduler answers, or a worker has other versions.
             MissingDependencyError: joblib or Dask is not installed.
         """
         self._executor = _executor(self._jobs, self._scheduler)
@@ -81,7 +81,7 @@ class JobRunner:
                 self._store.prune(_MOST_KEPT)
 
     def abandon(self) -> None:
-        """Kill this machine's processes now: whoever removes what they write to must be sure that nobody writes."""
+        """Kill this machine's processes now, so that the files that they write can be removed."""
         if self._executor is not None:
             self._executor.close(interrupted=True)
             self._executor = None
@@ -177,7 +177,7 @@ class JobRunner:
             return None
 
     def _keep(self, name: str, data: bytes) -> None:
-        """What cannot be remembered is no reason to lose what was computed."""
+        """Store a result; ignore a failure to write, because the result itself is not lost."""
         if self._store is None:
             return
         try:

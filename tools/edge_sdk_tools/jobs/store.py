@@ -68,7 +68,7 @@ def _bytes(part: object) -> bytes:
 
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
-_ABANDONED_S = 3600.0  # after which a temporary file belongs to nobody who still writes
+_ABANDONED_S = 3600.0  # age after which no process still writes a temporary file
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):

@@ -184,7 +184,7 @@ def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:
 
 
 def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:
-    """Refuse a model that has integers already, before anything else is said of it: it rounds in ways of its own.
+    """Refuse a model that is quantized already, before other checks, because it rounds in ways of its own.
 
     Raises:
         ModelError: with the operators that show it.
@@ -195,7 +195,7 @@ def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:
         raise ModelError(f"{path}: is quantized already ({named}), expected float: build from what it was made of")
 
 
-# Of its own accord ONNX Runtime remarks on standard error on every weight that nobody reads.
+# By default ONNX Runtime writes a line to standard error for every unused weight.
 ort.set_default_logger_severity(3)
-# What goes wrong in the pre-processing goes wrong in the next step too, and is said there in one line.
+# Errors of the pre-processing occur in the next step, too, which reports them in one line.
 logging.getLogger("onnxruntime.quantization.shape_inference").setLevel(logging.CRITICAL)

@@ -127,7 +127,7 @@ class Step(Record, frozen=True, kw_only=True):
         peak_memory_mb: of a process that loads it and runs it once, at its peak, above what that process had before, MB
             of 1e6 bytes. Code of ONNX Runtime itself does not count.
         outputs: how far its raw outputs lie from those of the step before.
-        left_out: why nothing was measured of it; empty where something was, or nobody knows.
+        left_out: why it was not measured; empty if it was measured or the reason is unknown.
         shipped: the bundle carries this step's file; of one step at most.
     """
 
@@ -379,7 +379,7 @@ def operator_sizes(fp32: onnx.ModelProto | None, int8: onnx.ModelProto | None) -
 
 
 def _operator_of(name: str, uses: dict[str, list[onnx.NodeProto]], fixed: set[str]) -> str | None:
-    """The type of operator that computes with a constant; None for one that nobody reads."""
+    """Return the type of operator that computes with a constant; None if no operator reads it."""
     while name in uses:
         node = uses[name][0]
         if not _only_passes(node, fixed):

@@ -44,7 +44,7 @@ class GateFailure(msgspec.Struct, frozen=True):
     Attributes:
         kind: `float` work that should be in integers, too little `agreement`, too large a `drop` of quality, or `slow`.
         line: with what was expected and got.
-        may_be_noise: the interval of the drop holds zero: on these images nobody can tell.
+        may_be_noise: whether the interval of the drop contains zero, so that these images prove no drop.
     """
 
     kind: Literal["float", "agreement", "drop", "slow"]

@@ -35,7 +35,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         trials: in their order.
         chosen: one of them; None when none is good enough.
-        sensitivities: of layers, worst first; empty when nobody had to ask.
+        sensitivities: sensitivities of layers, worst first; empty if they were not measured.
         calibration_warnings: what to know of the images that calibrated.
     """
 
