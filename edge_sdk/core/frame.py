@@ -1,4 +1,4 @@
-"""The values that flow through the loop, their shapes and units.
+"""The values that stages pass on, with their shapes and units.
 
     Frame -> Prepared -> Inferred -> Detections, Classification or Segmentation
 

@@ -48,7 +48,7 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def millions(self) -> float:
-        """The total in millions."""
+        """Total number of instructions, in millions."""
         return self.total / 1e6
 
     @property
@@ -112,7 +112,7 @@ class Core:
     features: str
 
     def cpuinfo(self) -> str:
-        """What /proc/cpuinfo says on the board."""
+        """Return the content of /proc/cpuinfo on the board."""
         fields = (
             ("BogoMIPS", "108.00"),
             ("Features", self.features),
@@ -188,13 +188,13 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 def current_recipe() -> Recipe:
-    """The recipe for this machine and its ONNX Runtime."""
+    """Return the recipe for this machine and its ONNX Runtime."""
     return Recipe(platform.machine(), onnxruntime_version(), PLUGIN_SOURCE.read_text(encoding="utf-8"))
 
 
 Cpu: TypeAlias = Literal["cortex-a72", "cortex-a76"]
 CPUS: tuple[Cpu, ...] = ("cortex-a72", "cortex-a76")
-"""What can be counted: cores of which it is known what ONNX Runtime chooses on them."""
+"""Cores that can be counted, because it is known which kernels ONNX Runtime chooses on them."""
 
 TIME_LIMIT_S = 900.0
 """Seconds for one count, unless the caller says otherwise; a YOLOv8n takes about 50."""
@@ -350,7 +350,7 @@ def counters_folder(folder: Path | None = None) -> Path:
 
 
 def write_record(counter: Counter) -> None:
-    """Say that a counter's folder is complete."""
+    """Write the recipe, which marks a counter's folder as complete."""
     counter.record.write_bytes(msgspec.json.format(msgspec.json.encode(counter.recipe), indent=2) + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""What the gate found, as plain values: a finding says what is wrong, where, and what to do."""
+"""Findings and figures of the export gate, as plain values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """Sentence and next step in one line."""
+        """The sentence and the next step in one line."""
         return f"{self.what}; {self.next_step}"
 
 
@@ -161,7 +161,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
-        """The findings of one severity."""
+        """Return the findings of one severity."""
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
 
@@ -179,7 +179,7 @@ _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors first, then warnings, then notes; each once, and no more than anybody would read."""
+    """Return errors, then warnings, then notes; each once, up to a limit."""
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: _ORDER.index(finding.severity))
     if len(ordered) > _MOST:
         what = f"{len(ordered) - _MOST} more findings are left out"
@@ -197,5 +197,5 @@ class RefusedModelError(ModelError):
         self.next_step = next_step
 
     def finding(self, rule: str) -> Finding:
-        """The same as an error in a report."""
+        """Return this error as a finding of a report."""
         return Finding(severity="error", rule=rule, what=self.what, next_step=self.next_step)

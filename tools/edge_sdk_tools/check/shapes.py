@@ -34,7 +34,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
-    """The version of every domain that a model imports, the default one as an empty name."""
+    """Return the version of every domain that a model imports; the default domain has an empty name."""
     return {
         "" if o.domain in _DEFAULT_DOMAINS else o.domain: max(-_FAR, min(_FAR, int(o.version)))
         for o in proto.opset_import
@@ -42,7 +42,7 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def check_opset(opset: int | None, highest: int, runtime: str) -> list[Finding]:
-    """Hold a model's opset against what a runtime runs."""
+    """Compare a model's opset with the opsets that a runtime runs."""
     if opset is None:
         return [Finding(severity="error", rule="opset", what="names no ai.onnx opset", next_step="export it again")]
     if opset < LOWEST_OPSET:
@@ -184,10 +184,10 @@ def _size_wh(found: tuple[int | str | None, ...], spec: InputSpec) -> tuple[int,
 
 
 def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:
-    """Infer every type and shape; what the file said of tensors between input and outputs is not believed.
+    """Infer every type and shape; ignore the file's own declarations of inner tensors.
 
     Returns:
-        The model with what could be inferred, and what contradicts itself.
+        The model with the inferred types and shapes, and findings about contradictions.
     """
     del proto.graph.value_info[:]
     try:
@@ -261,7 +261,7 @@ def _unfilled(graph: onnx.GraphProto, weights: Collection[str]) -> list[Finding]
 
 
 def depends_on_values(proto: onnx.ModelProto) -> bool:
-    """Whether the shape of any tensor follows from values."""
+    """Tell whether the shape of any tensor depends on values."""
     return any(node.op_type in DATA_DEPENDENT for node in nodes_of(proto.graph.node))
 
 
@@ -284,7 +284,7 @@ def declare(proto: onnx.ModelProto, names: Collection[str], values: Values) -> N
 
 
 def name_nodes(proto: onnx.ModelProto) -> None:
-    """Give every node a name of its own: quantization leaves nodes out by name."""
+    """Give every node a unique name, because quantization excludes nodes by name."""
     taken: set[str] = set()
     for index, node in enumerate(nodes_of(proto.graph.node)):
         if not node.name or node.name in taken:
@@ -332,7 +332,7 @@ def _advice(operator: str) -> str:
 
 
 def _inference_findings(cause: Exception) -> list[Finding]:
-    """One finding for every node that the inference names."""
+    """Return one finding for every node that the inference names."""
     found = [
         Finding(
             severity="error",

@@ -18,9 +18,9 @@ from edge_sdk.core.errors import first_line
 from edge_sdk_tools.check.report import RefusedModelError
 
 DEEPEST = 100
-"""Calls inside calls; exporters nest as deep as a model's modules do, about ten."""
+"""The largest depth of nested calls; exporters nest about ten, as deep as a model's modules."""
 MOST_NODES = 100_000
-"""Nodes after everything has been put in place; the largest detectors have some thousands."""
+"""The largest number of nodes after inlining; the largest detectors have some thousands."""
 
 _Key: TypeAlias = tuple[str, str]
 
@@ -52,7 +52,7 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Every node, those of the graphs inside nodes included."""
+    """Yield every node, including those of graphs inside nodes."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -161,7 +161,7 @@ def element_name(data_type: int) -> str | None:
 
 
 def declared_value(info: onnx.ValueInfoProto) -> Value:
-    """What one input, output or inferred value says of itself."""
+    """Return the declared type and shape of an input, output or inferred value."""
     tensor = info.type.tensor_type
     if not info.type.HasField("tensor_type"):
         return Value(None, None)
@@ -170,7 +170,7 @@ def declared_value(info: onnx.ValueInfoProto) -> Value:
 
 
 def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
-    """Everything that a graph declares, its constants included."""
+    """Return the declared values of a graph, including its constants."""
     values = {info.name: declared_value(info) for info in (*graph.value_info, *graph.output, *graph.input)}
     values.update({t.name: Value(element_name(t.data_type), tuple(t.dims)) for t in graph.initializer})
     return values

@@ -166,11 +166,11 @@ class Show:
         self._console = console
 
     def step(self, text: str) -> None:
-        """One line for one step."""
+        """Print one line for a step."""
         self._console.print(Text.assemble(("demo ", "bold"), text), soft_wrap=True)
 
     def tell(self, text: str) -> None:
-        """One line of detail."""
+        """Print one line of detail."""
         self._console.print(Text(f"     {text}"), soft_wrap=True)
 
     @contextmanager
@@ -208,7 +208,7 @@ class Running:
         self._next_s = 0.0
 
     def update(self, counts: MessageCounts) -> None:
-        """Show it: at once in a terminal, at most every two seconds elsewhere."""
+        """Show the counts: at once in a terminal, at most every two seconds elsewhere."""
         if self._live:
             self._live.update(_table(counts), refresh=True)
         elif time.monotonic() >= self._next_s and counts.frames:
@@ -228,20 +228,20 @@ def summary_line(counts: MessageCounts) -> str:
 
 
 def closing_line(counts: MessageCounts) -> str:
-    """What was found in all."""
+    """Return a line about all detected people."""
     most = counts.best.people if counts.best else 0
     seen = f"saw a person {counts.people} times in {counts.frames} frames, at most {most} at once"
     return f"{seen}; frames dropped: {counts.dropped}"
 
 
 def latency_line(counts: MessageCounts) -> str:
-    """Ages and inference times, median and 99th percentile."""
+    """Return a line with median and 99th percentile of ages and inference times."""
     parts = (("capture to outbox", counts.age), ("inference", counts.inference))
     return "; ".join(f"{name} p50 {of.p50_ms:.1f} ms, p99 {of.p99_ms:.1f} ms" for name, of in parts if of)
 
 
 def best_line(counts: MessageCounts) -> str:
-    """What the picture shows."""
+    """Return a line about the picture."""
     return f"frame {counts.best.message.seq}, {counts.best.people} people" if counts.best else "no result"
 
 

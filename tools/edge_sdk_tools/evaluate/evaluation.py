@@ -1,7 +1,7 @@
 """evaluate: one model on one set of images, by its labels, by another model, or by both.
 
 Requires a model.toml or a bundle and images that did not calibrate it; ensures that every figure has its interval, and
-says what a reader should know before believing it. Which figures there are is the task's: `tasks.py`.
+adds warnings about it. The model's task determines the figures (`tasks.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def warnings_about(observed: Observed) -> tuple[str, ...]:
 
 
 def constant_answer(observed: Observed, which: int) -> str:
-    """What is wrong with a model that says the same of every image; empty when it does not."""
+    """Return a warning about a model that gives the same answer for every image; otherwise an empty string."""
     name, count, task = observed.participants[which].subject.name, len(observed.records), TASKS[observed.task]
     advice = "check input.mean, std, color and layout, and the weights with `edge-sdk check`"
     if count < 2:
@@ -85,7 +85,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         duplicates: images left out because their content is there already.
         resamples: of the images, behind every interval.
         images_per_second: all models, reading and decoding included.
-        warnings: what a reader should know before believing.
+        warnings: lines about facts that limit the figures.
     """
 
     model: str

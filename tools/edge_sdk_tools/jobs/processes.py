@@ -37,7 +37,7 @@ class Processes:
         self.at_once = jobs
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        """Do the jobs in processes; what a dying one had in hand is done again.
+        """Run the jobs in processes; repeat the jobs of a process that dies.
 
         Raises:
             EdgeError: workers died more than three times.

@@ -98,7 +98,7 @@ class Store:
             return None
         if kept.key != key or kept.sha256 != hashlib.sha256(kept.result).digest():
             return None
-        with contextlib.suppress(OSError):  # a folder that is read only is still worth reading
+        with contextlib.suppress(OSError):  # a read-only folder can still be read
             os.utime(path)
         return kept.result
 
@@ -146,7 +146,7 @@ class Store:
         return removed
 
     def _remove_abandoned(self) -> None:
-        """A killed process cannot clean up after itself."""
+        """Remove temporary files of killed processes."""
         for path in self._folder.glob(".*.partial"):
             status = _status(path)
             if status is not None and time.time() - status.st_mtime > _ABANDONED_S:
