@@ -1,7 +1,7 @@
-"""The gates of INT8: why a measured model is not what a bundle should carry.
+"""The gates of INT8: find the reasons why a bundle must not contain a measured model.
 
-The figure itself is judged; where its interval holds zero the gate failure may be noise, and is said to be. The board's
-counted instructions judge whether a model is slower than FP32 where something counts them, else this machine's clock.
+The gates judge the figure itself; if its interval contains zero, the message adds that the failure may be noise. The
+instructions counted for the board decide whether a model is slower than FP32; without a count, this machine's times do.
 """
 
 from __future__ import annotations
