@@ -77,12 +77,12 @@ Turn: TypeAlias = Literal["appeared", "disappeared"]
 
 
 class Presence:
-    """Whether one class is there; it is not before it was seen."""
+    """Decides whether one class is present; it is absent before it was seen."""
 
     def __init__(self, class_id: int, label: str, rule: EventRule) -> None:
         self.class_id, self.label, self._rule = class_id, label, rule
         self.least = rule.confidence
-        self.is_seen = False  # in the result at hand
+        self.is_seen = False  # in the current result
         self._is_there = self._is_told = False
         self.confidence, self.index = 0.0, 0  # of its latest sighting; the box is a row of that result's
         self.boxes_xyxy: NDArray[np.float32] | None = None
@@ -104,7 +104,7 @@ class Presence:
         """Take one result into account, and return what is to be told; what was seen in it is forgotten.
 
         Args:
-            passed_ns: since the result before, as far as that was time in which somebody looked.
+            passed_ns: nanoseconds since the result before, without time in which no results came.
             now_ns: when the frame was captured, monotonic nanoseconds.
             is_known: whether what was not seen is not there.
         """
@@ -137,14 +137,14 @@ class Presence:
         return "disappeared" if was_told else None
 
     def _appeared(self, now_ns: int) -> Turn | None:
-        """Tell it unless the last time was too short ago; then it is asked again with the next result."""
+        """Report the appearance, unless the cooldown lasts; then the next result asks again."""
         if self._told_ns is not None and now_ns - self._told_ns < self._rule.cooldown_s * 1e9:
             return None
         self._is_told, self._told_ns = True, now_ns
         return "appeared"
 
 
-_MAX_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked at for none of it
+_MAX_BETWEEN_NS = 1_000_000_000  # longest time between two results that counts as watched
 
 
 class EventWatch:
@@ -185,7 +185,7 @@ class EventWatch:
         return cls(rules, labels_by_id(bundle), sink)
 
     def put(self, result: Result) -> None:
-        """Take one result into account, and tell what it decided; called in the loop's thread."""
+        """Take one result into account, and publish the events that it causes; called in the loop's thread."""
         now_ns = result.frame.captured_ns
         last_ns, self._last_ns = self._last_ns, now_ns
         passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
