@@ -39,16 +39,16 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
     """When classes count as appeared and as disappeared; each class for itself.
 
     Attributes:
-        labels: of the classes; one or more, each of 1 to 100 printable characters, as an event's is.
-        confidence: 0-1; what is less confident is not seen. Of a segmentation it is the class's share of the picture.
-        appear_frames: in how many results in a row a class is seen before it has appeared; 1 to 1000.
-        appear_s: and for how many seconds, up to a day.
-        disappear_frames: in how many results in a row it is not seen before it has disappeared.
-        disappear_s: and for how many seconds.
-        cooldown_s: seconds after an appearance was told in which no other one of that class is.
+        labels: labels of the classes; one or more, each of 1 to 100 printable characters.
+        confidence: least confidence of a sighting, 0-1; for segmentation the class's share of the picture.
+        appear_frames: consecutive results with the class before it has appeared; 1 to 1000.
+        appear_s: seconds for which the class must also be seen before it has appeared, up to a day.
+        disappear_frames: consecutive results without the class before it has disappeared.
+        disappear_s: seconds for which the class must also be absent before it has disappeared.
+        cooldown_s: seconds after a reported appearance in which no other one of that class is reported.
 
     Raises:
-        SettingError: no label, the same twice, one that no event can bear, or a number outside its range.
+        SettingError: no label, a duplicate or invalid label, or a number outside its range.
     """
 
     labels: Annotated[
@@ -148,7 +148,7 @@ _MAX_BETWEEN_NS = 1_000_000_000  # longest time between two results that counts 
 
 
 class EventWatch:
-    """Tells when classes appear on one camera and when they disappear: an observer of its loop.
+    """Publishes an event when a class appears on one camera or disappears: a sink of its loop.
 
     Args:
         rules: when classes count as there; a class that none names is not looked at, nor a label that is no class's.
@@ -239,10 +239,10 @@ def labels_by_id(bundle: Bundle) -> dict[int, str]:
 
 
 def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
-    """Return the rule of each label that has one.
+    """Return the rules by label.
 
     Raises:
-        UsageError: two rules name the same label: each of its events would be told twice.
+        UsageError: two rules name the same label, so that each of its events would be published twice.
     """
     by_label: dict[str, EventRule] = {}
     for rule in rules:
@@ -265,7 +265,7 @@ def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> li
 
 
 def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
-    """Make the event, at the capture of the frame that decided it; confidence and box are of the latest sighting."""
+    """Return the event, timed at the capture of its frame, with confidence and box of the latest sighting."""
     box = None if presence.boxes_xyxy is None else presence.boxes_xyxy[presence.index].tolist()
     is_usable = box is not None and all(map(math.isfinite, box))
     now_ns, stayed_ns = frame.captured_ns, presence.last_ns - presence.since_ns
@@ -331,5 +331,5 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gap_s(self) -> float:
-        """Seconds that pass from one picture to the next, at least."""
+        """The least number of seconds from one picture to the next."""
         return self.interval_s or 1 / (self.max_per_s or 1.0)
