@@ -1,4 +1,4 @@
-"""`edge-sdk distill-check`: a student beside its teacher, and whether it may go on."""
+"""`edge-sdk distill-check`: compare a student with its teacher, and decide whether it may be used."""
 
 from __future__ import annotations
 

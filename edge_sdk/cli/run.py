@@ -117,7 +117,7 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
             echo_json(summary)
         else:
             _log.info((f"{summary.camera}: " if len(summaries) > 1 else "") + _closing(summary))
-    last = summaries[-1]  # what became of the results is in each, of all streams together
+    last = summaries[-1]  # each summary has the delivery counts of all streams
     undelivered, waiting = _undelivered(last), _waiting(last)
     has_time = all(summary.ended_by != "signal" for summary in summaries)
     if undelivered and last.publisher and last.publisher.sent == last.publisher.rejected and has_time:

@@ -74,7 +74,7 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: it is missing, not TOML or wrong; one line a problem, each with the file and the key.
     """
-    with contextlib.suppress(OSError, ValueError):  # what else is wrong with it is said by who reads it
+    with contextlib.suppress(OSError, ValueError):  # the code that reads the file reports other errors
         if not path.exists():
             elsewhere = "" if path == DEFAULT_PATH else f" (its usual place is {DEFAULT_PATH})"
             raise ConfigError(f"{path}: no such file; write one, see docs/config.md{elsewhere}")

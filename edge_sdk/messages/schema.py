@@ -373,7 +373,7 @@ class MessageSpec(NamedTuple):
 
     Attributes:
         type: what its JSON holds; None for a JPEG picture.
-        topic: its topic below the device's own, with `{camera}` where it is of one; empty for a topic of somebody else.
+        topic: topic below the device's own, with `{camera}` where each camera has one; empty for a topic of others.
         channel: how it travels, where the settings do not say otherwise.
         summary: what such a message says, for people.
         is_retained: whether the broker keeps the latest for those who subscribe later; it does not expire.
