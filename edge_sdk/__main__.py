@@ -1,4 +1,4 @@
-"""`python -m edge_sdk` is `edge-sdk`."""
+"""Run the `edge-sdk` command as `python -m edge_sdk`."""
 
 from edge_sdk.cli.root import main
 

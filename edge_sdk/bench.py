@@ -1,4 +1,4 @@
-"""bench: the loop's own parts, timed one by one, beside a bare run of the same model on the same tensors.
+"""Time each stage of the loop, compared with a bare run of the same model on the same tensors.
 
 Everything is measured in turn in one process, 25 rounds of each, so that a noisy machine disturbs all alike and none
 works in the caches that another left: ratios mean something, and milliseconds mean this machine.
@@ -30,11 +30,11 @@ from edge_sdk.messages.schema import Identity, Message
 from edge_sdk.publishing.queues import MemoryOutbox
 
 STAGES = ("decode image", "prepare", "run", "decode outputs", "encode", "publish")
-"""In the order of the loop; `publish` is what the loop pays for it: leaving the message in the outbox."""
+"""Names of the stages in the loop's order; `publish` is the time to put the message into the outbox."""
 
 _BARE_THREADS = (1, 2)
 _WARM_UP_ROUNDS = 5
-_BLOCK = 10  # rounds of one, then of the next: each in its own caches, all on the same noisy machine
+_BLOCK = 10  # consecutive rounds of one part, so that it runs with its own caches
 _JPEG_SIZE_WH = (1280, 720)
 
 
@@ -42,14 +42,14 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     """The figures that `edge-sdk bench` measured.
 
     Attributes:
-        bundle: its name and version.
-        variant: which of its models ran.
-        threads, spinning: inside one operator of the model, in the loop; whether they waited for each other busily.
+        bundle: name and version of the bundle.
+        variant: name of the variant that ran.
+        threads, spinning: intra-op threads of the model in the loop, and whether they spun while they waited.
         stages: percentiles of each stage, in the loop's order.
-        loop: prepare to publish: what a frame costs once it is decoded.
-        bare: a bare `InferenceSession.run` without spinning, by number of threads.
+        loop: percentiles from prepare to publish, the cost of a decoded frame.
+        bare: percentiles of a bare `InferenceSession.run` without spinning, by number of threads.
         ratio: the loop's p50 over the best bare p50.
-        cpu_percent: of one core, while stages ran back to back.
+        cpu_percent: CPU time as percent of one core, while stages ran back to back.
         image_wh: size of the frame that was measured.
     """
 
@@ -79,10 +79,10 @@ def bench(
     """Measure one bundle.
 
     Args:
-        bundle: verified; the golden inputs of the variant that runs are replayed first.
+        bundle: a verified bundle; the golden inputs of the variant that runs are replayed first.
         image: the frame to measure with, uint8 (H, W, 3) BGR; by default a golden image enlarged to 1280x720.
-        rounds: how often each part runs.
-        settings: how the loop's model is run; those that the bundle promises by default.
+        rounds: number of runs of each part.
+        settings: session settings of the loop's model; by default those of the bundle.
 
     Raises:
         EdgeError: when the bundle cannot run here.
@@ -148,7 +148,7 @@ class _Pipeline:
         self._jpeg = cv2.imencode(".jpg", image)[1]
 
     def step(self, out_ns: NDArray[np.int64]) -> None:
-        """Run once; durations of the stages go into int64 (6,)."""
+        """Run all stages once, and write their durations in nanoseconds into `out_ns`, int64 (6,)."""
         clock = time.perf_counter_ns
         t0 = clock()
         # As in the loop: what is prepared is what has just been decoded.
@@ -169,7 +169,7 @@ class _Pipeline:
 
 
 def _bare_run(bundle: Bundle, threads: int, pipeline: _Pipeline) -> Callable[[], object]:
-    """Return `InferenceSession.run` as anybody would write it, on the tensor that the loop prepared."""
+    """Return a function that calls a plain `InferenceSession.run` on the tensor that the loop prepared."""
     session = Session.open(bundle, SessionSettings(intra_op_num_threads=threads))
     inference, inputs = session.inference, {session.input_name: pipeline.prepare.tensor}
     return lambda: inference.run(None, inputs)

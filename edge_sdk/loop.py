@@ -23,8 +23,8 @@ from edge_sdk.core.errors import CameraError, HungRunError
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.protocols import Sink, Source, Stage
 
-_WINDOW = 64  # recent steps that the estimate looks at: about two seconds of a camera
-_PROBE_INTERVAL_NS = 1_000_000_000  # one late frame a second always runs, else a slow spell could never be seen to end
+_WINDOW = 64  # recent steps that the estimate uses: about two seconds of a camera
+_PROBE_INTERVAL_NS = 1_000_000_000  # one late frame a second always runs, to notice the end of a slow spell
 
 
 class Budget:
@@ -34,8 +34,8 @@ class Budget:
     budget; one probe a second always runs, and one that was fast enough ends the spell.
 
     Args:
-        latency_ms: capture to outbox, in milliseconds.
-        drops: False for images that come in turn: none is fresher, so none is dropped, however late.
+        latency_ms: the budget from capture to outbox, milliseconds.
+        drops: whether late frames are dropped; False for image files, of which none is fresher.
     """
 
     def __init__(self, latency_ms: float, *, drops: bool = True) -> None:
@@ -52,8 +52,8 @@ class Budget:
         return self._sorted[min(count - 1, count * 9 // 10)] if count else 0
 
     def admits(self, captured_ns: int, now_ns: int) -> bool:
-        """Whether a frame captured at `captured_ns` shall run at `now_ns`; says yes once a second whatever its age."""
-        # A frame from the future, as a driver's clock may have it, has no time to spare for that.
+        """Return whether to run a frame captured at `captured_ns` at `now_ns`; True once a second whatever its age."""
+        # A driver's clock may put a frame into the future, which gives it no extra time.
         age_ns = max(0, now_ns - captured_ns)
         makes_it = not self._drops or age_ns + self.expected_ns() <= self.limit_ns
         is_probe_due = self._last_run_ns is None or now_ns - self._last_run_ns >= _PROBE_INTERVAL_NS
@@ -64,9 +64,9 @@ class Budget:
         return True
 
     def record(self, duration_ns: int) -> None:
-        """Remember how long prepare + run + decode of the frame took that was admitted last."""
+        """Record the duration of prepare + run + decode of the frame that was admitted last."""
         if self._probe_age_ns is not None and self._probe_age_ns + duration_ns <= self.limit_ns:
-            # At one probe a second those of the slow spell would fill the window for a minute after it.
+            # Otherwise durations of the slow spell would stay in the window for a minute, at one probe a second.
             self.forget()
         if len(self._recent) == _WINDOW:
             del self._sorted[bisect_left(self._sorted, self._recent[0])]
@@ -74,16 +74,16 @@ class Budget:
         insort(self._sorted, duration_ns)
 
     def forget(self) -> None:
-        """Expect nothing: what runs from now on is another model, or another load."""
+        """Drop all durations, because another model or another load runs from now on."""
         self._recent.clear()
         self._sorted.clear()
 
     def is_late(self, captured_ns: int, now_ns: int) -> bool:
-        """Whether a result delivered at `now_ns` missed its deadline."""
+        """Return whether a result delivered at `now_ns` missed its deadline."""
         return now_ns - captured_ns > self.limit_ns
 
 
-_STEP_TIMEOUT_S = 0.2  # how soon `stop` is seen while no frame comes
+_STEP_TIMEOUT_S = 0.2  # longest delay of `stop` while no frame comes
 
 
 class Tick(enum.Enum):
@@ -98,33 +98,33 @@ class Tick(enum.Enum):
 
 
 class LoopObserver(Protocol):
-    """Looks at what the steps come to, and may give the loop other stages."""
+    """Observes the outcome of each step, and may replace the loop's stages."""
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Called after every step, in the loop's thread: it never blocks and never raises."""
+        """Handle one step; the loop's thread calls this after every step, and it must not block or raise."""
 
 
 class Loop:
     """Takes the freshest frame, runs it and delivers the result: by `step()`, `run()`, or `for result in loop`.
 
     Args:
-        source: where frames come from.
-        stages: Frame -> Result; another may take its place between two steps.
-        sink: takes results; the budget ends when its `put` returns. None where they are only iterated over.
-        budget: the deadline's arithmetic.
-        observers: further sinks, served after the deadline was judged: they may be slow, and then cost frames.
-        clock_ns: monotonic nanoseconds; injected by tests.
+        source: the source of frames.
+        stages: turns a frame into a result; may be replaced between two steps.
+        sink: takes results; the budget ends when its `put` returns. None where results are only iterated over.
+        budget: the latency budget.
+        observers: further sinks, called after the deadline was judged; slow ones cost frames.
+        clock_ns: returns monotonic nanoseconds; replaced in tests.
 
     Attributes:
-        every: of the source's frames, by their numbers, at most every `every`-th runs, 1 and up; 1.5 are two of three.
-        least_gap_ns: nanoseconds between two frames that run, on average, at least; 0 without a limit.
-        counts: how many steps came to what.
-        last_wait_ns: how old the last frame was when it was taken.
-        last_delay_ns: of that what it waited before it was to be had: dropping frames does not help against it.
-        last_age_ns: capture to outbox of the last result.
-        last_hang: what was said of the last run that came to no end; empty when there was none.
-        last_serial_ns: of it what the loop itself took: prepare, run, decode and outbox.
-        last_run_ns: of that the bare run.
+        every: the loop runs at most every `every`-th frame of the source, 1 or more; 1.5 is two frames in three.
+        least_gap_ns: least average time between two frames that run, nanoseconds; 0 without a limit.
+        counts: number of steps by outcome.
+        last_wait_ns: age of the last frame when the loop took it.
+        last_delay_ns: part of `last_wait_ns` before the frame was available; dropping frames does not reduce it.
+        last_age_ns: time from capture to outbox of the last result.
+        last_hang: message of the last run that hung; empty when there was none.
+        last_serial_ns: part of `last_age_ns` for prepare, run, decode and outbox.
+        last_run_ns: part of `last_serial_ns` for the bare run.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Loop:
 
     @property
     def stages(self) -> Stage[Frame, Result]:
-        """Frame -> Result, of the next step. Others begin without the durations of those before them."""
+        """The stages of the next step; setting other stages drops the recorded durations."""
         return self._stages
 
     @stages.setter
@@ -162,18 +162,18 @@ class Loop:
         """Wait at most `timeout_s` seconds for a frame and bring it to the outbox.
 
         Raises:
-            EdgeError: what a stage or the source raised; the loop may be stepped again.
+            EdgeError: an error of a stage or the source; the loop may be stepped again.
         """
         return self._step(timeout_s)[0]
 
     def __iter__(self) -> Iterator[Result]:
-        """Step until the source ends or `stop` was called, and give each result once it was delivered.
+        """Step until the source ends or `stop` is called, and yield each result once it is delivered.
 
         What is done with it does not count against the budget of this frame. The picture in `result.frame` is the
         source's, which may overwrite it with the next one: copy it to keep it; all other arrays are the result's own.
 
         Raises:
-            EdgeError: what a stage or the source raised; the loop may be iterated over again.
+            EdgeError: an error of a stage or the source; the loop may be iterated over again.
         """
         while not self._is_stopped:
             result = self._step(_STEP_TIMEOUT_S)[1]
@@ -186,13 +186,13 @@ class Loop:
         """Step until the source ends, which a camera never does, or `stop` was called.
 
         Raises:
-            EdgeError: what a stage or the source raised; the loop may be run again.
+            EdgeError: an error of a stage or the source; the loop may be run again.
         """
         for _ in self:
             pass
 
     def stop(self) -> None:
-        """Have `run`, or the iteration, end after this step; from any thread, or from a signal's handler."""
+        """Make `run` or the iteration end after this step; may be called from any thread or a signal handler."""
         self._is_stopped = True
 
     def _step(self, timeout_s: float) -> tuple[Tick, Result | None]:
@@ -205,7 +205,7 @@ class Loop:
         return frame.captured_ns < self._due_ns <= frame.captured_ns + self.least_gap_ns
 
     def _process(self, frame: Frame) -> tuple[Tick, Result | None]:
-        if not isinstance(frame, Frame):  # sources are anybody's
+        if not isinstance(frame, Frame):  # a user may write the source
             raise CameraError(
                 f"the source's latest() gave {type(frame).__name__}, expected None or a Frame; "
                 "Frame.of(image) makes one of a picture"
@@ -239,15 +239,15 @@ class Loop:
         return (Tick.LATE if self._budget.is_late(frame.captured_ns, delivered_ns) else Tick.ON_TIME), result
 
 
-_RECENT = 4096  # results that the percentiles look at
+_RECENT = 4096  # results from which the percentiles are computed
 
 
 class RunRecord:
-    """An observer that notes ages and inference times of recent results, as the loop has them; a sink, too.
+    """An observer and sink that records ages and inference times of recent results.
 
     Attributes:
-        results: how many there were in all.
-        not_finite: of them, those of outputs that were no numbers.
+        results: number of all results.
+        not_finite: number of results with NaN or infinity among the model's outputs.
     """
 
     def __init__(self) -> None:
@@ -256,12 +256,12 @@ class RunRecord:
         self._first_ns = self._last_ns = 0
 
     def put(self, result: Result) -> None:
-        """Count a result whose outputs were no numbers, of which the loop knows nothing."""
+        """Count a result with NaN or infinity, which the loop does not check."""
         if not result.is_finite:
             self.not_finite += 1
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Note one step's result; see `LoopObserver`."""
+        """Record the times of one step; see `LoopObserver`."""
         if tick is not Tick.ON_TIME and tick is not Tick.LATE:
             return
         slot, (ages_ns, serial_ns, runs_ns) = self.results % _RECENT, self._recent_ns
@@ -286,12 +286,12 @@ class RunRecord:
         return percentiles_of(self._recent_ns[row][: min(self.results, _RECENT)])
 
     def fps(self) -> float:
-        """Return results a second, from the first to the last."""
+        """Return results per second, from the first to the last."""
         span_s = (self._last_ns - self._first_ns) / 1e9
         return (self.results - 1) / span_s if self.results > 1 and span_s > 0 else 0.0
 
     def line(self, loop: Loop) -> str:
-        """Say for people how the run goes."""
+        """Return a line for people about the run so far."""
         age, inference = self.age(), self.inference()
         if age is None or inference is None:
             return "no frame yet"

@@ -1,7 +1,7 @@
-"""Model: a bundle's model, ready for pictures of one's own.
+"""Model: a bundle's model for use in a Python program.
 
-What a program in Python holds: a picture in, what it shows out, or the loop over a source. The daemon puts the same
-parts together by itself, beside its supervisors.
+A program calls it with a picture and gets a result, or runs a loop over a source. The daemon assembles the same parts
+without this class.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from edge_sdk.loop import Budget, Loop
 
 
 class Model:
-    """A loaded and proved model; not for several threads at once: give each its `clone()`.
+    """A loaded and proved model. Only one thread at a time may use it; give each thread its own `clone()`.
 
     Args:
-        bundle: where it came from, the variant that runs in front.
-        stages: that variant, ready to run.
+        bundle: the bundle, with the variant that runs first.
+        stages: the stages of that variant, ready to run.
 
     Attributes:
-        bundle: as given.
-        labels: of the bundle, in the order of the model's outputs.
-        latency_budget_ms: capture to result, in milliseconds, as the bundle promises.
+        bundle: the bundle that was given.
+        labels: the bundle's labels, in the order of the model's outputs.
+        latency_budget_ms: the bundle's latency budget from capture to result, milliseconds.
     """
 
     def __init__(self, bundle: Bundle, stages: Stages) -> None:
@@ -48,20 +48,20 @@ class Model:
     def open(cls, bundle: Bundle, *, variant: str | None = None, settings: SessionSettings | None = None) -> Model:
         """Load a model of a verified bundle and replay its golden inputs.
 
-        It happens in this process. `edge-sdk run` tries a bundle that is new on a device in another one first, which a
-        model that crashes ONNX Runtime or takes all memory cannot hurt.
+        This happens in the calling process. `edge-sdk run` first tries a new bundle in a child process, so that a model
+        that crashes ONNX Runtime or takes all memory does no harm.
 
         Args:
-            bundle: of `Bundle.open`.
-            variant: which of its models, by name or file, such as `int8.320x320`; its first by default.
-            settings: threads and execution providers; those that the bundle promises by default.
+            bundle: the result of `Bundle.open`.
+            variant: name or file of the variant, such as `int8.320x320`; the bundle's first by default.
+            settings: threads and execution providers; by default those of the bundle.
 
         Raises:
-            UsageError: it has no such variant, or is no bundle.
-            IncompatibleError: built for another machine or ONNX Runtime, or golden gives other results here.
+            UsageError: the bundle has no such variant, or is not a bundle.
+            IncompatibleError: the bundle is for another machine or ONNX Runtime, or its golden results differ here.
             BundleError: a file was changed since the bundle was opened.
             ModelError: the model's outputs are not those of its labels and decoder.
-            MissingDependencyError: it needs operators of a package that is not installed.
+            MissingDependencyError: the model needs operators of a package that is not installed.
         """
         if not isinstance(bundle, Bundle):
             raise UsageError(f"the bundle is {bundle!r}, expected a Bundle; Bundle.open(path) verifies and opens one")
@@ -76,27 +76,27 @@ class Model:
 
     @property
     def session(self) -> Session:
-        """The model in ONNX Runtime, without what makes its input and reads its outputs."""
+        """The model in ONNX Runtime, without pre- and postprocessing."""
         return self._stages.session
 
     def clone(self) -> Model:
-        """Return the same loaded model for another thread, with buffers of its own: nothing is loaded again."""
+        """Return the same loaded model for another thread, with buffers of its own, without loading it again."""
         return Model(self.bundle, self._stages.clone(self.bundle))
 
     def __call__(self, picture: Frame | NDArray[Any] | None, /) -> Result:
-        """Say what a picture shows.
+        """Run the model on a picture and return the result.
 
         Args:
             picture: uint8 (H, W, 3), BGR, as OpenCV reads it, of any size; or a frame. Other arrays are refused, and
                 None, which OpenCV gives for what it cannot read.
 
         Returns:
-            Detections, Classification or Segmentation, as the bundle's task is. Its arrays are its own.
+            Detections, Classification or Segmentation, by the bundle's task, with arrays of its own.
 
         Raises:
-            UsageError: an array of another kind.
-            CameraError: a frame that holds one.
-            HungRunError: the run came to no end within the limit; the next one may.
+            UsageError: the picture is not such an array.
+            CameraError: the frame's image is not such an array.
+            HungRunError: the run did not end within the time limit; the next one may.
             SessionError: ONNX Runtime failed.
         """
         return self._stages(picture if isinstance(picture, Frame) else Frame.of(picture))
@@ -109,17 +109,17 @@ class Model:
         latency_ms: float | None = None,
         observers: Sequence[Sink] = (),
     ) -> Loop:
-        """Make the loop over a source: always the freshest frame, within a latency budget.
+        """Return a loop over a source that runs the freshest frame within a latency budget.
 
         Args:
             source: of `open_source`, or anything with `latest`, `ended` and `close`. One with `paced = False` gives its
                 pictures in turn, when asked for: then none is dropped, however late.
             sink: anything with `put`; None where results are only iterated over.
             latency_ms: capture to where `put` returns, in milliseconds, above 0; what the bundle promises by default.
-            observers: further sinks, served after the deadline was judged.
+            observers: further sinks, called after the deadline was judged.
 
         Raises:
-            UsageError: `latency_ms` is no such number, or a part has not the methods that it needs.
+            UsageError: `latency_ms` is not such a number, or an argument lacks a method.
         """
         if not hasattr(source, "latest"):
             raise UsageError(f"the source is {source!r}, expected one with latest(); open_source(location) opens one")

@@ -1,8 +1,8 @@
-"""Publisher: brings the results and events of a user's program to a broker, as the daemon brings its own.
+"""Publisher: publishes the results and events of a user's program to a broker, as the daemon does.
 
-`Publisher.open` puts the daemon's parts together for programs without a daemon, and refuses what cannot work:
-`publishing.MqttPublisher` for the broker, the outbox for events, an encoder for each camera. That nothing waits for the
-network, and that no event is lost, is theirs.
+`Publisher.open` checks the arguments and assembles the daemon's parts: `publishing.MqttPublisher` for the broker, the
+outbox for events, and an encoder for each camera. These parts keep `put` from waiting for the network, and events from
+being lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edge_sdk.publishing.publisher import MqttPublisher, NameLock, PublisherStat
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import ExpiredError, check_credentials
 
-_OPENING_S = 60.0  # for the file of events, which is looked through; a small board reads a full one in many seconds
+_OPENING_S = 60.0  # longest wait until the file of events is read; a small board takes long for a full one
 
 
 class Publisher:
@@ -72,7 +72,7 @@ class Publisher:
         protocol: Literal["5", "3.1.1"] | None = None,
         publish: Mapping[str, object] | None = None,
     ) -> Publisher:
-        """Begin to publish. A broker that is not there, or refuses us, is no error: it is tried again for ever.
+        """Begin to publish. An absent or refusing broker is no error, because the publisher tries again for ever.
 
         What is not named here is as in the tables of a configuration file, docs/config.md.
 
@@ -131,7 +131,7 @@ class Publisher:
             events = EventOutbox(waiting, path, identity.boot_id)
             events.listen(troubles.__setitem__)
             undone.callback(events.close)
-            # Whoever waits for commits must learn at once that there will be none.
+            # A program that waits for commits must learn at once that there will be none.
             if not events.wait_committed(_OPENING_S) or not events.is_durable:
                 silent = f"{path}: this disk did not answer within {_OPENING_S:.0f} s; look after it"
                 line = troubles.get("outbox_disk") or silent
@@ -150,7 +150,7 @@ class Publisher:
         self.close()
 
     def put(self, value: Result | Event, /) -> None:
-        """Take a result, or an event; never waits for a disk or a network, nor raises for their sake.
+        """Queue a result or an event; never wait for a disk or a network, or raise their errors.
 
         Raises:
             UsageError: a result of a camera that was not named to `open`; an event of one with an impossible name; what
@@ -170,7 +170,7 @@ class Publisher:
         stream.put(value)
 
     def put_event(self, event: Event, /) -> int | None:
-        """Take one event of the camera that it names, and keep it until the broker has it; never waits.
+        """Queue one event of the camera that it names, and keep it until the broker has it; never wait.
 
         Returns:
             Its number among the camera's events, which go on over restarts; None where it is held, as `max_per_s` says.
@@ -185,9 +185,9 @@ class Publisher:
         return self._publisher.put_event(event.camera, lambda seq: encoder.encode(event, seq))
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until every event that was put before is acknowledged: on disk or at the broker, whatever ends next.
+        """Wait until every event that was put before is safe: on disk or at the broker.
 
-        What is held, as `max_per_s` says, is not waited for.
+        Events that `max_per_s` holds back are not waited for.
 
         Returns:
             False where that takes longer than so many seconds, as on a disk that takes nothing; or where some of what
@@ -196,16 +196,16 @@ class Publisher:
         return self._events.wait_committed(timeout_s)
 
     def stats(self) -> PublisherStats:
-        """Return what happened so far, what waits and what is lost."""
+        """Return the counts of results and events so far."""
         return self._publisher.stats()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Send what waits as far as the time allows, say offline, disconnect; may be called twice.
+        """Send queued messages as far as the time allows, publish `offline`, disconnect; may be called twice.
 
         Events that could not be sent are on disk, and go out when a publisher of the same device is opened again.
 
         Args:
-            timeout_s: seconds; with a dead broker it returns sooner, with a slow disk up to three seconds later.
+            timeout_s: time limit in seconds; with a dead broker it returns sooner, with a slow disk up to 3 s later.
         """
         self._is_closed = True
         self._publisher.close(timeout_s)
@@ -224,7 +224,7 @@ def _read_settings(config: BrokerConfig) -> MqttSettings:
         for what, of in (("the MQTT password", ""), ("the private key's password", "key_"))
     ]
     settings = mqtt_settings_of(config.device, config.mqtt, config.publish, *secrets)
-    with contextlib.suppress(ExpiredError):  # a new one in its place is taken as it comes
+    with contextlib.suppress(ExpiredError):  # the publisher uses a renewed certificate as soon as it is there
         check_credentials(settings)
     return settings
 
@@ -237,7 +237,7 @@ def _make_encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEnco
 
 
 def _make_file(settings: OutboxSettings, broker: MqttSettings) -> Path:
-    """Make the file where events wait, and return its path."""
+    """Create the file where events wait, and return its path."""
     path = settings.path_of(broker.site, broker.device)
     if settings.folder is not None and (want := folder_error(settings.folder)):
         raise UsageError(f"outbox: {want}")

@@ -1,4 +1,4 @@
-"""`edge-sdk bench`: what each stage costs, beside a bare run."""
+"""`edge-sdk bench`: measure the cost of each stage, compared with a bare run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edge-sdk distill-check`: a student beside its teacher, and whether it may go on."""
+"""`edge-sdk distill-check`: compare a student with its teacher, and decide whether it may be used."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _show_probabilities(report: DistillReport) -> None:
         ]
         click.echo(f"softened: {', '.join(parts)}")
     error = report.calibration
-    if error is not None and error.teacher is not None:  # without labels nobody knows how right the two are
+    if error is not None and error.teacher is not None:  # without labels there is no error to compare
         click.echo(f"calibration error: student {error.student:.1%}, teacher {error.teacher:.1%}")
     if report.p_value is not None:
         click.echo(f"McNemar's exact test: p = {report.p_value:.2g} that two equally good models differ so")

@@ -105,7 +105,7 @@ def command(context: click.Context, /, **options: object) -> None:
 
 
 def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bool) -> None:
-    """Say what it came to.
+    """Report the outcome of the run.
 
     Raises:
         EdgeError: nothing reached the broker; or what kept one stream from running, where the others are through.
@@ -117,7 +117,7 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
             echo_json(summary)
         else:
             _log.info((f"{summary.camera}: " if len(summaries) > 1 else "") + _closing(summary))
-    last = summaries[-1]  # what became of the results is in each, of all streams together
+    last = summaries[-1]  # each summary has the delivery counts of all streams
     undelivered, waiting = _undelivered(last), _waiting(last)
     has_time = all(summary.ended_by != "signal" for summary in summaries)
     if undelivered and last.publisher and last.publisher.sent == last.publisher.rejected and has_time:
@@ -172,7 +172,7 @@ def _rereading(path: Path, duration_s: float | None) -> Callable[[], RunSettings
 
 
 def _would_hang(summary: RunSummary) -> bool:
-    """Whether nobody reads standard output, perhaps since the middle of a line, so that printing there never ends."""
+    """Return whether standard output has no reader, perhaps since the middle of a line, so that printing would hang."""
     lines = summary.lines
     if lines is not None and lines.written + lines.dropped < lines.put:
         return True
@@ -201,7 +201,7 @@ def _closing(summary: RunSummary) -> str:
 
 
 def _undelivered(summary: RunSummary) -> str | None:
-    """Say what the broker or the reader did not get; None where nothing is missing."""
+    """Return in words what the broker or the reader did not get; None where nothing is missing."""
     if summary.lines and summary.lines.written < summary.lines.put:
         lost = summary.lines.put - summary.lines.written
         return f"{lost} of {summary.lines.put} results were not read from standard output"

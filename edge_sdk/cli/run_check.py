@@ -20,7 +20,7 @@ _LABEL = 11  # columns
 
 
 class NotReadyError(EdgeError):
-    """A run that would not run; its exit code is that of the worst problem."""
+    """The checked run cannot start; the exit code is that of the worst problem."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -28,10 +28,10 @@ class NotReadyError(EdgeError):
 
 
 def check(options: dict[str, object], config: Path | None) -> None:
-    """Look at everything, print it, and raise where there is a problem.
+    """Check a run, print the result, and raise where there is a problem.
 
     Raises:
-        EdgeError: with the exit code of the worst problem.
+        EdgeError: there is a problem; it has the exit code of the worst one.
     """
     checked = _checked(options, config)
     if options["as_json"]:
@@ -120,7 +120,7 @@ def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _words_of(kind: str) -> str:
-    """Return what a kind of source is, for people."""
+    """Return the name of a kind of source for people."""
     from edge_sdk.sources.opening import TABLE
 
     return next(entry.words for entry in TABLE if entry.name == kind)

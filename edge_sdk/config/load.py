@@ -1,4 +1,4 @@
-"""Reading a configuration file: all that is wrong with it at once, one line each, and never a secret.
+"""Read a configuration file; report all its errors at once, one line each, and never a secret.
 
 `read_config` parses the file, takes passwords that should not be there out of it, gives each stream what [defaults] say
 and converts the result to `Config`; `rules` finds what several keys get wrong together. Passwords are not read with the
@@ -45,11 +45,11 @@ from edge_sdk.sources.opening import named_kind
 _log = logging.getLogger(__name__)
 
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
-"""Where `edge-sdk run` looks when it is told nothing."""
+"""The configuration file of `edge-sdk run` where no other is given."""
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
-_OTHERS = 0o077  # rights of everybody but the file's owner
+_OTHERS = 0o077  # permissions of all users but the file's owner
 _FOLDER = "CREDENTIALS_DIRECTORY"
 _WRITTEN = (
     "a password does not stand in this file; write it into one that only edge-sdk's user can read, and give "
@@ -74,7 +74,7 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: it is missing, not TOML or wrong; one line a problem, each with the file and the key.
     """
-    with contextlib.suppress(OSError, ValueError):  # what else is wrong with it is said by who reads it
+    with contextlib.suppress(OSError, ValueError):  # the code that reads the file reports other errors
         if not path.exists():
             elsewhere = "" if path == DEFAULT_PATH else f" (its usual place is {DEFAULT_PATH})"
             raise ConfigError(f"{path}: no such file; write one, see docs/config.md{elsewhere}")
@@ -95,7 +95,7 @@ def read_config(path: Path) -> Config:
 
 
 def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
-    """Read what a program of the user's says about its broker, in the tables of a configuration file.
+    """Read the broker's tables of a configuration, as a user's program passes them.
 
     Args:
         tables: by name; paths, of whatever type, are relative to the working folder.
@@ -152,7 +152,7 @@ def _problems(document: dict[str, object]) -> Iterator[str]:
 
 
 def _with_defaults(document: dict[str, object]) -> dict[str, object]:
-    """Give each stream what it does not say itself.
+    """Return the document with the values of [defaults] in each stream that does not set them.
 
     A password of [defaults] is for a source whose URL names a user, and that names no place of its own. A stream that
     says how its certificate is verified says it alone; [defaults] say it for encrypted sources.
@@ -175,7 +175,7 @@ def _defaults_for(stream: dict[str, object], defaults: dict[str, object]) -> dic
 
 
 def _without_secrets(value: Any, where: str, found: list[str]) -> Any:
-    """Copy a document without the passwords in it, so that nothing repeats them."""
+    """Copy a document without the passwords in it, so that no message repeats them."""
     if isinstance(value, list):
         return [_without_secrets(inner, _entry(inner, f"{where}[{i}]"), found) for i, inner in enumerate(value)]
     if isinstance(value, dict):
@@ -205,7 +205,7 @@ def mqtt_settings_of(
     password: Secret | None,
     key_password: Secret | None,
 ) -> MqttSettings:
-    """Say which broker is meant, and how a device publishes there.
+    """Return the settings of the broker, and of how a device publishes there.
 
     Raises:
         UsageError: a name or a number is impossible.
@@ -227,7 +227,7 @@ def mqtt_settings_of(
 
 
 def outbox_settings_of(outbox: OutboxConfig) -> OutboxSettings:
-    """Say where events wait."""
+    """Return the settings of the event outbox."""
     return OutboxSettings(**given(outbox))
 
 
@@ -273,13 +273,13 @@ def _from_file(path: Path, where: str, what: str) -> Secret:
 
 
 def _from_variable(name: str, where: str, what: str) -> Secret:
-    # The name is not repeated: whoever takes the key for the password's own place wrote the password there.
+    # The message does not repeat the name, which may be the password itself, written there by mistake.
     text = os.environ.get(name, "")
     if not text:
         raise ConfigError(f"{where}: the environment has no such variable, expected one that holds {what}")
     try:
         text.encode()
-    except UnicodeEncodeError:  # not chained: it holds the password
+    except UnicodeEncodeError:  # not chained, because the cause holds the password
         raise ConfigError(f"{where}: {what} is not UTF-8") from None
     return Secret(text, where)
 

@@ -227,7 +227,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 def config_schema() -> bytes:
     """Return the JSON Schema of configuration files, with which editors complete them; docs/config.schema.json."""
-    import inspect  # nobody needs it on a device
+    import inspect  # not needed on a device
 
     schema = msgspec.json.schema(Config, schema_hook=lambda _path: {"type": "string", "pattern": ONE_LINE})
     for definition in schema["$defs"].values():

@@ -39,16 +39,16 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
     """When classes count as appeared and as disappeared; each class for itself.
 
     Attributes:
-        labels: of the classes; one or more, each of 1 to 100 printable characters, as an event's is.
-        confidence: 0-1; what is less confident is not seen. Of a segmentation it is the class's share of the picture.
-        appear_frames: in how many results in a row a class is seen before it has appeared; 1 to 1000.
-        appear_s: and for how many seconds, up to a day.
-        disappear_frames: in how many results in a row it is not seen before it has disappeared.
-        disappear_s: and for how many seconds.
-        cooldown_s: seconds after an appearance was told in which no other one of that class is.
+        labels: labels of the classes; one or more, each of 1 to 100 printable characters.
+        confidence: least confidence of a sighting, 0-1; for segmentation the class's share of the picture.
+        appear_frames: consecutive results with the class before it has appeared; 1 to 1000.
+        appear_s: seconds for which the class must also be seen before it has appeared, up to a day.
+        disappear_frames: consecutive results without the class before it has disappeared.
+        disappear_s: seconds for which the class must also be absent before it has disappeared.
+        cooldown_s: seconds after a reported appearance in which no other one of that class is reported.
 
     Raises:
-        SettingError: no label, the same twice, one that no event can bear, or a number outside its range.
+        SettingError: no label, a duplicate or invalid label, or a number outside its range.
     """
 
     labels: Annotated[
@@ -77,12 +77,12 @@ Turn: TypeAlias = Literal["appeared", "disappeared"]
 
 
 class Presence:
-    """Whether one class is there; it is not before it was seen."""
+    """Decides whether one class is present; it is absent before it was seen."""
 
     def __init__(self, class_id: int, label: str, rule: EventRule) -> None:
         self.class_id, self.label, self._rule = class_id, label, rule
         self.least = rule.confidence
-        self.is_seen = False  # in the result at hand
+        self.is_seen = False  # in the current result
         self._is_there = self._is_told = False
         self.confidence, self.index = 0.0, 0  # of its latest sighting; the box is a row of that result's
         self.boxes_xyxy: NDArray[np.float32] | None = None
@@ -104,7 +104,7 @@ class Presence:
         """Take one result into account, and return what is to be told; what was seen in it is forgotten.
 
         Args:
-            passed_ns: since the result before, as far as that was time in which somebody looked.
+            passed_ns: nanoseconds since the result before, without time in which no results came.
             now_ns: when the frame was captured, monotonic nanoseconds.
             is_known: whether what was not seen is not there.
         """
@@ -137,18 +137,18 @@ class Presence:
         return "disappeared" if was_told else None
 
     def _appeared(self, now_ns: int) -> Turn | None:
-        """Tell it unless the last time was too short ago; then it is asked again with the next result."""
+        """Report the appearance, unless the cooldown lasts; then the next result asks again."""
         if self._told_ns is not None and now_ns - self._told_ns < self._rule.cooldown_s * 1e9:
             return None
         self._is_told, self._told_ns = True, now_ns
         return "appeared"
 
 
-_MAX_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked at for none of it
+_MAX_BETWEEN_NS = 1_000_000_000  # longest time between two results that counts as watched
 
 
 class EventWatch:
-    """Tells when classes appear on one camera and when they disappear: an observer of its loop.
+    """Publishes an event when a class appears on one camera or disappears: a sink of its loop.
 
     Args:
         rules: when classes count as there; a class that none names is not looked at, nor a label that is no class's.
@@ -185,7 +185,7 @@ class EventWatch:
         return cls(rules, labels_by_id(bundle), sink)
 
     def put(self, result: Result) -> None:
-        """Take one result into account, and tell what it decided; called in the loop's thread."""
+        """Take one result into account, and publish the events that it causes; called in the loop's thread."""
         now_ns = result.frame.captured_ns
         last_ns, self._last_ns = self._last_ns, now_ns
         passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
@@ -239,10 +239,10 @@ def labels_by_id(bundle: Bundle) -> dict[int, str]:
 
 
 def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
-    """Return the rule of each label that has one.
+    """Return the rules by label.
 
     Raises:
-        UsageError: two rules name the same label: each of its events would be told twice.
+        UsageError: two rules name the same label, so that each of its events would be published twice.
     """
     by_label: dict[str, EventRule] = {}
     for rule in rules:
@@ -265,7 +265,7 @@ def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> li
 
 
 def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
-    """Make the event, at the capture of the frame that decided it; confidence and box are of the latest sighting."""
+    """Return the event, timed at the capture of its frame, with confidence and box of the latest sighting."""
     box = None if presence.boxes_xyxy is None else presence.boxes_xyxy[presence.index].tolist()
     is_usable = box is not None and all(map(math.isfinite, box))
     now_ns, stayed_ns = frame.captured_ns, presence.last_ns - presence.since_ns
@@ -331,5 +331,5 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gap_s(self) -> float:
-        """Seconds that pass from one picture to the next, at least."""
+        """The least number of seconds from one picture to the next."""
         return self.interval_s or 1 / (self.max_per_s or 1.0)

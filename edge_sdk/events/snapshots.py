@@ -18,7 +18,7 @@ from edge_sdk.core.opencv import cv2
 from edge_sdk.events.rules import WORST_QUALITY, SnapshotSettings
 
 MAX_BYTES = 512_000
-"""Of one picture: brokers take it without a thought, and all of a fleet's go over one network."""
+"""Largest size of one picture: brokers accept it, and a fleet's pictures share one network."""
 
 _JOIN_S = 0.5
 
@@ -48,7 +48,7 @@ class Snapshots:
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
-        """Have a picture made of the frame at hand, or of the next; from any thread."""
+        """Request a picture of the current frame or the next; may be called from any thread."""
         self._is_asked = True
 
     def put(self, result: Result) -> None:
@@ -66,7 +66,7 @@ class Snapshots:
             self._thread.start()
 
     def close(self) -> None:
-        """Make the picture that waits, and no more; waits for it half a second at most."""
+        """Make the waiting picture, then no more; wait half a second at most."""
         with self._news:
             self._is_closed = True
             self._news.notify()
@@ -80,7 +80,7 @@ class Snapshots:
                 waiting, self._waiting = self._waiting, None
             if waiting is None:
                 return
-            with contextlib.suppress(Exception):  # for want of memory perhaps: the next one may be made
+            with contextlib.suppress(Exception):  # for example too little memory; the next picture may succeed
                 picture, seq = waiting
                 self._deliver(jpeg_of(picture, self._settings.width, self._settings.quality).data, seq)
 

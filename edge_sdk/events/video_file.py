@@ -23,8 +23,8 @@ from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.opencv import cv2
 from edge_sdk.events.annotate import Annotator
 
-_CLOSE_TIMEOUT_S = 120  # to finish a long video on a slow board
-_LOG_TAIL = 300  # bytes of what ffmpeg said that go into an error
+_CLOSE_TIMEOUT_S = 120  # time to finish a long video on a slow board
+_LOG_TAIL = 300  # bytes of ffmpeg's log that go into an error
 
 
 class VideoWriter:
@@ -123,7 +123,7 @@ class _Ffmpeg:
         rate = str(Fraction(fps).limit_denominator(1001))
         source = ["-f", "rawvideo", "-pix_fmt", "bgr24", "-video_size", f"{width_px}x{height_px}", "-framerate", rate]
         h264 = ["-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
-        # Without -xerror a video whose end did not fit on the disk, and that nobody can play, is no failure.
+        # Without -xerror ffmpeg reports success for an unplayable video whose end did not fit on the disk.
         how = ["-loglevel", "error", "-xerror", "-y"]
         command = [program, *how, *source, "-i", "pipe:0", *h264, "-f", "mp4", f"file:{path}"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process; a pipe could fill up

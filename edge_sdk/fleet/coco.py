@@ -19,7 +19,7 @@ from edge_sdk.fleet.messages import DeviceAddress
 from edge_sdk.messages.schema import DetectionMessage
 
 MOST_CATEGORIES = 10_000
-"""Labels with their numbers; all are kept until the end, and anybody may publish new ones for ever."""
+"""Largest number of labels; all are kept until the end, and any client may publish new ones for ever."""
 
 _LONGEST_LABEL = 200  # characters
 _OTHERS_FROM = 10_000  # category numbers of labels whose class number another model's label has
@@ -29,10 +29,10 @@ class CocoWriter:
     """Writes beside the files' names, and gives them when it is closed: a killed program leaves `.partial` files.
 
     Attributes:
-        results: how many were written.
-        images: how many they are of, those with nothing on them too.
-        left_out: detections that are not written: of labels that are too many, or too long, or boxes without an end.
-        images_file: what names them.
+        results: number of results written.
+        images: number of their images, including those without detections.
+        left_out: number of detections left out: too many labels, a label that is too long, or a box that is not finite.
+        images_file: path of the file with images and categories.
 
     Raises:
         UsageError: a file is there already.
@@ -139,7 +139,7 @@ class CocoWriter:
         self._files[index].write(data)
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Remove both unfinished files."""
         for file in self._files:
             with contextlib.suppress(OSError):
                 file.close()

@@ -86,22 +86,22 @@ class ResultEncoder:
         return encoder
 
     def check(self, identity: Identity) -> None:
-        """Refuse to speak for another device, or another start of the program.
+        """Check that this encoder has the given identity: device, boot and run.
 
         Raises:
-            UsageError: it is not this encoder's identity.
+            UsageError: the identities differ.
         """
         if identity != self.identity:
             raise UsageError(f"results are encoded for {self.identity}, published by {identity}; give both the same")
 
     def answers_by(self, variant: str) -> None:
-        """Name this variant in results from now on; to be called between two results, by whoever encodes them."""
+        """Name this variant in results from now on; to be called between two results, in the encoding thread."""
         self._answering = msgspec.structs.replace(self.model, variant=variant)
 
     def encode(self, result: Result, seq: int | None = None) -> bytes:
         """Encode one result as one line of JSON, with its frame's number or another (`seq`).
 
-        What is not finite is left out, because JSON cannot say it.
+        NaN and infinity are left out, because JSON cannot express them.
         """
         frame = result.frame
         is_set = self.wall_clock is None or self.wall_clock.is_synchronised
@@ -178,7 +178,7 @@ class EventEncoder:
 
     @classmethod
     def beside(cls, results: ResultEncoder, camera: str) -> EventEncoder:
-        """Make one that says of the device, the model and the clock what the camera's results say."""
+        """Make an encoder with the device, model and clock of the camera's results."""
         return cls(results.identity, camera, results.model, results.wall_clock)
 
     def encode(self, event: Event, seq: int) -> bytes:

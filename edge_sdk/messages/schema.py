@@ -139,8 +139,8 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         status: `opening` until its first frame, then `opened`; `lost` while none come, `reopened` when they do again;
             `ended` for a file that is over.
-        trouble: why it is not delivering, one line for people; empty where nothing is wrong.
-        since: when it came to stand there, with a time zone.
+        trouble: why the source delivers no frames, one line for people; empty where nothing is wrong.
+        since: time at which this status began, with a time zone.
     """
 
     status: SourceStatus
@@ -152,9 +152,9 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one camera that commands have changed.
 
     Attributes:
-        paused: whether its frames are left alone.
-        confidence: from which detections count; not there for what is no detector.
-        max_fps: frames a second that run at most; 0: as many as come.
+        paused: whether the camera's frames are ignored.
+        confidence: least confidence of detections; left out where the model is not a detector.
+        max_fps: most frames per second that the model runs on; 0: no limit.
     """
 
     paused: bool
@@ -163,7 +163,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CameraState(msgspec.Struct, frozen=True, kw_only=True):
-    """How one camera does; what is not known, or not wrong, is left out.
+    """The state of one camera; unknown values and empty warnings are left out.
 
     `source`, `trouble` and `since` are a `SourceState`; `warnings` are what is wrong, by name, each a line for people.
     `controls` is there where commands are allowed.
@@ -197,7 +197,7 @@ class StatusMessage(_Spoken, frozen=True, kw_only=True, tag="status"):
 
 
 class StateMessage(_Spoken, frozen=True, kw_only=True, tag="state"):
-    """How a device and its cameras do; retained, and what was last said stays when the device is gone.
+    """The state of a device and its cameras; retained, and kept by the broker when the device is offline.
 
     `warnings` are what is wrong with the device itself, by name, each a line for people.
     """
@@ -210,15 +210,15 @@ class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
     """Something that happened on a camera; what is not known, or does not belong to it, is left out.
 
     Attributes:
-        camera: where.
-        seq: of the events of that camera, from 0.
-        kind: `appeared`, `disappeared`, or what a program of the user's calls it.
-        at: when; `clock` says where that is not to be trusted.
-        label, class_id, confidence: of the class that it is about.
+        camera: name of the camera.
+        seq: number among the events of that camera, from 0.
+        kind: `appeared`, `disappeared`, or a kind that a user's program defines.
+        at: time of the event; `clock` says where that is not to be trusted.
+        label, class_id, confidence: the class of the event.
         box_xyxy: left, top, right, bottom in pixels of the original frame, to 0.1.
         frame, frame_seq: the frame's size and number, as in results.
-        model: what answers on that camera; without the variant.
-        detail: whatever else there is to say, by name.
+        model: the camera's model, without the variant.
+        detail: further facts, by name.
     """
 
     camera: str
@@ -272,22 +272,22 @@ class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
-    """How the device itself does; what cannot be read there is left out.
+    """Readings of the device itself; values that cannot be read are left out.
 
     Attributes:
-        at: when, with a time zone; `clock` says where that is not to be trusted.
-        uptime_s: since the machine was started.
-        temperature_c: of the processor, degrees Celsius.
-        throttled: why the processor is held back, such as `under-voltage`; empty when it is not.
-        memory_free_mb: that this program may still take, 10^6 bytes.
-        memory_rss_mb: that the program holds, 10^6 bytes.
-        disk_free_mb: where the program keeps its state, 10^6 bytes.
+        at: time of the readings, with a time zone; `clock` says where that is not to be trusted.
+        uptime_s: seconds since the machine was started.
+        temperature_c: temperature of the processor, degrees Celsius.
+        throttled: why the processor is throttled, such as `under-voltage`; empty when it is not.
+        memory_free_mb: memory that this program may still take, 10^6 bytes.
+        memory_rss_mb: memory that the program holds, 10^6 bytes.
+        disk_free_mb: free space of the disk with the program's state, 10^6 bytes.
         cpu_share: processor time of the program over time since the last message; 1 is one core.
-        load1: the kernel's, of one minute.
+        load1: the kernel's load average of one minute.
         open_files: descriptors that the program holds.
-        events: of all cameras; left out while there were none.
+        events: counts of all cameras' events; left out while there were none.
         snapshots_lost: pictures of all cameras that were made and that the broker will never have; left out while none.
-        cameras: by name.
+        cameras: health of the cameras, by name.
     """
 
     at: _Moment
@@ -311,9 +311,9 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream",
 
     Attributes:
         device, camera, boot_id, run_id: as in results.
-        total: objects, of a detector.
-        labels: of them by label, those that are there.
-        label: the likeliest class, or the one that covers most of the picture, of other tasks.
+        total: number of objects, for a detector.
+        labels: number of objects by label, for a detector.
+        label: the likeliest class, or the one that covers most of the picture, for other tasks.
     """
 
     schema: Literal[1] = SCHEMA_VERSION
@@ -373,7 +373,7 @@ class MessageSpec(NamedTuple):
 
     Attributes:
         type: what its JSON holds; None for a JPEG picture.
-        topic: its topic below the device's own, with `{camera}` where it is of one; empty for a topic of somebody else.
+        topic: topic below the device's own, with `{camera}` where each camera has one; empty for a topic of others.
         channel: how it travels, where the settings do not say otherwise.
         summary: what such a message says, for people.
         is_retained: whether the broker keeps the latest for those who subscribe later; it does not expire.
@@ -394,11 +394,11 @@ class MessageSpec(NamedTuple):
 
 
 EVENTS = Channel(qos=1, expiry_s=7 * 86400)
-"""A week: whoever counts by events reads them later rather than never."""
+"""Events expire after a week, because late events are better than none for counting."""
 
 SNAPSHOTS = Channel(expiry_s=3600)
 _RETAINED = Channel(qos=1)
-_ANSWERS = Channel(qos=1, expiry_s=60)  # nobody waits longer for an answer
+_ANSWERS = Channel(qos=1, expiry_s=60)  # no requester waits longer for an answer
 
 MESSAGES: dict[MessageKind, MessageSpec] = {
     "status": MessageSpec(
@@ -436,13 +436,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """One message on its way to the broker.
 
     Attributes:
-        topic: where it goes.
-        payload: JSON, or a picture.
-        camera: whose it is; empty for the device's own.
-        kind: what it is.
-        seq: its number among those of its kind and camera, where it has one.
-        correlation: what a requester wants back with an answer.
-        is_repeated: whether a broker may have had it before.
+        topic: the full topic.
+        payload: JSON, or a JPEG picture.
+        camera: name of the camera; empty for messages of the device itself.
+        kind: kind of the message, a key of `MESSAGES`.
+        seq: number among the messages of its kind and camera, if it has one.
+        correlation: data of a requester that the answer returns.
+        is_repeated: whether a broker may have received it before.
     """
 
     topic: str
@@ -471,12 +471,12 @@ def new_run_id() -> str:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who publishes; made once for a process, and shared by all that it publishes.
+    """The publishing device and run; made once for a process and part of all its messages.
 
     Attributes:
         device: the device's name.
-        boot_id: what tells this run of the machine from others; read from the kernel by default.
-        run_id: what tells this run of the program from others; a random UUID by default.
+        boot_id: id of this boot of the machine; read from the kernel by default.
+        run_id: id of this run of the program; a random UUID by default.
     """
 
     device: str

@@ -1,4 +1,4 @@
-"""The values of an event outbox: one queued event, what became of all of them, and what was lost for which reason."""
+"""The values of an event outbox: one queued event, the counts of all events, and the losses by reason."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 from edge_sdk.messages.schema import Message, MessageKind
 
 Encode: TypeAlias = Callable[[int], bytes]
-"""Makes the bytes of an event's message from the event's number."""
+"""Function that encodes an event's message with the number that it takes."""
 
 _ROW_BYTES = 96
-"""What a row, its place in the index and the object in memory cost beside the payload and the topic, about."""
+"""Approximate cost in bytes of an event's row, index entry and object, without its payload and topic."""
 _DENIED = "uthori"  # of "Not authorized", as brokers and paho write it
 
 
 class QueuedEvent(Message, frozen=True, gc=False):
     """One event that waits in an outbox.
 
-    It has a number among the camera's (`seq`) and a place among all events of the outbox, from 1, in whose order they
-    are sent (`id`). `put_s` is when it was put, in seconds of the outbox's clock.
+    `seq` is its number among the camera's events. `id` is its place among all events of the outbox, from 1, in whose
+    order they are sent. `put_s` is the time at which it was put, in seconds of the outbox's clock.
     """
 
     kind: MessageKind = "event"
@@ -31,12 +31,12 @@ class QueuedEvent(Message, frozen=True, gc=False):
 
     @property
     def cost(self) -> int:
-        """Bytes that count against a bound."""
+        """The bytes that the event counts against a bound."""
         return len(self.payload) + len(self.topic) + _ROW_BYTES
 
 
 def is_denial(reason: str) -> bool:
-    """Return whether a broker's reason says that this device may not write there."""
+    """Return whether a broker's reason says that this device is not authorized to publish to the topic."""
     return _DENIED in reason
 
 
@@ -44,12 +44,11 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """How many events never reach the broker, by reason, since the program began.
 
     Attributes:
-        overflow: the oldest, when more were on disk than its bound allows.
+        overflow: the oldest events, dropped because the file reached its bound.
         age: events that waited for longer than the bound allows.
-        quarantine: events that the broker does not take (too large, not authorized): kept in the file, not sent.
-        memory: events that were in memory only, because the disk did not take them, when there was no more room or the
-            program ended.
-        disk: events on a disk that does not give them back, as far as that is known.
+        quarantine: events that the broker rejects (too large, not authorized); the file keeps them unsent.
+        memory: events in memory only, because the disk failed, that were dropped for room or at the program's end.
+        disk: events that cannot be read back from the disk, as far as that is known.
     """
 
     overflow: int = 0
@@ -60,7 +59,7 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """All losses together."""
+        """Return the sum of all losses."""
         return self.overflow + self.age + self.quarantine + self.memory + self.disk
 
 
@@ -71,12 +70,12 @@ class EventStats(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         put: events given to `put`.
-        restored: events that earlier starts had left on disk, or in quarantine, and that came up again.
+        restored: events that earlier starts had left on disk or in quarantine, and that are sent now.
         waiting: events that are not at the broker yet.
-        lost: events that it never gets, by reason.
-        is_durable: whether what is put goes to disk; False also before the first event, and where no disk is wanted.
-        set_aside: damaged files that were put aside.
-        limited: events left out because more came than `max_per_s` allows; in no other of these numbers.
+        lost: events that the broker never gets, by reason.
+        is_durable: whether new events go to disk; also False before the first event, and where no file is configured.
+        set_aside: number of damaged files that were set aside.
+        limited: events left out because more came than `max_per_s` allows; no other count includes them.
     """
 
     put: int = 0

@@ -1,11 +1,11 @@
 """EventOutbox: keeps events from `put` until the broker has them, over restarts, power cuts and weeks without a broker.
 
-An event is acknowledged to its producer once the commit that holds it has returned. The outbox owns one thread, which
-stands between memory and disk. It starts with the first event, or at once where there is a file already: the file knows
-which numbers were given, and has events that were not sent. Events that come before it is read, or faster than their
-rate allows, wait for their number.
+An event is durable once the commit that holds it has returned. The outbox owns one thread, which moves events between
+memory and disk. It starts with the first event, or at once where a file exists, because the file knows which numbers
+were given and has unsent events. Events that come before the file is read, or faster than their rate allows, wait for
+their number.
 
-`queue` holds the events in memory, `writer` is what the thread does, `store` and `recovery` are the file.
+`queue` holds the events in memory, `writer` does the thread's work, `store` and `recovery` handle the file.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from edge_sdk.outbox.writer import Writer
 
 _FAULT_S = 1.0
-_DOUBT_S = 3.0  # from an answer to a later word: that is read within a second, so the broker was there for two
+_DOUBT_S = 3.0  # least time from an acknowledgement to the later packet that makes it final; both may be read 1 s late
 _IDLE_S = 60.0
-_SOON_S = 0.5  # the file learns so soon what the broker has; a kill before that sends it twice
+_SOON_S = 0.5  # longest delay until the file records deliveries; after a kill before that, events are sent twice
 
 
 class EventOutbox:
@@ -42,13 +42,13 @@ class EventOutbox:
     Camera threads call `put`; the publisher's thread calls `take` and then `deliver`, `reject` or `give_back`.
 
     Args:
-        settings: bounds.
+        settings: the bounds.
         path: the file, which no other process may use; None: events wait in memory only.
         boot_id: id of the running boot.
-        wall_s: seconds since 1970, however wrong.
-        now_s: seconds since the machine was started.
-        retry: how long to wait before a disk that takes nothing is tried again.
-        after: an outbox that was closed and may still be busy with this file: its end is waited for.
+        wall_s: returns seconds since 1970, which may be wrong.
+        now_s: returns seconds since the machine was started.
+        retry: delays before a failing disk is tried again.
+        after: a closed outbox that may still use this file; the new one waits for its end.
     """
 
     def __init__(
@@ -82,18 +82,18 @@ class EventOutbox:
             self._start()
 
     def limit(self, max_per_s: float | None) -> None:
-        """Take so many of each camera a second, the newest of what is more; to be called before the first `put`."""
+        """Limit the events per second of each camera, keeping the newest; to be called before the first `put`."""
         queue = self._queue
         self._limiter: RateLimiter[tuple[str, str, Encode], int | None] = RateLimiter(
             max_per_s, lambda event: queue.put(*event), go_late=lambda event: queue.put_late(*event)
         )
 
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
-        """Take one event of a camera, whose bytes `encode` makes from its number; never waits for a disk or a network.
+        """Queue one event of a camera, which `encode` encodes with its number; never wait for a disk or a network.
 
         Returns:
-            Its number among the camera's. Numbers grow over restarts, and no two events that anybody saw bear the same.
-            None where it has none yet: it is held, as its rate asks for, or the file is not read yet.
+            The event's number among the camera's. Numbers grow over restarts, and no two published events share one.
+            None where the event has no number yet, because its rate holds it back or the file is not read yet.
         """
         seq = self._limiter.put(camera, (topic, camera, encode))
         if self._is_idle:
@@ -103,49 +103,49 @@ class EventOutbox:
         return seq
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until all that was put before, and no rate holds, is on disk or at the broker.
+        """Wait until all events that were put before, and that no rate holds back, are on disk or at the broker.
 
         Returns:
-            False where that takes longer, or where some of what was put since this thread asked last was lost before it
-            was there (see `stats`), or could not be encoded after it had waited for the file or its rate.
+            False after `timeout_s` seconds, or where an event put since this thread's last call was lost before it was
+            safe (see `stats`), or could not be encoded after it had waited for the file or its rate.
         """
         return self._queue.wait_committed(timeout_s)
 
     def attach(self, on_ready: Callable[[], None]) -> None:
-        """Call a function, from the outbox's thread, when there is something to take."""
+        """Call `on_ready` from the outbox's thread whenever there is an event to take."""
         self._on_ready = on_ready
         if self._queue.is_ready:
             on_ready()
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
-        """Tell a function, from any thread, the name of each warning and a line for people, empty once it is over.
+        """Call a function with the name and the line of each warning, from any thread; an empty line ends a warning.
 
-        What is wrong already is told first.
+        Present warnings are passed first.
         """
         self._warnings.listen(listener)
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` has an event to give."""
+        """Whether `take` returns an event."""
         return self._queue.is_ready
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is taken for a while, because the broker asked for that."""
+        """Whether `take` returns nothing for a while, because of `give_back`."""
         return self._queue.is_held
 
     @property
     def is_durable(self) -> bool:
-        """Whether what is put goes to disk at present; after `close`, whether all that waited is there."""
+        """Whether new events go to disk at present; after `close`, whether all waiting events are on disk."""
         return self._writer is not None and self._writer.takes
 
     @property
     def waiting(self) -> int:
-        """Events that are not at the broker yet, and not lost."""
+        """The number of events that are neither delivered nor lost."""
         return self._queue.waiting
 
     def stats(self) -> EventStats:
-        """Return what happened so far."""
+        """Return the counts of all events so far."""
         return msgspec.structs.replace(
             self._queue.stats(),
             is_durable=self.is_durable,
@@ -154,7 +154,7 @@ class EventOutbox:
         )
 
     def take(self) -> QueuedEvent | None:
-        """Take the next event, which the caller settles by `deliver`, `reject` or `give_back`; None without one."""
+        """Take the next event, or None; the caller must then call `deliver`, `reject` or `give_back`."""
         event = self._queue.take()
         if self._queue.is_low and not self._is_hungry:
             self._is_hungry = True
@@ -162,31 +162,31 @@ class EventOutbox:
         return event
 
     def deliver(self, event: QueuedEvent) -> None:
-        """Record that the broker has an event."""
+        """Record that the broker acknowledged an event."""
         self._queue.deliver(event)
         self._warnings.delivered(event.topic)
         self._wake_soon()
 
     def reject(self, event: QueuedEvent, reason: str) -> None:
-        """Move an event to the quarantine, because the broker never takes it."""
+        """Move an event to the quarantine, because the broker refuses it for good."""
         self._queue.reject(event, reason)
         self._warnings.rejected(event.topic, reason)
         self._wake_soon()
 
     def give_back(self, event: QueuedEvent, hold_s: float) -> None:
-        """Make an event that did not arrive the next one again; nothing is taken for `hold_s` seconds."""
+        """Make an event that did not arrive the next one again; `take` returns nothing for `hold_s` seconds."""
         self._queue.give_back(event, hold_s)
 
     def confirm(self) -> None:
-        """Believe what the broker answered some time ago: it has just said something else on the same connection."""
+        """Make earlier acknowledgements final, because the broker has just sent something on the same connection."""
         if self._queue.settle(time.monotonic() - _DOUBT_S):
             self._wake_soon()
 
     def end_connection(self, *, is_orderly: bool) -> None:
-        """Make what was taken and not settled the next again: the connection is over.
+        """Make events in flight ready again, because the connection is over.
 
-        Unless the end was orderly (the broker took the goodbye), what it answered and said nothing after for two
-        seconds comes again: a broker that crashed had acknowledged events which it had not written down.
+        Unless the end was orderly (the broker took the goodbye), events acknowledged in the last seconds are also sent
+        again, because a broker that crashes may have acknowledged events that it had not stored.
         """
         if is_orderly:
             self._queue.settle(math.inf)
@@ -194,12 +194,12 @@ class EventOutbox:
         self._wake_soon()
 
     def release_held(self) -> None:
-        """Let in what is held for its rate: the end has come."""
+        """Queue the events that the rate limit holds back, before the outbox closes."""
         self._limiter.release(all_of_them=True)
         self._bell.set()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write down what there is and end; a thread that is stuck in the disk is left behind, and that is said."""
+        """Write the waiting events and end; abandon a thread that is stuck in the disk, with a warning."""
         self._closing.set()
         self._bell.set()
         self._join(timeout_s)
@@ -220,12 +220,12 @@ class EventOutbox:
                 thread = threading.Thread(target=self._run, name="edge-outbox", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as cause:  # tried again with the next event; `_load_writer` takes it back
+                except RuntimeError as cause:  # the next event tries again; `_load_writer` clears the warning
                     self._warnings.memory_only(f"{cause}; allow this user more threads")
                     return
                 self._thread = thread
 
-    # What the outbox's own thread does.
+    # Methods of the outbox's own thread.
 
     def _run(self) -> None:
         if self._before is not None:
@@ -240,12 +240,12 @@ class EventOutbox:
         self._try(writer.open)
         self._queue.number_early(self._warnings.encoded)
         while not self._closing.is_set():
-            begun_s = time.monotonic()  # what came in this turn has waited for its commit since then, at the longest
+            begun_s = time.monotonic()  # the earliest time at which an event of this turn came
             self._turn(writer)
             if not self._queue.has_new:
                 self._wait_for_work()
                 begun_s = time.monotonic()
-            if self._queue.has_new:  # what comes meanwhile goes into the same commit
+            if self._queue.has_new:  # events that come meanwhile go into the same commit
                 self._closing.wait(max(0.0, begun_s + self._settings.commit_s - time.monotonic()))
         self._limiter.release(all_of_them=True)
         self._queue.number_early(self._warnings.encoded)
@@ -253,7 +253,7 @@ class EventOutbox:
 
     def _load_writer(self) -> Writer | None:
         try:
-            from edge_sdk.outbox.writer import Writer  # with SQLite: only where there are events
+            from edge_sdk.outbox.writer import Writer  # loads SQLite, which only events need
 
             self._writer = Writer(self._queue, self._path, self._clock, self._settings, self._warnings, self._retry)
         except Exception as cause:  # noqa: BLE001 - no descriptor is left to load SQLite with; that may pass
@@ -278,13 +278,13 @@ class EventOutbox:
             self._closing.wait(_FAULT_S)
 
     def _wake_soon(self) -> None:
-        """Let the thread look within half a second."""
+        """Wake the thread within half a second."""
         if self._soon_at == math.inf:
             self._soon_at = time.monotonic() + _SOON_S
             self._bell.set()
 
     def _wait_for_work(self) -> None:
-        self._is_idle = True  # before the look: what is put in between rings
+        self._is_idle = True  # set before the check, so that an event put in between wakes the thread
         while not (self._queue.has_new or self._is_hungry or self._closing.is_set()):
             retry_s = math.inf if self._writer is None else self._writer.retry_s
             wait_s = min(_IDLE_S, self._limiter.wait_s(), retry_s, self._soon_at - time.monotonic())

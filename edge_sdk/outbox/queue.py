@@ -95,7 +95,7 @@ class InMemory(NamedTuple):
     """The events in memory at one moment, counted.
 
     Attributes:
-        held: events that may still have to be sent: ready, in flight, or answered and in doubt.
+        held: events that may still have to be sent: ready, in flight, or answered but not final.
         through: ids above `done_to` of events that are counted as delivered or lost, and may still be in the file.
         done_to: all events up to this id are through.
         waiting: how many events are not through, without those that the writer has not taken.

@@ -1,13 +1,14 @@
-"""Opens the file of an outbox whatever became of it.
+"""Opens the file of an outbox, and salvages one that is damaged.
 
-`open_store` tells a disk that takes nothing, which may pass, from a file that is damaged, and salvages the latter:
+`open_store` distinguishes a failing disk, which may recover, from a damaged file, which it salvages:
 
-1. SQLite stops at the first damaged frame of a log and says nothing. So the state that it will find is compared with
-   the newest one that the frames behind it, or the record beside the file, know of.
-2. Every version of every page, in the file and in its log, is searched for events whose checksum holds, and the newest
-   state tells which of them should be there. What is found goes into `.salvage-tmp`.
-3. That is synced and becomes `.salvaged`. Whoever is interrupted before begins again: nothing was deleted or renamed.
-4. The damaged file becomes `.damaged`, `.salvaged` the file. Whoever is interrupted goes on with this step.
+1. SQLite silently stops at the first damaged frame of a log. The state that it will find is therefore compared with
+   the newest state in the frames after it and in the commit record.
+2. Every version of every page, in the file and in its log, is searched for events whose checksum is right, and the
+   newest state tells which of them should be there. The events found are written to `.salvage-tmp`.
+3. That file is synced and renamed to `.salvaged`. After an interruption before this, salvage begins again, because
+   nothing was deleted or renamed.
+4. The damaged file is renamed to `.damaged`, and `.salvaged` to the file. After an interruption this step is resumed.
 
 `put_back` does the last two steps with a copy of a file that was removed or replaced while it was open.
 """
@@ -48,31 +49,31 @@ from edge_sdk.outbox.store import (
 )
 
 _LOG, _TMP, _ASIDE = "-wal", ".salvage-tmp", ".damaged"
-# What SQLite says of a disk; by its words, because Python 3.10 does not give the codes.
+# SQLite's messages about a failing disk, matched as text because Python 3.10 does not give the codes.
 _OF_THE_DISK = ("disk is full", "disk I/O error", "readonly", "unable to open", "locked", "out of memory")
 # The formats: https://www.sqlite.org/fileformat2.html, 1.6 (pages), 2.1 (records), 4.1 (log).
 _LOG_HEAD, _FRAME_HEAD = 32, 24  # bytes
 _FRAME_BYTES = _FRAME_HEAD + PAGE_BYTES
 _TABLE_LEAF = 0x0D
-_MOST_LOCAL = PAGE_BYTES - 35  # bytes of a record that its page holds; of a larger one ...
-_LEAST_LOCAL = (PAGE_BYTES - 12) * 32 // 255 - 23  # ... at least these
-_MORE_BYTES = PAGE_BYTES - 4  # of a page with more of a record
-_INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # of the values 0 to 9 of a serial type; 7 is a float
-_COLUMNS, _STATE_COLUMNS = 7, 2  # of events, and of quarantine; of the state
+_MOST_LOCAL = PAGE_BYTES - 35  # largest record that its page holds as a whole, in bytes; of a larger one ...
+_LEAST_LOCAL = (PAGE_BYTES - 12) * 32 // 255 - 23  # ... the page holds at least these bytes
+_MORE_BYTES = PAGE_BYTES - 4  # bytes of a record in an overflow page
+_INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # bytes of a value by its serial type, 0 to 9; type 7 is a float
+_COLUMNS, _STATE_COLUMNS = 7, 2  # number of columns of events and quarantine, and of the state
 _NO_PLACES: Mapping[int, int] = {}
 
 
 class DiskTroubleError(Exception):
-    """The disk takes nothing at present; one line says why, and what to do."""
+    """The disk cannot be written at present; the message gives the reason and what to do."""
 
 
 def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventStore:
-    """Open the file, or where it is damaged a new one with all that can be read of it; its state tells so.
+    """Open the file; salvage a damaged one into a new file, whose state tells the outcome.
 
-    What is known to be wrong with it (`damage`) need not be found out.
+    `damage` describes a damage that is already known.
 
     Raises:
-        DiskTroubleError: neither is possible now; it may be later.
+        DiskTroubleError: neither is possible now, but may be later.
     """
     max_bytes = int(settings.max_mb * 1e6)
     with _said(path):
@@ -80,8 +81,8 @@ def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventS
         record = CommitRecord(path)
         try:
             if _put_in_place(path):
-                damage = ""  # of the file before
-            _beside(path, _TMP).unlink(missing_ok=True)  # of a salvage that was interrupted
+                damage = ""  # it was that of the file before
+            _beside(path, _TMP).unlink(missing_ok=True)  # left by an interrupted salvage
             damage = damage or _damage_of_log(path, record)
             if not damage:
                 try:
@@ -99,13 +100,13 @@ def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventS
 
 
 def put_back(store: EventStore, path: Path, settings: OutboxSettings) -> str:
-    """Put a copy of an open file to its path, where it is no longer; it is to be opened anew.
+    """Write a copy of an open file to its path, from which it was removed; the caller then opens the path again.
 
     Returns:
-        The name under which the file that was there instead is kept; empty where there was none.
+        The name under which a file that had replaced it is kept; empty where there was none.
 
     Raises:
-        DiskTroubleError: that is not possible now; it may be later.
+        DiskTroubleError: that is not possible now, but may be later.
     """
     with _said(path):
         _make_folder(path, settings)
@@ -118,7 +119,7 @@ def put_back(store: EventStore, path: Path, settings: OutboxSettings) -> str:
 
 @contextmanager
 def _said(path: Path) -> Iterator[None]:
-    """Raise what keeps the disk from being used as one line for people."""
+    """Turn errors of the disk within the context into a `DiskTroubleError`."""
     try:
         yield
     except OSError as cause:
@@ -134,12 +135,12 @@ def _make_folder(path: Path, settings: OutboxSettings) -> None:
 
 
 def disk_trouble(error: sqlite3.Error, path: Path) -> DiskTroubleError | None:
-    """Return the error of a disk that took nothing; None where it is the file that is damaged."""
+    """Return the error to raise for a failing disk; None where the file is damaged."""
     said = str(error)
     if not isinstance(error, sqlite3.OperationalError) or not any(words in said for words in _OF_THE_DISK):
         return None
     if "readonly" in said and _is_writable(path):
-        return None  # so says a damaged header, too
+        return None  # a damaged header gives the same message
     return DiskTroubleError(_advised(path, said))
 
 
@@ -169,7 +170,7 @@ def _is_writable(path: Path) -> bool:
 
 
 def _damage_of_log(path: Path, record: CommitRecord) -> str:
-    """Return what is wrong if SQLite would not find the last commit, in words; empty if it will."""
+    """Return in words why SQLite would not find the last commit; empty if it will find it."""
     found = _found_by_sqlite(path)
     with closing(_Pages(path)) as pages:
         newest = _newest([*map(pages.state_in, pages.committed()), found], record)
@@ -181,7 +182,7 @@ def _damage_of_log(path: Path, record: CommitRecord) -> str:
 
 
 def _found_by_sqlite(path: Path) -> State | None:
-    """Return the state that SQLite reads, which neither copies the log into the file nor removes it for that."""
+    """Return the state that SQLite reads, without letting it copy the log into the file or remove the log."""
     if not path.exists():
         return None
     try:
@@ -197,7 +198,7 @@ def _found_by_sqlite(path: Path) -> State | None:
 
 
 def _newest(states: Sequence[State | None], record: CommitRecord) -> State | None:
-    """Return the newest state of a file, of those found in it and the recorded one, which may be of another file."""
+    """Return the newest of the states found in a file and the recorded state, which may belong to another file."""
     found = max(filter(None, states), key=lambda state: state.number, default=None)
     recorded = record.read()
     if found is None or recorded is None or recorded.file != found.file:
@@ -206,7 +207,7 @@ def _newest(states: Sequence[State | None], record: CommitRecord) -> State | Non
 
 
 def _salvage(path: Path, record: CommitRecord, complaint: str) -> None:
-    """Write what can be read of a damaged file into a new one beside it, all of it or nothing."""
+    """Write the readable content of a damaged file into a new file in the same folder, all of it or nothing."""
     with (
         _new_file(path) as tmp,
         closing(_Pages(path)) as pages,
@@ -218,7 +219,7 @@ def _salvage(path: Path, record: CommitRecord, complaint: str) -> None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Have a file filled that is to take the place of another; `_put_in_place` finishes that."""
+    """Create a file to be filled within the context; `_put_in_place` then replaces the old file with it."""
     tmp = _beside(path, _TMP)
     os.close(os.open(tmp, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     try:
@@ -227,14 +228,14 @@ def _new_file(path: Path) -> Iterator[Path]:
         tmp.replace(_beside(path, SALVAGED))
         _sync(path.parent)
     except BaseException:
-        tmp.unlink(missing_ok=True)  # on a full disk its bytes are needed
+        tmp.unlink(missing_ok=True)  # frees its bytes, which a full disk needs
         raise
 
 
 def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complaint: str, aside: str) -> None:
     """Write the events, the quarantine and the state that the pages hold into a new file.
 
-    It takes one transaction without a journal: only a file that is complete is ever used.
+    One transaction without a journal is enough, because only a complete file is ever used.
     """
     for pragma in (f"page_size = {PAGE_BYTES}", "journal_mode = OFF", "synchronous = OFF", f"user_version = {VERSION}"):
         sql.execute(f"PRAGMA {pragma}")
@@ -253,7 +254,7 @@ def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complain
                     continue
                 event = event_of(row, state.epoch)
                 if event is not None and state.has(event.id, event.camera):
-                    if event.id > known:  # of a commit that the state does not know: its number must not come again
+                    if event.id > known:  # from a commit after the state: its number must not be given again
                         bounds[event.camera] = max(event.seq + 1, bounds.get(event.camera, 0))
                     yield row_of(event, 0)
                 elif event is None and (found := quarantined_of(row)) is not None:
@@ -273,12 +274,12 @@ def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complain
 
 
 def _put_in_place(path: Path) -> bool:
-    """Put a file aside and the new one in its place, where there is one; may be done again at any point."""
+    """Set a file aside and put the new one in its place, if there is a new one; may be repeated at any point."""
     salvaged = _beside(path, SALVAGED)
     if not salvaged.exists():
         return False
     if path.exists():
-        _beside(path, _ASIDE + _LOG).unlink(missing_ok=True)  # of an earlier one
+        _beside(path, _ASIDE + _LOG).unlink(missing_ok=True)  # log of an earlier damaged file
         path.replace(_beside(path, _ASIDE))
     if _beside(path, _LOG).exists():
         _beside(path, _LOG).replace(_beside(path, _ASIDE + _LOG))
@@ -300,7 +301,7 @@ def _sync(path: Path) -> None:
 
 
 class _Pages:
-    """Every version of every page of a file and its log, of which either may be missing, whatever became of them.
+    """Every version of every page of a file and its log; either may be damaged or missing.
 
     A place is the index of a page in the file, or -1 minus the index of a frame in the log.
     """
@@ -311,7 +312,7 @@ class _Pages:
         self._file = path.open("rb", buffering=0) if path.exists() else None
         self._frames = max(0, len(self._log) - _LOG_HEAD) // _FRAME_BYTES
         self._count = -(-path.stat().st_size // PAGE_BYTES) if self._file is not None else 0
-        # Behind the frames with the salts of the first are those of earlier logs, which are older than the file.
+        # Frames after those with the salts of the first belong to earlier logs, which are older than the file.
         salts = [self._log[start + 8 : start + 16] for start in map(_frame_at, range(self._frames))]
         places = [-1 - frame for frame, of in enumerate(salts) if of == salts[0]]
         self._newest = {self.number(place): place for place in places}
@@ -327,16 +328,16 @@ class _Pages:
         return place + 1 if place >= 0 else int.from_bytes(self._log[start : start + 4], "big")
 
     def committed(self) -> list[int]:
-        """Return the places of the log's frames that are of commits, damaged ones too.
+        """Return the places of the log's committed frames, including damaged ones.
 
-        What is written and not committed comes after the last frame with the same salts that ends a commit.
+        Uncommitted frames come after the last frame with the same salts that ends a commit.
         """
         heads = [self._log[start : start + 16] for start in map(_frame_at, range(self._frames))]
         ends = {head[8:]: frame for frame, head in enumerate(heads) if any(head[4:8])}
         return [-1 - frame for frame, head in enumerate(heads) if frame <= ends.get(head[8:], -1)]
 
     def state_in(self, place: int) -> State | None:
-        """Return the state in a page; None where it has none that is whole."""
+        """Return the state in a page; None where the page has no intact state."""
         for row in self.rows(place):
             if len(row) != _STATE_COLUMNS:
                 break
@@ -345,7 +346,7 @@ class _Pages:
         return None
 
     def leaves(self) -> list[int]:
-        """Return the places where rows may be, those with the smallest ids first."""
+        """Return the places of pages that may hold rows, those with the smallest ids first."""
         found = []
         for place in range(-self._frames, self._count):
             page = self._page(place)
@@ -358,16 +359,16 @@ class _Pages:
         return [place for _, place in sorted(found)]
 
     def rows(self, place: int) -> Iterator[Sequence[Any]]:
-        """Yield what may be the rows of a page, each with its id as the first value."""
+        """Yield the possible rows of a page, each with its id as the first value."""
         page = self._page(place)
         if page[0] != _TABLE_LEAF:
             return
         for pointer in range(8, min(8 + 2 * int.from_bytes(page[3:5], "big"), PAGE_BYTES), 2):
-            with contextlib.suppress(IndexError, ValueError):  # damaged
+            with contextlib.suppress(IndexError, ValueError):  # the row is damaged
                 yield from self._versions(page, int.from_bytes(page[pointer : pointer + 2], "big"))
 
     def _versions(self, page: bytes, at: int) -> Iterator[Sequence[Any]]:
-        """Yield the row at a byte of a page; one that goes on in other pages for each version of those."""
+        """Yield the row at a byte of a page; where it continues in overflow pages, once for each version of those."""
         size, at = _varint(page, at)
         number, at = _varint(page, at)
         if size <= _MOST_LOCAL:
@@ -382,7 +383,7 @@ class _Pages:
                 yield [number, *_values(page[at : at + local] + more)[1:]]
 
     def _more(self, number: int, size: int, newest: Mapping[int, int]) -> bytes:
-        """Return the rest of a row, in a chain of pages."""
+        """Return the rest of a row from its chain of overflow pages."""
         parts: list[bytes] = []
         while len(parts) * _MORE_BYTES < size:
             if not number or len(parts) > self._count + self._frames:
@@ -405,7 +406,7 @@ def _frame_at(index: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at a byte, seven bits to a byte and eight in the ninth, and where it ends."""
+    """Decode a variable-length integer (7 bits a byte, 8 in the ninth); return it and the index after it."""
     value = 0
     for end in range(at, at + 8):
         value = value << 7 | data[end] & 0x7F
@@ -415,7 +416,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _values(record: bytes) -> list[Any]:
-    """Return the values of a record, which has first the types of all, then their bytes."""
+    """Return the values of a record, which holds the types of all values and then their bytes."""
     values: list[Any] = []
     types_end, at = _varint(record, 0)
     end = types_end

@@ -1,4 +1,4 @@
-"""Where events wait for the broker, how many, and for how long."""
+"""Settings of the event outbox: where events wait for the broker, how many, and for how long."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class OutboxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Table `[outbox]` of a configuration file: where events wait for the broker.
 
     Attributes:
-        folder: the folder of its file. It is made where it is missing, but nothing above it: a disk that is not
-            mounted must not be written beside. None: the folder where the device keeps its state.
-        max_mb: 10^6 bytes that the file may take, at least 1; SQLite's journal beside it is 1 MB more.
+        folder: the folder of the file. It is made if missing, but not its parents, because a missing parent may be a
+            disk that is not mounted. None: the folder where the device keeps its state.
+        max_mb: 10^6 bytes that the file may take, at least 1; SQLite's journal takes 1 MB more.
         max_age_days: days that an event may wait; time in which the device is off does not count.
     """
 
@@ -42,10 +42,10 @@ class OutboxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class OutboxSettings(OutboxConfig, frozen=True, kw_only=True):
-    """Bounds of an event outbox: those of the configuration file, and what no file says.
+    """Bounds of an event outbox: the keys of the configuration file, and two that no file sets.
 
     Attributes:
-        max_memory_bytes: bytes that may wait in memory for the disk.
+        max_memory_bytes: bytes of events that may wait in memory for the disk.
         commit_s: longest time from `put` to the beginning of a commit, seconds.
     """
 
@@ -58,26 +58,26 @@ class OutboxSettings(OutboxConfig, frozen=True, kw_only=True):
         return self.max_age_days * 86400
 
     def path_of(self, site: str, device: str) -> Path:
-        """Return the file of one device; no two processes may use the same.
+        """Return the path of one device's file; only one process may use it at a time.
 
         Raises:
-            OutputError: no folder is given, and there is none for state.
+            OutputError: no folder is given, and there is no state folder.
         """
         folder = state_folder() / "outbox" if self.folder is None else self.folder
         return folder / f"events-{quote(site, safe='')}-{quote(device, safe='')}.sqlite"  # a name may be `..`
 
     def place_error(self) -> str:
-        """Return what keeps the folder that is named from being used, and what to do; empty where nothing is known."""
+        """Return why the configured folder cannot be used, and what to do; empty where no reason is known."""
         if self.folder is None:
             return ""
         return folder_error(self.folder if os.path.lexists(self.folder) else self.folder.parent)
 
 
 def folder_error(folder: Path) -> str:
-    """Return why a path is no folder, and what to do; empty where it is one, or where we cannot see."""
+    """Return why a path is not a folder, and what to do; empty where it is one, or where that cannot be checked."""
     try:
         is_folder = stat.S_ISDIR(folder.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # a NUL is in no name
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the name contains a NUL
         return f"{folder}: no such folder; make it, or mount the disk that has it"
     except OSError:
         return ""

@@ -1,12 +1,12 @@
-"""EventStore: events in an SQLite file, there for good once `commit` has returned.
+"""EventStore: events in an SQLite file, durable once `commit` has returned.
 
 A write-ahead log that is synced with every commit (`synchronous = FULL`) makes a commit survive a power cut. Three
-things show afterwards whether all of it is still there: a checksum in each row, because SQLite notices no byte that
-changed; a `State` in each commit, which says which events the file should hold; and a `CommitRecord`, which holds the
-newest state beside the file, because a log that lost its end looks like one in which nothing more was ever written.
+things show afterwards whether the file is complete: a checksum in each row, because SQLite does not notice changed
+bytes; a `State` in each commit, which lists the events that the file should hold; and a `CommitRecord`, a second file
+with the newest state, because a log that lost its end looks like a shorter one.
 
-The age of an event is told by `AgeClock`: how long the machine was on, because the wall clock of a device without a
-battery leaps. A store is used by one thread at a time, and by one process: the file stays locked while it is open.
+`AgeClock` measures the age of events as the time for which the machine was on, because the wall clock of a device
+without a battery jumps. One thread at a time may use a store. The open file is locked against other processes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ import msgspec
 from edge_sdk.outbox.event import QueuedEvent, is_denial
 
 SALVAGED = ".salvaged"
-"""Ends the name of a file that is complete and about to be put in the place of a damaged one."""
+"""Suffix of a complete file that is about to replace a damaged one."""
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is a file to be opened, or one that is to be put in its place."""
+    """Return whether there is a file to open, or a salvaged one that is to replace it."""
     return path.exists() or path.with_name(path.name + SALVAGED).exists()
 
 
@@ -47,11 +47,11 @@ def _is_at(path: Path, file_id: tuple[int, int]) -> bool:
     try:
         return _id_of(path) == file_id
     except OSError as cause:
-        return not isinstance(cause, FileNotFoundError | NotADirectoryError)  # of the others nobody can tell
+        return not isinstance(cause, FileNotFoundError | NotADirectoryError)  # with other errors the file may exist
 
 
 class AgeMark(msgspec.Struct, frozen=True):
-    """One moment of the outbox's clock, as the file keeps it: the boot, the seconds since it, and the outbox's time."""
+    """One time of the outbox's clock, as stored in the file: the boot, the seconds since it, and the outbox's time."""
 
     boot_id: str
     since_boot_s: float
@@ -59,38 +59,38 @@ class AgeMark(msgspec.Struct, frozen=True):
 
 
 def since_boot_s() -> float:
-    """Return the seconds since the machine was started, suspended ones included."""
+    """Return the seconds since the machine was started, including those in suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class AgeClock:
-    """The time of one outbox, by which the age of its events is told; `now_s` are the seconds since this boot began."""
+    """The clock of one outbox, which measures the age of its events; `now_s` returns the seconds since this boot."""
 
     def __init__(self, boot_id: str, now_s: Callable[[], float] = since_boot_s) -> None:
         self._boot_id, self._now_s = boot_id, now_s
         self._offset_s = -now_s()
 
     def seconds(self) -> float:
-        """Return the time; once an event bears it, it never leaps."""
+        """Return the outbox's time in seconds; it never jumps once an event has such a time."""
         return self._now_s() + self._offset_s
 
     def mark(self) -> AgeMark:
-        """Return this moment, to be written down."""
+        """Return the present time in the form that the file stores."""
         now_s = self._now_s()
         return AgeMark(self._boot_id, now_s, now_s + self._offset_s)
 
     def behind_s(self, mark: AgeMark) -> float:
-        """Return the seconds by which the clock that was written down is ahead of this one."""
+        """Return the seconds by which the stored time is ahead of this clock."""
         in_between_s = self._now_s() - mark.since_boot_s if mark.boot_id == self._boot_id else 0.0
         return mark.age_s + max(0.0, in_between_s) - self.seconds()
 
     def advance(self, by_s: float) -> None:
-        """Set the clock forward; before any event bears a time of it."""
+        """Set the clock forward; to be called before any event has a time of this clock."""
         self._offset_s += by_s
 
 
 _ENDING = "-committed"
-_HEAD_BYTES = 8  # length and CRC-32 of what follows
+_HEAD_BYTES = 8  # bytes of the length and the CRC-32 of the data after them
 _MAX_STATE_BYTES = 1_000_000
 
 
@@ -102,20 +102,20 @@ class State(msgspec.Struct, kw_only=True):
     Attributes:
         file: a random name of the file; a salvage gives it another one.
         number: number of the commit; the first is 1.
-        epoch: part of every row's checksum; a new one makes rows void that lie in pages which are not used any more.
+        epoch: part of every row's checksum; a new one invalidates rows that remain in unused pages.
         owner: a random name of the process that gives the ids.
         last_id: the largest id that was ever in the file.
         done_to: the broker has all events up to this id, or never gets them.
         gone: (camera, after, to): events of this camera, or of all where it is empty, are not in the file if their ids
             are above `after` and not above `to`.
         count: events in the file.
-        bounds: no event of a camera has this number or a higher one.
-        mark: the time; None before the first commit of a process.
-        is_orderly: whether the process that wrote this had closed the file, so that the bounds are exact.
-        missing: events that a salvage did not find, until they are counted as lost.
-        salvaged: events that it found.
-        complaint: what was wrong with the file that was salvaged; empty where that has been said, or nothing was.
-        aside: the name under which that file is kept; empty where there was none.
+        bounds: by camera, a number that is above those of all its events.
+        mark: the time of the commit; None before the first commit of a process.
+        is_orderly: whether the process closed the file with this commit, so that the bounds are exact.
+        missing: number of events that a salvage did not find, until they are counted as lost.
+        salvaged: number of events that a salvage found.
+        complaint: the damage because of which the file was salvaged; empty once it is logged, or without damage.
+        aside: the name under which the damaged file is kept; empty where there was none.
     """
 
     file: str
@@ -135,13 +135,13 @@ class State(msgspec.Struct, kw_only=True):
     aside: str = ""
 
     def has(self, number: int, camera: str) -> bool:
-        """Return whether an event is in the file; one that this state is too old to know counts as being there."""
+        """Return whether an event is in the file; True also for an event that is newer than this state."""
         return number > self.done_to and not any(
             after < number <= to and name in ("", camera) for name, after, to in self.gone
         )
 
     def leave_out(self, camera: str, after: int, to: int) -> None:
-        """Note that events are not in the file any more; see `gone`."""
+        """Record that events are not in the file any more; see `gone`."""
         kept = []
         for entry in self.gone:
             name, other_after, other_to = entry
@@ -152,18 +152,18 @@ class State(msgspec.Struct, kw_only=True):
         self.gone = [*kept, (camera, after, to)]
 
     def finish(self, done_to: int) -> None:
-        """Note that all events up to an id are through."""
+        """Record that all events up to an id are delivered or lost."""
         self.done_to = max(self.done_to, done_to)
         self.gone = [entry for entry in self.gone if entry[2] > self.done_to]
 
     def sealed(self) -> bytes:
-        """Return this state as bytes, with its length and its checksum."""
+        """Encode this state, with its length and its checksum."""
         content = msgspec.json.encode(self)
         return len(content).to_bytes(4, "big") + zlib.crc32(content).to_bytes(4, "big") + content
 
 
 def unsealed(sealed: object) -> State | None:
-    """Return the state that `State.sealed` made these bytes of; others may follow. None where it is damaged."""
+    """Decode the result of `State.sealed`, which other bytes may follow; return None where it is damaged."""
     if not isinstance(sealed, bytes):
         return None
     content = sealed[_HEAD_BYTES : _HEAD_BYTES + int.from_bytes(sealed[:4], "big")]
@@ -176,14 +176,14 @@ def unsealed(sealed: object) -> State | None:
 
 
 class CommitRecord:
-    """The state of the last commit, in a small file beside that of the events; and the lock of both.
+    """The state of the last commit, in a small file next to that of the events, and the lock of both files.
 
-    It is written after each commit, before anybody is told of it, and never synced: after a power cut it may be older
-    than the file, and then says nothing; it never tells of a commit that had not returned.
+    The record is written after each commit, before the commit is reported, and never synced. After a power cut it may
+    therefore be older than the file, and is then ignored. It is never newer than the last commit that returned.
 
     Raises:
-        sqlite3.OperationalError: somebody else has it open.
-        OSError: it cannot be made or opened.
+        sqlite3.OperationalError: another process has it open.
+        OSError: the file cannot be made or opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -198,17 +198,17 @@ class CommitRecord:
             raise
 
     def read(self) -> State | None:
-        """Return the state; None where there is none that is whole."""
+        """Return the recorded state; None where there is no intact one."""
         return None if self._descriptor is None else unsealed(os.pread(self._descriptor, _MAX_STATE_BYTES, 0))
 
     def write(self, sealed: bytes) -> None:
-        """Replace the state; where the disk does not take it, the one before stays, which is no wrong one."""
+        """Replace the state; if the write fails, the earlier state stays, which is old but valid."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._descriptor, sealed, 0)
 
     def close(self) -> None:
-        """Give up the lock; what is written later is ignored."""
+        """Release the lock; later calls of `write` do nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -231,29 +231,29 @@ PUT_EVENT = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)"
 PUT_QUARANTINE = "INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 QUARANTINE_ROWS = 100
 _READ = "SELECT id, camera, seq, put_s, topic, payload, crc FROM event"
-# Keeps the newest, up to a number of rows and of bytes.
+# This statement keeps the newest rows of the quarantine, up to a number of rows and of bytes.
 _TRIM_QUARANTINE = """
 DELETE FROM quarantine WHERE id NOT IN (
     SELECT id FROM (SELECT id, row_number() OVER newest AS number, sum(length(payload)) OVER newest AS bytes
                     FROM quarantine WINDOW newest AS (ORDER BY id DESC))
     WHERE number <= ? AND bytes <= ?)"""
-_LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file
-_FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
-_CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
-_QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
-_AT_ONCE = 500  # rows that are changed by one statement
-_MAX_GONE = 500  # entries of a state, which is written with each commit
+_LOG_PAGES = 256  # pages of the write-ahead log at which it is copied into the file
+_FULL_SHARE = 0.9  # share of used pages from which the oldest events are deleted ...
+_CALM_SHARE = 0.87  # ... down to this share; the rest is for the next commit and for SQLite itself
+_QUARANTINE_SHARE = 1 / 32  # share of `max_bytes` that quarantined payloads may take
+_AT_ONCE = 500  # rows that one statement changes
+_MAX_GONE = 500  # entries in `State.gone`, which each commit writes
 
 
 def row_of(event: QueuedEvent, epoch: int) -> tuple[object, ...]:
-    """Return the row of an event, with its checksum."""
+    """Return an event as a row, with its checksum."""
     head = f"{epoch}\0{event.id}\0{event.camera}\0{event.seq}\0{event.put_s!r}\0{event.topic}"
     crc = _checksum(head, event.payload)
     return (event.id, event.camera, event.seq, event.put_s, event.topic, event.payload, crc)
 
 
 def event_of(row: Sequence[Any], epoch: int) -> QueuedEvent | None:
-    """Return the event of a row; None where the row is not what `row_of` made."""
+    """Return the event of a row; None where the row is damaged or of another epoch."""
     number, camera, seq, put_s, topic, payload, crc = row
     if not isinstance(payload, bytes) or not isinstance(put_s, float | int):
         return None
@@ -268,7 +268,7 @@ def quarantine_row_of(event: QueuedEvent, reason: str) -> tuple[object, ...]:
 
 
 def quarantined_of(row: Sequence[Any]) -> tuple[QueuedEvent, str] | None:
-    """Return the event and the reason of a row with its id; None where it is not what `quarantine_row_of` made."""
+    """Return the event and the reason of a row with its id; None where the row is damaged."""
     number, camera, seq, topic, payload, reason, crc = row
     if not isinstance(payload, bytes):
         return None
@@ -277,7 +277,7 @@ def quarantined_of(row: Sequence[Any]) -> tuple[QueuedEvent, str] | None:
 
 
 def _checksum(head: str, payload: bytes) -> bytes:
-    """Return four bytes in all cases: in a file that is full a row must not grow when it gets another checksum."""
+    """Return a checksum of always four bytes, so that a row in a full file does not grow when its checksum changes."""
     return zlib.crc32(payload, zlib.crc32(head.encode("utf-8", "replace"))).to_bytes(4, "big")
 
 
@@ -285,16 +285,16 @@ class EventStore:
     """One open file of events.
 
     Args:
-        path: the file, made where it is missing; its folder is there.
+        path: the file, made if missing, in an existing folder.
         max_bytes: bytes that the file may take.
-        record: the file's commit record; closed with it.
+        record: the file's commit record, which is closed with the store.
 
     Attributes:
         state: the state of the last commit.
         earlier_to: an id; events up to it may have been sent by an earlier process.
 
     Raises:
-        sqlite3.Error: the disk does not take it, or it is damaged; `recovery.disk_trouble` tells which.
+        sqlite3.Error: the disk fails, or the file is damaged; `recovery.disk_trouble` tells which.
         OSError: the file cannot be made or opened.
     """
 
@@ -302,9 +302,9 @@ class EventStore:
         self._path, self._log, self._record = path, path.with_name(path.name + "-wal"), record
         self._max_pages, self._is_too_large = max_bytes // PAGE_BYTES, False
         self.earlier_to = 0
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # what cameras see is nobody else's
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # only this user may read events
         self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
-        self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # of a damaged file; the checksum tells
+        self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # for damaged files
         try:
             self._prepare()
             self._counts: Counter[str] = Counter()
@@ -315,32 +315,32 @@ class EventStore:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file and its log are still at their paths; somebody may remove or replace them."""
+        """Whether the file and its log are still at their paths, and were not removed or replaced."""
         return _is_at(self._path, self._file_id) and _is_at(self._log, self._log_id)
 
     def copy_to(self, path: Path) -> None:
-        """Write all that it has, in the log too and wherever the two are now, into another file, which is empty."""
+        """Copy the whole store, including its log, into an empty file, even if its own files were moved or removed."""
         self._sql.execute("VACUUM INTO ?", (str(path),))
 
     @property
     def last_id(self) -> int:
-        """The largest id that was ever in it."""
+        """The largest id that was ever in the file."""
         return self.state.last_id
 
     def __len__(self) -> int:
         return self.state.count
 
     def commit(self, events: Sequence[QueuedEvent], bounds: Mapping[str, int], done_to: int, mark: AgeMark) -> None:
-        """Write all of this down, or nothing; it survives a power cut from when this returns.
+        """Write events and state in one transaction, which survives a power cut once this returns.
 
         Args:
-            events: events that are not in the file, by growing ids.
-            bounds: of the cameras' numbers.
-            done_to: the broker has all events up to this id, or never gets them.
-            mark: the time.
+            events: events that are not in the file, in order of their ids.
+            bounds: upper bounds of the cameras' event numbers; see `State.bounds`.
+            done_to: the id up to which all events are delivered or lost.
+            mark: the present time.
         """
         new = [event for event in events if event.id > done_to]
-        # What was gone may be written again; and the state, which is written with each commit, must stay small.
+        # Deleted ids may be written again, and the state, which each commit writes, must stay small.
         if (new and new[0].id <= self.last_id and self.state.gone) or len(self.state.gone) > _MAX_GONE:
             self.shift(0, 0, 0, 0.0)
         with self._committing() as state:
@@ -355,12 +355,12 @@ class EventStore:
         self._counts.update(event.camera for event in new)
 
     def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[QueuedEvent], int, int]:
-        """Read the next events; return them, the last id that was looked at, and how many are damaged and left out."""
+        """Read the next events; return them, the last id read, and the number of damaged events, which are left out."""
         found: list[QueuedEvent] = []
         damaged = 0
         for row in self._sql.execute(f"{_READ} WHERE id > ? ORDER BY id LIMIT ?", (last_id, most)):
             event = event_of(row, self.state.epoch)
-            if event is None or event.id <= last_id:  # its page may be in the place of another
+            if event is None or event.id <= last_id:  # a damaged file may have exchanged pages
                 last_id, damaged = max(last_id, row[0]), damaged + 1
                 continue
             last_id = event.id
@@ -372,9 +372,9 @@ class EventStore:
         return found, last_id, damaged
 
     def shift(self, after: int, to: int, by: int, put_s_by: float) -> None:
-        """Move events with ids from `after` (exclusive) to `to` behind all others, and begin a new epoch of the ids.
+        """Give events with ids from `after` (exclusive) to `to` ids above all others, and begin a new epoch.
 
-        What is added to their ids (`by`) is no smaller than the largest of all, what is added to their times any.
+        `by` is added to their ids and is at least the largest id of all; `put_s_by` is added to their times.
         """
         seen, last_id = 0, self.state.last_id
         with self._committing() as state:
@@ -395,22 +395,22 @@ class EventStore:
                 self._sql.executemany("UPDATE event SET id = ?, put_s = ?, crc = ? WHERE id = ?", changed)
 
     def own(self, token: str, mark: AgeMark) -> None:
-        """Write down who gives ids from now on, by which clock, and that the outcome of a salvage is known."""
+        """Record the process that gives ids from now on, its clock, and that the outcome of a salvage is known."""
         with self._committing() as state:
             state.owner, state.mark, state.is_orderly = token, mark, False
             state.missing = state.salvaged = 0
             state.complaint = state.aside = ""
 
     def ids_among(self, numbers: Iterable[int]) -> set[int]:
-        """Return those of these ids that the file has."""
+        """Return the subset of these ids that are in the file."""
         return {n for n in numbers if self._sql.execute("SELECT 1 FROM event WHERE id = ?", (n,)).fetchone()}
 
     def count_to(self, last_id: int) -> int:
-        """Return how many events the file has up to an id."""
+        """Return the number of events in the file up to an id."""
         return self._number("SELECT count(*) FROM event WHERE id <= ?", last_id)
 
     def drop_older(self, put_s: float, after: int) -> list[int]:
-        """Delete the oldest events after an id, as far as they were put before a time; return their ids."""
+        """Delete events above the id `after` that were put before the time `put_s`; return their ids."""
         row = self._sql.execute("SELECT put_s FROM event WHERE id > ? ORDER BY id LIMIT 1", (after,)).fetchone()
         if row is None or row[0] >= put_s:
             return []
@@ -420,11 +420,11 @@ class EventStore:
 
     @property
     def is_full(self) -> bool:
-        """Whether the oldest must make room for the next commit."""
+        """Whether the oldest events must be deleted to make room for the next commit."""
         return self._used_pages() > self._max_pages * _FULL_SHARE
 
     def shed(self, after: int) -> Iterator[list[int]]:
-        """Delete the oldest events after an id, of the camera that has most, until there is room; yield their ids."""
+        """Delete the oldest events above an id, of the camera with most, until there is room; yield their ids."""
         if not self.is_full:
             return
         while self._used_pages() > self._max_pages * _CALM_SHARE and self.state.count:
@@ -437,16 +437,16 @@ class EventStore:
             yield gone
 
     def shrink(self) -> None:
-        """Make a file smaller that was above its bound when it was opened; tried once."""
+        """Shrink a file that was above its bound when it was opened; only one attempt is made."""
         if self._is_too_large:
             self._is_too_large = False
-            with contextlib.suppress(sqlite3.Error):  # no room for the second copy that it takes
+            with contextlib.suppress(sqlite3.Error):  # the disk has no room for the second copy that this needs
                 self._sql.execute("VACUUM")
-                self._sql.execute("PRAGMA wal_checkpoint")  # not before it is the file smaller
+                self._sql.execute("PRAGMA wal_checkpoint")  # only this makes the file smaller
                 self._bound()
 
     def quarantine(self, refused: Sequence[tuple[QueuedEvent, str]]) -> None:
-        """Move events that the broker does not take to the quarantine, each with the reason; the newest are kept."""
+        """Move rejected events to the quarantine with their reasons; if it is full, the newest are kept."""
         gone: dict[int, str] = {}
         with self._committing() as state:
             for event, reason in refused:
@@ -458,9 +458,9 @@ class EventStore:
         self._counts.subtract(gone.values())
 
     def denied(self, topics: Collection[str] | None) -> list[QueuedEvent]:
-        """Return the events in quarantine that a broker's ACL denied, of some topics or all (None).
+        """Return the quarantined events that a broker's ACL denied, of some topics or of all (None).
 
-        Their ids are those of their rows there.
+        Their ids are those of their rows in the quarantine.
         """
         rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason, crc FROM quarantine ORDER BY id")
         return [
@@ -470,14 +470,14 @@ class EventStore:
         ]
 
     def forget_denied(self, numbers: Sequence[int]) -> None:
-        """Delete rows from the quarantine: their events wait again."""
+        """Delete rows from the quarantine, because their events are queued again."""
         with self._transaction():
             self._sql.executemany("DELETE FROM quarantine WHERE id = ?", [(number,) for number in numbers])
 
     def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
         """Close the file, in an orderly way where exact bounds and the time are given. Never raises."""
         if bounds is not None and mark is not None:
-            # Where that fails the next start finds the file as after a kill.
+            # If this fails, the next start finds the file as after a kill.
             with contextlib.suppress(sqlite3.Error), self._committing() as state:
                 state.bounds, state.mark, state.is_orderly = {**state.bounds, **bounds}, mark, True
         with contextlib.suppress(sqlite3.Error):
@@ -499,14 +499,14 @@ class EventStore:
         if found != "ok":
             raise sqlite3.DatabaseError(" ".join(str(found).splitlines()))
         self._is_too_large = self._bound() > self._max_pages
-        with self._transaction():  # with it the lock is taken, and it shows whether the disk takes anything
+        with self._transaction():  # takes the lock, and shows whether the disk can be written
             for statement in TABLES.split(";"):
                 run(statement)
             run(f"PRAGMA user_version = {VERSION}")
         self._file_id, self._log_id = _id_of(self._path), _id_of(self._log)
 
     def _look_through(self) -> State:
-        """Count the events, compare that with the state of the last commit, and return that state."""
+        """Count the events, compare the count with the state of the last commit, and return that state."""
         row = self._sql.execute("SELECT body FROM state").fetchone()
         rows = "SELECT camera, count(*), min(id), max(id) FROM event GROUP BY camera"
         first = last = 0
@@ -524,24 +524,24 @@ class EventStore:
         return state
 
     def _bound(self) -> int:
-        """Let the file grow no further than to its bound, or than it is; return that many pages."""
+        """Limit the file to its bound, or to its present size if that is larger; return the limit in pages."""
         return self._number(f"PRAGMA max_page_count = {self._max_pages}")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit all of what is done inside, or roll it back after an error."""
+        """Commit the statements of the context, or roll them back after an error."""
         self._sql.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._sql.execute("COMMIT")
         except BaseException:
-            if self._sql.in_transaction:  # SQLite has rolled back by itself after some errors
+            if self._sql.in_transaction:  # after some errors SQLite has rolled back already
                 self._sql.execute("ROLLBACK")
             raise
 
     @contextmanager
     def _committing(self) -> Iterator[State]:
-        """Commit what is done inside together with the state, which is to be changed there and then recorded."""
+        """Commit the statements of the context together with the state, which they may change, and record the state."""
         state = copy.copy(self.state)
         with self._transaction():
             yield state
@@ -552,7 +552,7 @@ class EventStore:
         self._record.write(sealed)
 
     def _drop(self, camera: str, after: int, condition: str, values: tuple[object, ...]) -> list[int]:
-        """Delete the events that a condition finds: all of a camera, or of all, from behind an id on."""
+        """Delete the events above an id that match a condition, of one camera or, with an empty name, of all."""
         with self._committing() as state:
             gone = self._delete(state, condition, values)
             if gone:
@@ -561,7 +561,7 @@ class EventStore:
         return list(gone)
 
     def _delete(self, state: State, condition: str, values: tuple[object, ...]) -> dict[int, str]:
-        """Delete the events that a condition finds, in a transaction; return their ids and cameras."""
+        """Delete the events that match a condition, within a transaction; return their ids and cameras."""
         found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - our own words
         gone: dict[int, str] = dict(found.fetchall())
         if gone:

@@ -1,10 +1,10 @@
-"""Writer: what the outbox's own thread does between the queue and the file, one turn after the other.
+"""Writer: moves events between the queue and the file, one turn after the other, in the outbox's own thread.
 
-Each turn takes what was newly put, moves rejected events to the quarantine, writes what is not written yet in portions
-of one commit each, deletes what is through, too much or too old, and feeds the queue with the next events. What the
-disk does not take stays here, bounded, and is fed from memory; the disk is tried again with back-off, and as soon as it
-takes something all of that goes there. A file that is damaged is begun anew (see `recovery`), and what is missing is
-counted. One that was removed or replaced while it was open is put back: its connection still reads it.
+Each turn takes new events, moves rejected events to the quarantine, writes unsaved events in batches of one commit
+each, deletes events that are through, too many or too old, and feeds the queue with the next events. Events that the
+disk refuses stay here, bounded, and are fed from memory; the disk is tried again with back-off, and as soon as a write
+succeeds all of them are written. A damaged file is salvaged into a new one (see `recovery`), and missing events are
+counted. A file that was removed or replaced while it was open is put back, because its connection can still read it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from edge_sdk.outbox.store import AgeClock, EventStore, State
 from edge_sdk.outbox.warnings import OutboxWarnings
 
 _BATCH_EVENTS = 1000
-_BATCH_SHARE = 1 / 32  # of the bound, for the bytes of a commit: far less than the file keeps free
-_LARGEST_SHARE = 1 / 16  # of the bound, for a single event
-_LOOK_EVERY_S = 1.0  # at the file's place, and for events that are too old
+_BATCH_SHARE = 1 / 32  # share of the file's bound that one commit may write: far less than the file keeps free
+_LARGEST_SHARE = 1 / 16  # share of the file's bound that a single event may take
+_LOOK_EVERY_S = 1.0  # time between two checks whether the file is in place, and for events that are too old
 _FIRST_RETRY_S = 2.0
 _LONGEST_RETRY_S = 30.0
 
 
 def batches(events: Iterable[QueuedEvent], max_bytes: int) -> Iterator[list[QueuedEvent]]:
-    """Yield events in portions of at most a thousand and of `max_bytes`, or of one that is larger; no empty one."""
+    """Yield batches of at most 1000 events and `max_bytes`; a larger event gets a batch of its own. None is empty."""
     batch: list[QueuedEvent] = []
     size = 0
     for event in events:
@@ -48,10 +48,12 @@ def batches(events: Iterable[QueuedEvent], max_bytes: int) -> Iterator[list[Queu
 
 
 class Writer:
-    """Brings the events of one queue to one file, where one is wanted. Used by one thread.
+    """Writes the events of one queue to one file, or keeps them in memory where no file is configured.
+
+    One thread uses a writer.
 
     Attributes:
-        set_aside: how many damaged files were put aside.
+        set_aside: number of damaged files that were set aside.
     """
 
     def __init__(
@@ -66,32 +68,32 @@ class Writer:
         self._queue, self._path, self._clock, self._settings = queue, path, clock, settings
         self._warnings, self._retry = warnings, retry or Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
         self.set_aside = 0
-        self._store: EventStore | None = None  # though it may take nothing at present; at an orderly end it stays
-        self._retry_at: float | None = None  # None: the disk took what it was given last
-        self._damage = ""  # what is known to be wrong with the file
+        self._store: EventStore | None = None  # stays open while the disk fails, and until an orderly end
+        self._retry_at: float | None = None  # None: the last write succeeded
+        self._damage = ""  # known damage of the file
         self._largest_bytes = min(settings.max_mb * 1e6 * _LARGEST_SHARE, settings.max_memory_bytes / 4)
         self._batch_bytes = int(settings.max_mb * 1e6 * _BATCH_SHARE)
-        self._unsaved: dict[int, QueuedEvent] = {}  # by growing ids: no commit has written them down
-        self._unsaved_bytes = self._seen_to = self._done_to = 0  # the last is what the file knows of
+        self._unsaved: dict[int, QueuedEvent] = {}  # by growing ids; no commit has written them
+        self._unsaved_bytes = self._seen_to = self._done_to = 0  # `_done_to` is the value in the file
         self._token = uuid.uuid4().hex
-        self._salvage: State | None = None  # the outcome of a salvage, until it is said
-        self._unread: list[tuple[int, int]] = []  # ids that a file which had to be closed has, and nobody has read
+        self._salvage: State | None = None  # the outcome of a salvage, until it is logged
+        self._unread: list[tuple[int, int]] = []  # id ranges of a closed file that were not read
         self._earlier_to = 0  # events up to this id may have been sent by an earlier process
         self._has_opened = self._has_offered = False
         self._look_at = -math.inf
 
     @property
     def takes(self) -> bool:
-        """Whether the file is open and took what it was given last."""
+        """Whether the file is open and the last write succeeded."""
         return self._store is not None and self._retry_at is None
 
     @property
     def retry_s(self) -> float:
-        """Seconds until the disk is to be tried again; infinity while nothing is wrong."""
+        """The seconds until the next attempt to use the disk; infinity while the disk works."""
         return math.inf if self._retry_at is None else max(0.0, self._retry_at - time.monotonic())
 
     def open(self) -> None:
-        """Open the file, or a new one in place of a damaged one, where the disk lets us, and find out what it has."""
+        """Open the file, salvage it if damaged, and take over its events; if the disk fails, try again later."""
         if self._path is None:
             return
         try:
@@ -107,7 +109,7 @@ class Writer:
             self._close_store()
 
     def turn(self) -> None:
-        """Write down what is new, forget what is through, and feed the queue."""
+        """Write new events, delete those that are through, and feed the queue."""
         self._add(self._queue.take_new())
         self._forget(self._queue.done_to())
         if self._path is not None and (self._retry_at is None or self.retry_s == 0):
@@ -119,8 +121,8 @@ class Writer:
         self._warnings.lost(self._queue.stats().lost)
 
     def close(self) -> None:
-        """Write down what there is, and the exact numbers."""
-        self._look_at = -math.inf  # that a file is gone is noticed at the latest now
+        """Write the remaining events and the exact numbers."""
+        self._look_at = -math.inf  # notice now at the latest that a file is gone
         self._retry_at = None if self._retry_at is None else time.monotonic()
         self.turn()
         store, queue = self._store, self._queue
@@ -147,12 +149,12 @@ class Writer:
                 self._unsaved[event.id] = event
                 self._unsaved_bytes += event.cost
 
-    # The disk, while it takes what it is given, does not, and does again.
+    # Methods for the disk: normal work, failure and recovery.
 
     def _take_over(self, store: EventStore) -> None:
-        """Make a file that was just opened ours: its numbers and its events."""
+        """Take over the numbers and events of a file that was just opened."""
         queue, state = self._queue, store.state
-        if state.complaint:  # kept here: the file forgets it with `own`, also where that only seems to fail
+        if state.complaint:  # kept here, because `own` clears it in the file, even where that only seems to fail
             self._salvage = state
         is_ours = self._has_opened and (state.owner == self._token or self._salvage is not None)
         with queue.numbers() as numbers:
@@ -164,12 +166,12 @@ class Writer:
             if not by:
                 self._seen_to = state.last_id
                 self._clock.advance(max(0.0, behind_s))
-            elif state.number:  # and no new file
+            elif state.number:  # not a new file
                 store.shift(0, state.last_id, by, -behind_s)
             self._earlier_to = store.last_id
         store.earlier_to = self._earlier_to
         store.own(self._token, self._clock.mark())
-        # Not before the file is ours: where that fails, all of this is done once more.
+        # Only after `own` succeeded, because otherwise all of this is repeated.
         missing = self._salvage.missing if self._salvage is not None else 0
         queue.restore(0 if is_ours else len(store) + missing)
         self._has_opened = True
@@ -178,9 +180,9 @@ class Writer:
             self._salvage = None
         for after, to in list(self._unread):
             if after < queue.fed and store.count_to(to) > store.count_to(after):
-                # What was in memory has overtaken what could not be read. Where this fails it may be done all the same.
+                # Events from memory have overtaken those that could not be read. Even if this fails, it may be done.
                 by = queue.make_room(store.last_id)
-                self._add(queue.take_new())  # what was put until then has smaller ids, and must be fed before
+                self._add(queue.take_new())  # events put until then have smaller ids, and must be fed first
                 self._unread.append((after + by, to + by))
                 store.shift(after, to, by, 0.0)
                 store.earlier_to = self._earlier_to = store.last_id
@@ -195,7 +197,7 @@ class Writer:
         self._warnings.say("outbox_damaged", f"{self._path} was damaged ({state.complaint}){aside}; {kept}")
 
     def _count_missing(self, store: EventStore) -> None:
-        """Compare what should wait with what is in the file or in memory; what is in memory alone is written again."""
+        """Count waiting events that are neither in the file nor in memory as lost; write those in memory again."""
         memory = self._queue.in_memory()
         held = memory.held | self._unsaved
         there = store.ids_among({*held, *memory.through})
@@ -208,7 +210,7 @@ class Writer:
     def _try_disk(self) -> None:
         if self._store is None:
             self.open()
-        for _ in range(2):  # what is here goes into a new file at once, where the old one is damaged or gone
+        for _ in range(2):  # if the file is damaged or gone, the second attempt writes to the new one
             store = self._store
             if store is None:
                 return
@@ -242,7 +244,7 @@ class Writer:
         self.open()
 
     def _fail(self, cause: sqlite3.Error) -> bool:
-        """Record that the file took nothing; return whether there is another one in its place now."""
+        """Record that the disk or the file failed; return whether a new file has replaced it."""
         store = self._store
         is_damaged = self._note(cause)
         if self._store is None and store is not None:
@@ -252,14 +254,14 @@ class Writer:
         return is_damaged and self._store is not None
 
     def _note(self, cause: sqlite3.Error) -> bool:
-        """Take note of an error, and close the file where it is of no use now; return whether it is damaged."""
+        """Record an error, and close the file if it cannot be used now; return whether it is damaged."""
         assert self._path is not None
         trouble = disk_trouble(cause, self._path)
         if trouble is not None:
             self._be_down(trouble)
         else:
             self._damage = str(cause)
-        # After an error of the device itself SQLite does not know what it has written.
+        # After an I/O error SQLite does not know what it has written.
         if trouble is None or "I/O" in str(cause):
             self._close_store()
         return trouble is None
@@ -269,7 +271,7 @@ class Writer:
         self._warnings.memory_only(str(trouble))
 
     def _close_store(self) -> None:
-        """Close the file, without an orderly end."""
+        """Close the file without marking the end as orderly."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -296,11 +298,11 @@ class Writer:
                 self._remove(event.id)
             queue.committed(bounds, self._safe_to)
             self._keep_bounds(store)
-        if offered:  # not before: a kill in between offers them twice, under the same numbers
+        if offered:  # after the commit: a kill in between sends them twice, with the same numbers
             store.forget_denied(offered)
 
     def _offer_again(self, store: EventStore, topics: Collection[str]) -> list[int]:
-        """Take events that were denied, and may be no more, as if they were new; return their rows in quarantine."""
+        """Queue denied events again, as the broker may accept them now; return the ids of their rows in quarantine."""
         if self._has_offered and not topics:
             return []
         denied = store.denied(topics if self._has_offered else None)
@@ -309,13 +311,13 @@ class Writer:
         return [event.id for event in denied]
 
     def _keep_bounds(self, store: EventStore) -> None:
-        """Delete what is through, then what is too much or too old; the latter is looked at once a second."""
+        """Delete events that are through, then those that are too many or, checked once a second, too old."""
         queue, now_s = self._queue, self._clock.seconds()
-        if store.is_full:  # what the broker has answered, and is doubted, goes before what it has not
+        if store.is_full:  # acknowledged events that are not final go before unsent ones
             queue.settle(math.inf)
         if store.is_full or now_s >= self._look_at:
             done_to = queue.done_to(is_quarantined=True)
-            if done_to > self._done_to:  # first: what is through is not lost
+            if done_to > self._done_to:  # first, because events that are through do not count as lost
                 store.commit((), {}, done_to, self._clock.mark())
                 self._done_to = done_to
         if store.is_full:
@@ -328,10 +330,10 @@ class Writer:
                 queue.lose("age", store.drop_older(now_s - self._settings.max_age_s, busy_to))
             store.shrink()
 
-    # The queue, and what is in memory only.
+    # Methods for the queue, and for events in memory only.
 
     def _feed(self) -> None:
-        """Give the queue the next events as far as there is room: from the file, or from memory while it takes none."""
+        """Feed the queue with the next events while it has room: from the file, or from memory while the disk fails."""
         queue = self._queue
         while (store := self._store) is not None and store.last_id > queue.fed:
             room, room_bytes = queue.room()
@@ -344,10 +346,10 @@ class Writer:
             except sqlite3.Error as cause:
                 if not self._fail(cause):
                     break
-                self._try_disk()  # into the new file goes what is here: there need be no other turn before long
+                self._try_disk()  # writes the events of memory to the new file, as the next turn may be far off
                 continue
-            to = to if to > queue.fed else store.last_id  # nothing there: the last ones were dropped
-            # What could not be written yet may come before what was put behind it in the file.
+            to = to if to > queue.fed else store.last_id  # nothing was read, because the last events were dropped
+            # Unsaved events may have smaller ids than later ones that are already in the file.
             events += [event for number, event in self._unsaved.items() if queue.fed < number <= to]
             events.sort(key=lambda event: event.id)
             queue.feed(events, to, has_more=to < store.last_id or bool(self._unsaved))
@@ -365,7 +367,7 @@ class Writer:
 
     @property
     def _safe_to(self) -> int:
-        """All events up to this id are written down, or through without it."""
+        """Return the id up to which all events are on disk or through."""
         return next(iter(self._unsaved)) - 1 if self._unsaved else self._seen_to
 
     def _remove(self, number: int) -> None:
@@ -373,13 +375,13 @@ class Writer:
         self._unsaved_bytes -= event.cost if event is not None else 0
 
     def _forget(self, done_to: int) -> None:
-        """Drop what is through: it need not be written down any more."""
+        """Drop events up to an id, which are through and need not be written any more."""
         while self._unsaved and (first := next(iter(self._unsaved))) <= done_to:
             self._remove(first)
         self._queue.forget(done_to)
 
     def _bound_memory(self) -> None:
-        """Drop the oldest of what the disk does not take, as far as it was not fed, so that the newest is kept."""
+        """Drop the oldest unsaved events that were not fed, so that the memory bound is kept."""
         too_much = self._unsaved_bytes - self._settings.max_memory_bytes
         lost: list[int] = []
         for number, event in self._unsaved.items():

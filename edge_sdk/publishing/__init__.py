@@ -1,1 +1,1 @@
-"""Results to whoever listens: over MQTT, or as lines of JSON."""
+"""Publish results and events over MQTT, or as lines of JSON."""

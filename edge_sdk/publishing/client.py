@@ -5,8 +5,8 @@ The publisher and `edge-sdk watch` both use it. A connection is made, opened, tu
 new broker's limit would be sent again and again, and cost the connection each time.
 
 The thread that owns a connection does the network's work in `turn`, without paho's thread, whose back-off has no jitter
-and which an exception would end unnoticed. The kernel is asked to take few bytes in advance: what it has taken counts
-as sent at QoS 0, and goes before every event and every probe that comes later.
+and which an exception would end unnoticed. The kernel's send buffer is kept small, because bytes in it count as sent at
+QoS 0 and go before every later event and probe.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from edge_sdk.publishing.tls import (
 )
 
 WINDOW = 20
-"""Messages in flight, each way: Mosquitto's receive maximum by default. paho itself queues QoS 0 without a limit."""
+"""Messages in flight, each way: Mosquitto's default receive maximum. paho itself queues QoS 0 without a limit."""
 
 _CONNECT_TIMEOUT_S = 5.0
 _MOST_READ = 64  # packets that one turn reads: paho reads one a call, and the next turn may be a second away
-_LARGEST_COMMAND = 65536  # bytes of a packet for a device; a broker that knows MQTT 5 keeps larger ones
+_LARGEST_COMMAND = 65536  # bytes of a packet for a device; an MQTT 5 broker does not send larger ones
 _LARGEST_INCOMING = 16_000_000  # bytes of any packet; MaximumPacketSize says so, but not every broker keeps to it
 # Mosquitto 2.0.11 keeps an in-flight place for each message above our maximum packet size, and sends nothing at QoS 1
 # after twenty of them. QoS 1 gains a device nothing: what a session brings after an outage is not carried out anyway.
 _COMMAND_QOS, _WATCH_QOS = 0, 1
 
 # MQTT's reason codes (MQTT 5.0, 2.4).
-_UNSPECIFIED = 0x80  # also what paho says of a connection that ended without a word
+_UNSPECIFIED = 0x80  # paho also gives it for a connection that ended without DISCONNECT
 _UNSUPPORTED_PROTOCOL, _BAD_IDENTIFIER, _BAD_PASSWORD = 0x84, 0x85, 0x86
 _SILENT, _TAKEN_OVER, _NO_RETAINED, _UNSUPPORTED_QOS = 0x8D, 0x8E, 0x9A, 0x9B
-_TRANSIENT = frozenset({0x88, 0x89, 0x97, 0x9F})  # unavailable, busy, quota exceeded, rate exceeded: they pass
+_TRANSIENT = frozenset({0x88, 0x89, 0x97, 0x9F})  # temporary: unavailable, busy, quota exceeded, rate exceeded
 
 _WANTS_TLS = "; perhaps that port wants TLS: write mqtts:// (wss://) in the URL"
 _NOT_ENCRYPTED = "the broker ended the connection before it was encrypted; is it a port for TLS?"
@@ -83,11 +83,11 @@ _QOS_0_ONLY = (
 
 
 class ProtocolFallback:
-    """What one broker was found to understand, for as long as its publisher or subscriber lives.
+    """The protocol that one broker understands, as found out during the life of its publisher or subscriber.
 
     Attributes:
-        protocol: the version that is spoken from now on.
-        max_qos: the highest quality of service that the broker takes, of the last will too.
+        protocol: the MQTT version to use from now on.
+        max_qos: the highest quality of service that the broker accepts, also for the last will.
     """
 
     def __init__(self, protocol: Literal["5", "3.1.1"]) -> None:
@@ -102,26 +102,26 @@ class ProtocolFallback:
 
     @property
     def warning(self) -> str:
-        """What is lost by the older version, for people; empty where nothing is, or where it was asked for."""
+        """A line for people about what the older version lacks; empty unless the connection fell back to it."""
         return _OLD if self._has_fallen_back else ""
 
     def accept(self, reason: ReasonCode) -> str:
-        """Speak more simply from now on, where that is what a broker's refusal asks for, and say for people why."""
+        """Use a simpler protocol from now on if a broker's refusal asks for it, and return the reason for people."""
         if reason.value == _UNSUPPORTED_PROTOCOL and self.is_v5:
             self.protocol, self._has_fallen_back = "3.1.1", True
             return "the broker knows no MQTT 5"
-        if reason.value == _UNSUPPORTED_QOS and self.max_qos:  # of the last will
+        if reason.value == _UNSUPPORTED_QOS and self.max_qos:  # the QoS of the last will
             self.max_qos = 0
             return "the broker takes QoS 0 only"
         return ""
 
 
 class _UntrustedError(Exception):
-    """There is no connection to this broker before somebody mends something; the text says what."""
+    """The device or the broker does not trust the other; the message says what a person must correct."""
 
 
 class _Client(mqtt.Client):
-    """paho's client, which by itself takes memory for any length that a broker announces, up to 268 MB."""
+    """paho's client with a limit on packets: paho alone allocates any length that a broker announces, up to 268 MB."""
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if bufsize > _LARGEST_INCOMING:  # paho asks for the rest of a packet, and ends the connection at an OSError
@@ -133,15 +133,15 @@ class MqttConnection:
     """One connection to one broker, from CONNECT to its end, and never used again after that.
 
     Args:
-        settings: which broker, and who we are there.
+        settings: the broker, and the device's names and credentials there.
         will: JSON of the status that the broker publishes when the device's connection breaks; None for a subscriber,
             which has no name and no session at the broker.
-        fallback: what the broker was found to understand; by default what the settings say.
+        fallback: the protocol that the broker is known to understand; by default that of the settings.
 
     Attributes:
         phase: `opening` until the broker answers, then `up`; `refused` or `lost` is the end.
-        detail: why it was refused or lost, for people.
-        window: how many messages may be in flight at once.
+        detail: the reason of a refusal or loss, for people.
+        window: number of messages that may be in flight at once.
     """
 
     def __init__(self, settings: MqttSettings, will: bytes | None, fallback: ProtocolFallback | None = None) -> None:
@@ -160,18 +160,18 @@ class MqttConnection:
         self._topics: tuple[str, ...] = ()
         self._receiver: Receiver | None = None
         self._has_old_messages = False
-        self._unacknowledged: dict[int, int] = {}  # QoS by number, of messages that came
+        self._unacknowledged: dict[int, int] = {}  # QoS of received messages, by message id
         self._client = self._make_client(will)
 
     def listen(self, topics: Sequence[str], receiver: Receiver) -> None:
-        """Subscribe to topics as soon as the broker answers, and hand over what comes in `turn`; before `open`."""
+        """Subscribe to topics as soon as the broker answers; `turn` passes messages on. To be called before `open`."""
         self._topics, self._receiver = tuple(topics), receiver
 
     def open(self) -> None:
-        """Connect; blocks for a few seconds at most. Where one of the two does not trust the other, it is refused.
+        """Connect; block for a few seconds at most. If TLS verification fails on either side, the phase is `refused`.
 
         Raises:
-            OSError: nobody answers.
+            OSError: the broker does not answer.
         """
         try:
             self._connect()
@@ -179,7 +179,7 @@ class MqttConnection:
             self.phase, self.detail = "refused", str(cause)
         finally:
             if self._client.socket() is None and self._tls is not None and self._tls.connection is not None:
-                self._tls.connection.close()  # paho forgets it where the handshake fails
+                self._tls.connection.close()  # paho does not close it if the handshake fails
         opened = self._client.socket()
         if opened is not None:
             _send_at_once(opened)
@@ -203,14 +203,14 @@ class MqttConnection:
             raise TimeoutError(self.detail)
 
     def acknowledges(self, kind: MessageKind) -> bool:
-        """Tell whether messages of a kind are answered (QoS 1), or only sent (QoS 0)."""
+        """Return whether the broker acknowledges messages of a kind (QoS 1); at QoS 0 they are only sent."""
         return self._qos(kind) > 0
 
     def fits(self, message: Message) -> bool:
-        """Tell whether the packet stays within the broker's MaximumPacketSize."""
+        """Return whether the packet stays within the broker's MaximumPacketSize."""
         if self._max_packet is None:
             return True
-        # An event that fits must fit once more, with the mark of one that may have come before.
+        # An event that fits must also fit when it is sent again, with the mark of a possible duplicate.
         as_repeated = msgspec.structs.replace(message, is_repeated=True) if message.kind == "event" else message
         properties = self._options[message.kind].properties
         properties_bytes = len(properties.of(as_repeated).pack()) if properties is not None else 0
@@ -223,35 +223,35 @@ class MqttConnection:
         return 1 + length_bytes + remaining <= self._max_packet
 
     def publish(self, message: Message) -> int:
-        """Send a message; its number comes back from `finished`."""
+        """Send a message, and return its number, which `finished` returns later."""
         qos, options = self._qos(message.kind), self._options[message.kind]
         if message.kind == "event" and not qos:
             return self._hold_back()
         properties: Properties | None = options.properties
-        if options.properties is not None:  # paho packs them at once: it is never given more than it may send
+        if options.properties is not None:  # paho packs them at once, as it never gets more messages than it may send
             properties = options.properties.of(message)
             if message.correlation:
                 properties = answer_properties(message.correlation)
         return self._client.publish(message.topic, message.payload, qos, options.retain, properties).mid
 
     def finished(self) -> list[Answer]:
-        """Take what left (QoS 0) or was answered (QoS 1) since the last call."""
+        """Return the messages that left (QoS 0) or were answered (QoS 1) since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
     def heard(self) -> bool:
-        """Tell whether anything came since the last call: an answer, or a sign of life."""
+        """Return whether any packet came since the last call."""
         has_heard, self._has_heard = self._has_heard, False
         return has_heard
 
     def acknowledge(self) -> None:
-        """Acknowledge what came at QoS 1, so that the broker sends more."""
+        """Acknowledge messages received at QoS 1, so that the broker sends more."""
         for number, qos in self._unacknowledged.items():
             self._client.ack(number, qos)
         self._unacknowledged.clear()
 
     def warnings(self) -> dict[str, str]:
-        """Return warnings by name, each a line for people, an empty one where nothing is wrong."""
+        """Return warnings by name, each a line for people, which is empty where nothing is wrong."""
         ends = self._tls.broker_expiry() if self._tls is not None else None
         return {
             "mqtt_version": self._fallback.warning,
@@ -262,12 +262,12 @@ class MqttConnection:
         }
 
     def close(self, *, politely: bool) -> None:
-        """End the connection; with DISCONNECT the broker keeps the last will to itself, and forgets the session."""
+        """End the connection; a polite end sends DISCONNECT, so that the broker drops the last will and the session."""
         with contextlib.suppress(Exception):  # the next connection does not depend on how this one ends
             is_up = self.phase == "up"
             self._lose("closed")
             if politely and is_up:
-                # What is sent to a device that is away is not for the one that comes back.
+                # Messages that were sent to an absent device must not reach it later.
                 forget = _properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0) if self._is_v5 else None
                 self._client.disconnect(properties=forget)
             left = self._client.socket()
@@ -310,7 +310,7 @@ class MqttConnection:
             self._client.tls_set_context(self._tls)
         options: dict[str, Any] = {}
         if self._is_v5:
-            # What the broker remembers of a device is the delayed last will, which a device that comes back takes away.
+            # A device has a session only for the delayed last will, which a new connection of the device cancels.
             options = {"clean_start": not self._is_device, "properties": self._connect_properties()}
         try:
             self._client.connect(settings.host, settings.port, settings.keepalive_s, **options)
@@ -326,13 +326,13 @@ class MqttConnection:
 
     def _connect_properties(self) -> Properties:
         if self._is_device:
-            # As long as the last will is delayed, which it is in a session only.
+            # The session must last as long as the delay of the last will.
             session_s = self._settings.will_delay_s
             return _properties(PacketTypes.CONNECT, SessionExpiryInterval=session_s, MaximumPacketSize=_LARGEST_COMMAND)
         return _properties(PacketTypes.CONNECT, MaximumPacketSize=_LARGEST_INCOMING, ReceiveMaximum=WINDOW)
 
     def _poll(self, timeout_s: float, wakeup: Wakeup | None) -> int:
-        """Wait for the network or for `wakeup`; return what poll says of the socket."""
+        """Wait for the network or for `wakeup`; return poll's events of the socket."""
         connection, poll = self._client.socket(), select.poll()
         if connection is None:
             return 0
@@ -340,7 +340,7 @@ class MqttConnection:
             poll.register(wakeup.fileno(), select.POLLIN)
         writes = select.POLLOUT if wakeup is not None and self._client.want_write() else 0
         poll.register(connection.fileno(), select.POLLIN | writes)
-        # What TLS has decrypted already does not show on the socket.
+        # poll does not see data that TLS has decrypted already.
         is_pending = self._tls is not None and self._tls.is_pending
         ready = dict(poll.poll(0 if is_pending else timeout_s * 1000))
         if wakeup is not None and wakeup.fileno() in ready:
@@ -348,12 +348,12 @@ class MqttConnection:
         return ready.get(connection.fileno(), 0) | (select.POLLIN if is_pending else 0)
 
     def _read(self) -> None:
-        """Read the packet that came, and those that wait behind it."""
+        """Read the packet that came, and those that follow it."""
         for _ in range(_MOST_READ):
             self._client.loop_read()
             if self._client.socket() is None:
                 return
-            self._has_heard = True  # paho tells nobody of answers to its probes, and closes the socket at the end
+            self._has_heard = True  # paho does not report answers to its probes, and closes the socket at the end
             if not self._poll(0, None):
                 return
 
@@ -361,9 +361,9 @@ class MqttConnection:
         return min(self._options[kind].qos, self._fallback.max_qos)
 
     def _hold_back(self) -> int:
-        """Answer in the broker's place: what nobody acknowledges counts as delivered once it is sent."""
+        """Answer in place of a QoS 0 broker, because an event sent without acknowledgement would count as delivered."""
         self._held_back -= 1  # paho's numbers are positive
-        # A quota: an answer that holds events for as long as it is given, and gives none of them up.
+        # The reason code of a quota holds events back without giving any of them up.
         self._finished.append(Answer(self._held_back, "this broker takes QoS 0 only", QUOTA_EXCEEDED))
         return self._held_back
 
@@ -388,7 +388,7 @@ class MqttConnection:
             self._subscribe()
 
     def _subscribe(self) -> None:
-        if self._is_device and self._is_v5:  # what was published as a retained message is known by its flag
+        if self._is_device and self._is_v5:  # with this option the retain flag shows how a message was published
             options = SubscribeOptions(qos=_COMMAND_QOS, noLocal=True, retainAsPublished=True)
             self._client.subscribe([(topic, options) for topic in self._topics])
         else:
@@ -410,9 +410,9 @@ class MqttConnection:
         self, _client: object, _data: object, _flags: object, reason: ReasonCode, _answer: object
     ) -> None:
         if reason.value == _TAKEN_OVER and self.phase == "up" and self._is_device:
-            # Refused, and not lost: the two would push each other out every second.
+            # `refused` and not `lost`, because the two clients would end each other's connection every second.
             self.phase, self.detail = "refused", f"{reason}: {_RIVAL} {self._settings.client_id}"
-        # Whoever found it out, the broker or paho: nobody ended this for what it was sent.
+        # The keep-alive ran out, at the broker or in paho: no message is to blame.
         self._is_silent = reason.value == _SILENT
         suspicion = ""
         if self.phase == "opening":
@@ -423,7 +423,7 @@ class MqttConnection:
         self._lose(f"connection lost{suspicion}" if reason.value == _UNSPECIFIED else str(reason))
 
     def _suspicion(self) -> str:
-        """Guess for people what a broker meant that left before it answered; empty where nothing is near."""
+        """Guess why a broker closed before it answered, in words for people; empty where there is no likely reason."""
         if not self._settings.tls:
             return _WANTS_TLS
         return f"; perhaps {WANTS_OURS}" if self._settings.cert_file is None else ""
@@ -434,9 +434,9 @@ class MqttConnection:
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         if message.qos:
             self._unacknowledged[message.mid] = message.qos
-        with contextlib.suppress(UnicodeDecodeError):  # of the topic; no broker should let it pass
+        with contextlib.suppress(UnicodeDecodeError):  # an invalid topic, which brokers should refuse
             is_old = self._is_device and (self._has_old_messages or message.topic not in self._topics)
-            if self._receiver is None or is_old:  # sent to the session of the connection before, which is over
+            if self._receiver is None or is_old:  # from the session of an earlier connection
                 return
             properties = message.properties
             incoming = Incoming(
@@ -465,7 +465,7 @@ class MqttConnection:
 
 
 class PublishOptions(NamedTuple):
-    """How messages of one kind travel: quality of service, retention, and MQTT 5's properties."""
+    """The options of publishing one kind of message: quality of service, retention, and MQTT 5's properties."""
 
     qos: int
     retain: bool
@@ -473,7 +473,7 @@ class PublishOptions(NamedTuple):
 
 
 class MessageProperties(Properties):
-    """The properties of one kind of message, packed once a connection.
+    """The properties of one kind of message, packed once per connection.
 
     Messages of a kind differ in their number and one mark only. Packing all properties anew with paho takes 134 µs a
     message on a PC, which is more than a percent of a Raspberry Pi's core for a camera at 30 frames a second.
@@ -491,11 +491,11 @@ class MessageProperties(Properties):
         return packed
 
     def of(self, message: Message) -> MessageProperties:
-        """Make these the properties of one message, until the next call."""
+        """Set the properties of one message, which hold until the next call, and return this object."""
         rest: bytes = self.__dict__["_rest"]
         if message.seq is not None:
             rest += _user_property(b"seq", b"%d" % message.seq)
-        if message.is_repeated:  # MQTT's own flag ends at the broker, which does not pass it on (MQTT 5.0, 3.3.1.1)
+        if message.is_repeated:  # the broker does not pass MQTT's own DUP flag on (MQTT 5.0, 3.3.1.1)
             rest += _user_property(b"repeated", b"1")
         self.__dict__["_packed"] = VariableByteIntegers.encode(len(rest)) + rest  # type: ignore[no-untyped-call]
         return self
@@ -507,7 +507,7 @@ def _user_property(name: bytes, value: bytes) -> bytes:
 
 
 def publish_options(settings: MqttSettings, *, is_v5: bool) -> dict[MessageKind, PublishOptions]:
-    """Return how each kind of message travels to this broker; messages of MQTT 3.1.1 have no properties."""
+    """Return the publish options of each kind of message; messages of MQTT 3.1.1 have no properties."""
     options: dict[MessageKind, PublishOptions] = {}
     for name, kind in MESSAGES.items():
         channel = settings.channel(name)
@@ -553,7 +553,7 @@ def _properties(packet_type: int, **fields: object) -> Properties:
 
 
 def _send_at_once(connection: Any) -> None:
-    """Have the kernel send at once, and take little in advance, of TCP, TLS, or paho's websocket over either."""
+    """Set the kernel to send at once and buffer little, for TCP, TLS, or paho's websocket over either."""
     with socket.socket(fileno=os.dup(connection.fileno())) as same:  # paho's websockets hide theirs
         # Otherwise a small message waits for the acknowledgement of the one before, 40 ms on many systems.
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -563,7 +563,7 @@ def _send_at_once(connection: Any) -> None:
 
 
 def _all_or_nothing(send: Callable[[bytes], int]) -> Callable[[bytes], int]:
-    """Make paho keep a packet that left in part: its websockets return 0 for it, and paho forgets the packet."""
+    """Make paho keep a partly sent packet, for which its websockets return 0, so that paho would drop the rest."""
 
     def send_all(data: bytes) -> int:
         taken = send(data)

@@ -13,16 +13,16 @@ import msgspec
 Phase: TypeAlias = Literal["opening", "up", "refused", "lost"]
 
 UNSENT_BYTES = 16384
-"""Bytes that the kernel takes before the network does; what is under way in the network comes on top."""
+"""Limit of the unsent bytes in the kernel's send buffer; bytes on their way in the network are not counted."""
 
 NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
 """MQTT's reason codes."""
 
 
 class Answer(NamedTuple):
-    """The outcome of one published message: its number, what the broker said against it, and MQTT's reason code.
+    """The outcome of one published message: its number, the broker's complaint, and MQTT's reason code.
 
-    The complaint is empty when the broker took the message, or it only left (QoS 0).
+    The complaint is empty when the broker accepted the message (QoS 1) or the message was sent (QoS 0).
     """
 
     number: int
@@ -34,11 +34,11 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     """One message that came from the broker.
 
     Attributes:
-        payload: of anybody's making.
+        payload: the bytes, which any client of the broker may have written.
         retain: whether it is, or was published as, a retained message; with MQTT 3.1.1, and for `watch`, only those
             that were there before the subscription are known.
-        response_topic: where its sender wants an answer; empty where that is not said (always with MQTT 3.1.1).
-        correlation: what its sender wants in the answer; empty likewise.
+        response_topic: topic on which the sender wants an answer; empty where not given (always with MQTT 3.1.1).
+        correlation: data that the sender wants in the answer; empty where not given.
     """
 
     topic: str
@@ -50,14 +50,14 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
 
 
 class Receiver(Protocol):
-    """Takes what comes, in the thread that turns the connection: it only leaves it somewhere, and never raises."""
+    """Takes received messages in the connection's thread; its methods only queue them, and never block or raise."""
 
     def receive(self, incoming: Incoming) -> None:
         """Take one message."""
         ...
 
     def refused(self, line: str) -> None:
-        """Take the broker's answer to the subscription: what it refused, for people; empty where it took all."""
+        """Take the broker's answer to the subscription: a line about refused topics, empty where it granted all."""
         ...
 
 
@@ -67,7 +67,7 @@ class Wakeup:
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_open = True
-        self._lock = threading.Lock()  # a closed descriptor's number soon belongs to somebody else
+        self._lock = threading.Lock()  # the number of a closed descriptor is soon used again
 
     def wake(self) -> None:
         """End `wait` and a poll of `fileno`; never blocks, and does nothing after `close`."""
@@ -76,7 +76,7 @@ class Wakeup:
                 os.eventfd_write(self._descriptor, 1)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for `wake`, and forget it."""
+        """Wait for `wake`, then reset it."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         poll.poll(timeout_s * 1000)
@@ -87,7 +87,7 @@ class Wakeup:
         return self._descriptor
 
     def clear(self) -> None:
-        """Forget what ended a poll."""
+        """Reset the wake-up that ended a poll."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
 

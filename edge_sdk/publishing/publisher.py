@@ -1,9 +1,9 @@
-"""MqttPublisher: brings the results of all cameras of a device to a broker, through its absence, refusals and restarts.
+"""MqttPublisher: publishes the results of all cameras of a device to a broker, and reconnects after every failure.
 
-The daemon makes one publisher for the process, and of it one `Stream` for each camera: `MqttPublisher` sends to a
+The daemon makes one publisher for the process, and from it one `Stream` for each camera. `MqttPublisher` sends to a
 broker, `json_lines.JsonLinesPublisher` writes lines. A camera's loop puts results and events into its stream, which
-encodes them and leaves them in the queues; the publisher's thread runs a `session.PublishSession`, which sends them.
-Nothing that happens to the network reaches a stream's `put`.
+encodes and queues them; the publisher's thread runs a `session.PublishSession`, which sends them. A stream's `put`
+never waits for the network.
 
     camera's loop -> MqttStream.put -> queues, event outbox -> PublishSession (thread) -> MqttConnection -> broker
                      warn, report_... -> DeviceState         -> RetainedPublisher ^
@@ -54,23 +54,23 @@ if TYPE_CHECKING:
     from edge_sdk.publishing.client import MqttConnection  # loads paho
 
 LAST_COMMIT_S = 3.0
-"""Seconds for the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
+"""Seconds for the last commit, which takes milliseconds; a memory card's own clean-up may add a second or two."""
 
-_STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again
+_STALL_KEEPALIVES = 2.0  # MQTT itself allows a silent peer 1.5
 
 
 class StreamStats(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to one camera's results so far, with those of the streams from which this one took over.
 
     Attributes:
-        put: given to `put`.
-        queued: waiting.
-        sent: written to the network (QoS 0), answered by the broker (QoS 1), or written as a line.
-        acknowledged: that the broker took (QoS 1 only).
-        rejected: that the broker answered with a complaint (QoS 1 only).
-        dropped: the oldest, when more were waiting than there is room for.
-        too_large: above the broker's maximum packet size, not sent.
-        limited: left out because more came than `max_per_s` allows.
+        put: results given to `put`.
+        queued: results that wait.
+        sent: results written to the network (QoS 0), answered by the broker (QoS 1), or written as a line.
+        acknowledged: results that the broker accepted (QoS 1 only).
+        rejected: results that the broker answered with a complaint (QoS 1 only).
+        dropped: oldest results, dropped because the queue was full.
+        too_large: results above the broker's maximum packet size, which are not sent.
+        limited: results left out because more came than `max_per_s` allows.
     """
 
     put: int
@@ -84,14 +84,14 @@ class StreamStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublisherStats(StreamStats, frozen=True, kw_only=True):
-    """What happened to the results of all cameras so far, and to what is published beside them.
+    """What happened to the results of all cameras so far, and to events and snapshots.
 
     Attributes:
-        connects: connections that the broker accepted.
-        state: `connecting`, `online`, `refused` (by the broker, or we do not trust it) or `closed`.
-        last_error: the latest, for people, also of what was `rejected`; empty when there was none.
-        events: what happened to events, which are in no other of these numbers.
-        snapshots_lost: pictures that the broker will never have: there was no room, or it did not take them.
+        connects: number of connections that the broker accepted.
+        state: `connecting`, `online`, `refused` (by the broker, or because we do not trust it) or `closed`.
+        last_error: the latest error or rejection, for people; empty when there was none.
+        events: counts of events, which no other count includes.
+        snapshots_lost: number of pictures that were lost because there was no room or the broker rejected them.
     """
 
     connects: int
@@ -102,7 +102,7 @@ class PublisherStats(StreamStats, frozen=True, kw_only=True):
 
 
 class LinesStats(msgspec.Struct, frozen=True):
-    """How many lines of all cameras were put, written as a whole, and dropped for want of room, the oldest first."""
+    """How many lines of all cameras were put, written completely, and dropped (oldest first) by a full queue."""
 
     put: int
     written: int
@@ -110,43 +110,43 @@ class LinesStats(msgspec.Struct, frozen=True):
 
 
 class Stream(Protocol):
-    """A `Sink` and an `EventSink` for one camera, used from its thread while others use theirs; only `put` ever raises.
+    """A `Sink` and an `EventSink` for one camera, used from that camera's thread; only `put` ever raises.
 
-    Events and snapshots may come from any thread. By default a stream drops all but results and events.
+    Any thread may put events and snapshots. By default a stream ignores everything but results and events.
     """
 
     camera: str
 
     def put(self, value: Result | Event, /) -> None:
-        """Encode one and leave it to the publisher's thread; of no effect once another stream has the camera.
+        """Encode and queue one result or event; do nothing once another stream has the camera.
 
         Raises:
-            BrokenPipeError: nobody reads the lines any more; never over a network.
-            LinesError: an earlier line could not be written; likewise.
+            BrokenPipeError: the reader of the lines is gone; never raised with a broker.
+            LinesError: an earlier line could not be written; never raised with a broker.
         """
         ...
 
     def stats(self) -> StreamStats:
-        """Return what happened to this camera's results so far."""
+        """Return the counts of this camera's results so far."""
         ...
 
     def close(self) -> None:
-        """Take nothing more; what was put goes out all the same. Never blocks; may be called twice."""
+        """Accept nothing more; queued results are still sent. Never block; may be called twice."""
         ...
 
     def put_snapshot(self, jpeg: bytes, seq: int) -> None:
-        """Leave one picture, and its frame's number, to the publisher's thread."""
+        """Queue one picture, with its frame's number."""
         return
 
     def warn(self, name: str, line: str) -> None:
-        """Report that something is wrong, until this stream ends, in a line that is empty when it is over.
+        """Publish a warning until this stream ends; an empty line clears it.
 
-        A later warning of the same name, such as `not_finite`, takes its place.
+        A later warning of the same name, such as `not_finite`, replaces it.
         """
         return
 
     def report_running(self, running: Running) -> None:
-        """Report what runs."""
+        """Report the running model and frame rate."""
         return
 
     def report_source(self, state: SourceState) -> None:
@@ -154,47 +154,47 @@ class Stream(Protocol):
         return
 
     def report_controls(self, state: ControlState) -> None:
-        """Report what commands have set."""
+        """Report the settings that commands have changed."""
         return
 
     def report_seen(self, result: Result) -> None:
-        """Report what is seen at present, where that changed."""
+        """Report what the camera sees at present, if that changed."""
         return
 
 
 class ResultPublisher(Protocol):
-    """Takes the results of all cameras of a device, and brings them away in a thread of its own."""
+    """Publishes the results of all cameras of a device in a thread of its own."""
 
     def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
-        """Add a camera, or take one over: what its stream before has put goes out, and its numbers go on.
+        """Return a new stream of a camera; results of its earlier stream are still sent, and their numbers go on.
 
         Raises:
-            UsageError: the name cannot be part of a topic, or the encoder is another device's.
+            UsageError: the name is not valid in a topic, or the encoder belongs to another device.
         """
         ...
 
     def stats(self) -> PublisherStats | LinesStats:
-        """Return what happened to all results so far."""
+        """Return the counts of all results so far."""
         ...
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Send what waits as far as the time allows, say goodbye, and end; may be called twice."""
+        """Send queued messages as far as the time allows, disconnect, and end; may be called twice."""
         ...
 
     def warn(self, name: str, line: str) -> None:
-        """Report that something is wrong with the device itself, until it is taken back; see `Stream.warn`."""
+        """Publish a warning about the device itself until an empty line clears it; see `Stream.warn`."""
         return
 
     def telemetry(self, message: TelemetryMessage) -> None:
-        """Publish how the device does, if there is a connection; only the newest waits for one. Never blocks."""
+        """Publish telemetry of the device; without a connection only the newest message is kept. Never block."""
         return
 
 
 class CameraSequence:
     """Numbers the results of one camera, for as long as the program runs; one stream at a time holds it.
 
-    No two results of one run of the program bear the same number: the numbers go on when another stream takes the
-    sequence, whose source may count from 0 again.
+    No two results of one run of the program have the same number: the numbers go on when another stream takes the
+    sequence, even if its source counts from 0 again.
     """
 
     def __init__(self) -> None:
@@ -203,10 +203,10 @@ class CameraSequence:
         self._is_fresh = False
         self._offset = 0
         self._last = -1
-        self.events = itertools.count()  # numbers of events, where nothing keeps those over restarts
+        self.events = itertools.count()  # numbers of events, used where no outbox keeps them over restarts
 
     def take(self, holder: object) -> None:
-        """Give the sequence to a stream, whichever had it."""
+        """Give the sequence to a stream, whichever stream had it."""
         with self._lock:
             self._holder, self._is_fresh = holder, True
 
@@ -219,13 +219,13 @@ class CameraSequence:
             return is_mine
 
     def is_of(self, holder: object) -> bool:
-        """Tell whether a stream has it."""
+        """Return whether a stream has the sequence."""
         return self._holder is holder
 
     def number(self, holder: object, seq: int) -> int | None:
-        """Return the number that a stream's frame bears in its message; None for one that does not have the sequence.
+        """Return the number of a stream's frame in its message; None if the stream does not have the sequence.
 
-        It is that of its source (`seq`), and a higher one where the numbers of a later stream's source begin again.
+        The number is that of the source (`seq`), or a higher one where a later stream's source begins again.
         """
         with self._lock:
             if self._holder is not holder:
@@ -260,7 +260,7 @@ class MqttStream(Stream):
         session.notify()
 
     def put(self, value: Result | Event) -> None:
-        """Encode one result, or event, and leave it to the thread; see `Stream.put`."""
+        """Encode and queue one result or event; see `Stream.put`."""
         if isinstance(value, Event):
             self.put_event(lambda seq: self._events.encode(value, seq))
             return
@@ -270,52 +270,52 @@ class MqttStream(Stream):
             self._session.notify()
 
     def put_event(self, encode: Encode) -> int | None:
-        """Take one event, and keep it until the broker has it; never blocks; see `EventOutbox.put`.
+        """Queue one event until the broker has it; never block; see `EventOutbox.put`.
 
         Returns:
-            Its number among the camera's events; None also where another stream has the camera.
+            The event's number among the camera's events; None also where another stream has the camera.
         """
         if not self._sequence.is_of(self):
             return None
         return self._queues.events.put(self._topics.of("event", self.camera), self.camera, encode)
 
     def put_snapshot(self, jpeg: bytes, seq: int) -> None:
-        """Leave one picture to the thread; see `Stream.put_snapshot`."""
+        """Queue one picture; see `Stream.put_snapshot`."""
         if self._sequence.is_of(self):
             topic = self._topics.of("snapshot", self.camera)
             self._queues.put(Message(topic, jpeg, self.camera, "snapshot", seq))
             self._session.notify()
 
     def warn(self, name: str, line: str) -> None:
-        """Have the retained state say what is wrong; see `Stream.warn`."""
+        """Set a warning in the retained state; see `Stream.warn`."""
         self._state.warn(self._entry, name, line)
 
     def report_running(self, running: Running) -> None:
-        """Have the retained state say what runs; see `Stream.report_running`."""
+        """Set the running model in the retained state; see `Stream.report_running`."""
         self._state.update(self._entry, running=running)
 
     def report_source(self, state: SourceState) -> None:
-        """Have the retained state say how the source is; see `Stream.report_source`."""
+        """Set the source's state in the retained state; see `Stream.report_source`."""
         trouble, since = state.trouble or msgspec.UNSET, state.since.astimezone(timezone.utc)
         self._state.update(self._entry, source=state.status, trouble=trouble, since=since)
 
     def report_controls(self, state: ControlState) -> None:
-        """Have the retained state say what commands have set; see `Stream.report_controls`."""
+        """Set the controls in the retained state; see `Stream.report_controls`."""
         self._state.update(self._entry, controls=state)
 
     def report_seen(self, result: Result) -> None:
-        """Keep what is seen on a retained topic of its own; see `Stream.report_seen`."""
+        """Publish what the camera sees on a retained topic; see `Stream.report_seen`."""
         payload = self._seen.encode_change(result)
         if payload is not None:
             self._has_seen = True
             self._state.retained.keep("seen", self._topics.of("seen", self.camera), payload)
 
     def stats(self) -> StreamStats:
-        """Return what happened so far; see `Stream.stats`."""
+        """Return the counts so far; see `Stream.stats`."""
         return StreamStats(**_result_counts(self._queues, self._session, self.camera))
 
     def close(self) -> None:
-        """Take nothing more; see `Stream.close`."""
+        """Accept nothing more; see `Stream.close`."""
         if self._sequence.leave(self):
             self._state.leave(self._entry)
             if self._has_seen:
@@ -323,7 +323,7 @@ class MqttStream(Stream):
 
 
 def _result_counts(queues: Queues, session: PublishSession, camera: str | None) -> dict[str, int]:
-    """Return what happened to the results of one camera or of all, as `StreamStats` names it."""
+    """Return the counts of the results of one camera or of all, by the names of `StreamStats`."""
     waiting, limited = queues.counts("result", camera), queues.limited(camera)
     sent = msgspec.structs.asdict(session.sent("result", camera))
     return {
@@ -339,19 +339,19 @@ class MqttPublisher(ResultPublisher):
     """Publishes over one MQTT connection from a thread of its own, which starts at once.
 
     Args:
-        settings: which broker, and who we are there.
-        identity: who publishes; its device must be the settings'.
+        settings: the broker, and the device's names and credentials there.
+        identity: the publishing device and run; its device must be that of the settings.
         on_state: called with the new state and a detail for people, from the publisher's thread, never from `put`.
-        on_warning: called, from there too, with a line for people where something is not wrong yet: a certificate ends.
-        versions: of the software, by name, for the online status.
-        events: where events wait, in memory by default; closed with this.
-        backoff: how long to wait between connections.
+        on_warning: called from that thread with a line for people, for instance when a certificate expires soon.
+        versions: versions of the software by name, for the online status.
+        events: the outbox of events, in memory by default; closed with the publisher.
+        backoff: delays between connections.
         make_link: makes connections; over the network by default.
-        listens_to: topics of what is wanted from the broker.
-        receiver: takes what comes there, in this publisher's thread.
+        listens_to: topics to subscribe to.
+        receiver: takes messages on these topics, in this publisher's thread.
 
     Raises:
-        UsageError: the identity is another device's, or a file of authorities, a certificate or a key cannot be used.
+        UsageError: the identity belongs to another device, or a file of authorities, certificate or key cannot be used.
     """
 
     def __init__(
@@ -371,7 +371,7 @@ class MqttPublisher(ResultPublisher):
         if identity.device != settings.device:
             raise UsageError(f"results are of device {identity.device!r}, the MQTT topics of {settings.device!r}")
         self._identity, self.topics = identity, settings.topics
-        self._sequences: dict[str, CameraSequence] = {}  # a camera that comes back finds its own
+        self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
         self._lock = threading.Lock()
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
         self._retained = RetainedPublisher(settings.topics)
@@ -400,7 +400,7 @@ class MqttPublisher(ResultPublisher):
         self._thread.start()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> MqttStream:
-        """Add a camera, or take one over; see `Publisher.stream`."""
+        """Return a new stream of a camera; see `ResultPublisher.stream`."""
         check_name("camera", camera)
         encoder.check(self._identity)
         with self._lock:
@@ -408,7 +408,7 @@ class MqttPublisher(ResultPublisher):
             return MqttStream(camera, self.topics, encoder, sequence, self._queues, self._session, self._state)
 
     def put_event(self, camera: str, encode: Encode) -> int | None:
-        """Take one event of any camera, whether or not it has a stream; see `EventOutbox.put`.
+        """Queue one event of any camera, with or without a stream; see `EventOutbox.put`.
 
         Raises:
             UsageError: the name cannot be part of a topic.
@@ -416,36 +416,36 @@ class MqttPublisher(ResultPublisher):
         return self._queues.events.put(self.topics.of("event", camera), camera, encode)
 
     def warn(self, name: str, line: str) -> None:
-        """Have the device's retained state say what is wrong; see `Publisher.warn`."""
+        """Set a warning of the device in the retained state; see `ResultPublisher.warn`."""
         self._state.warn_of_device(name, line)
 
     def telemetry(self, message: TelemetryMessage) -> None:
-        """Publish how the device does; see `Publisher.telemetry`."""
+        """Publish telemetry of the device; see `ResultPublisher.telemetry`."""
         self._retained.put_telemetry(msgspec.json.encode(message))
 
     def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
-        """Keep this on a retained topic, one change a second at most; an empty payload clears it. Never blocks."""
+        """Set the payload of a retained topic, published at most once a second; an empty one clears it. Never block."""
         self._retained.keep(kind, topic, payload)
 
     def repeat(self, topic: str) -> None:
-        """Publish once more what stands on a retained topic."""
+        """Publish the payload of a retained topic once more."""
         self._retained.repeat(topic)
 
     def answer(self, message: Message) -> None:
-        """Publish this once, before results; of more than 32 that wait for a connection the oldest goes."""
+        """Publish a message once, before results; if more than 32 wait for a connection, the oldest is dropped."""
         self._retained.send(message)
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
-        """Publish a picture that somebody asked for, as those that a camera's stream puts, but at no rate."""
+        """Publish a picture that a command asked for, without the rate limit of a stream's pictures."""
         self._queues.put_at_once(Message(self.topics.of("snapshot", camera), jpeg, camera, "snapshot", seq))
         self._session.notify()
 
     def state(self) -> bytes:
-        """Return how the device and its cameras do, JSON: what its retained state says."""
+        """Return the retained state of the device and its cameras, JSON."""
         return self._state.state()
 
     def stats(self) -> PublisherStats:
-        """Return what happened so far."""
+        """Return the counts so far."""
         session, pictures = self._session, self._session.sent("snapshot")
         return PublisherStats(
             **_result_counts(self._queues, session, None),
@@ -457,11 +457,10 @@ class MqttPublisher(ResultPublisher):
         )
 
     def close(self, timeout_s: float = 5.0, disk_s: float = LAST_COMMIT_S) -> None:
-        """Send what waits as far as the time allows, say offline, disconnect; may be called twice.
+        """Send queued messages as far as the time allows, publish `offline`, disconnect; may be called twice.
 
-        With a dead broker it returns sooner. A thread that is stuck in a name server's silence is left behind, and ends
-        by itself. The disk has `disk_s` for the last events at least, from the goodbye on; what it has not taken then
-        is said.
+        With a dead broker it returns sooner. A thread that is stuck in a name lookup is abandoned, and ends by itself.
+        The disk then has at least `disk_s` seconds for the last events; a warning reports those that it did not take.
         """
         until = time.monotonic() + timeout_s
         self._session.finish(timeout_s)
@@ -470,7 +469,7 @@ class MqttPublisher(ResultPublisher):
 
 
 def load_client() -> None:
-    """Load paho, which costs no time while a model loads in another thread; who needs it is told of an error."""
+    """Load paho while a model loads in another thread; ignore errors, which the later import raises again."""
     with contextlib.suppress(Exception):
         import edge_sdk.publishing.client  # noqa: F401 - for its effect
 
@@ -479,17 +478,17 @@ def _network(settings: MqttSettings, will: bytes) -> Callable[[], MqttConnection
     from edge_sdk.publishing.client import MqttConnection, ProtocolFallback  # a sixth of a start: only with a broker
     from edge_sdk.publishing.tls import broker_tls
 
-    with contextlib.suppress(OSError):  # a shortage, which may be over when it connects
-        broker_tls(settings)  # each connection reads the files again; what is wrong with them now is said at once
+    with contextlib.suppress(OSError):  # the process lacks a resource, which may be available when it connects
+        broker_tls(settings)  # report errors of the files at once; each connection reads them again
     return partial(MqttConnection, settings, will, ProtocolFallback(settings.protocol))
 
 
 class NameLock:
-    """Shows that no other program on this machine publishes under a device's name at the same broker.
+    """Lock that keeps other programs on this machine from publishing under a device's name at the same broker.
 
-    Two such programs would end each other's connection for ever. It is a lock of the kernel's on a file in the state
-    folder, held until `close` or the end of the process. Programs of other machines, or with another state folder, are
-    not seen. Where no file can be locked, nothing is refused.
+    Two such programs would end each other's connection for ever. It is a kernel lock on a file in the state folder,
+    held until `close` or the end of the process. Programs on other machines, or with another state folder, are not
+    detected. Where no file can be locked, no program is refused.
 
     Raises:
         PublishError: another program holds it.
@@ -497,7 +496,7 @@ class NameLock:
 
     @staticmethod
     def key_of(settings: MqttSettings) -> str:
-        """Return the broker and the name there, as one text: equal ones are one lock."""
+        """Return the broker and the device's name there as one text; equal texts share a lock."""
         return f"{settings.client_id} at {settings.host.lower()}:{settings.port}"
 
     def __init__(self, settings: MqttSettings) -> None:
@@ -529,7 +528,7 @@ class NameLock:
 
 
 def _open(key: str) -> int:
-    """Open the file of a key, which stays: whoever removed it would take it from under another program's lock."""
+    """Open the lock file of a key; it is never removed, because another program may hold its lock."""
     folder = state_folder() / "names"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.lock"  # a name may be longer than a file's

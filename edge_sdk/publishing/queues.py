@@ -160,7 +160,7 @@ class Queues:
         self._limiters[message.kind].put(message.camera, message)
 
     def put_at_once(self, message: Message) -> None:
-        """Append a result or picture, whatever its rate: somebody asked for it."""
+        """Append a result or picture that a command asked for, without a rate limit."""
         self._outboxes[message.kind].put(message)
 
     def take(self, *, in_turn: bool = False) -> Message | None:

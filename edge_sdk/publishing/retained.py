@@ -1,4 +1,4 @@
-"""What a device says of itself beside results: that it is online, how its cameras do, answers to commands.
+"""The device's own messages: online status, state of its cameras, telemetry and answers to commands.
 
 `DeviceState` holds the content of the retained status and state messages; each camera's thread writes its own
 `CameraEntry`. `RetainedPublisher` decides when something is published: everything retained goes out at once after every

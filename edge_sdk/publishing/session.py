@@ -1,9 +1,9 @@
 """PublishSession: the publisher's thread, from the first connection to the goodbye.
 
-The session makes one connection after the other and serves each to its end. One turn of it sends what the device has to
-say of itself (status, state, telemetry, answers), then what belongs to cameras as far as the window has room: events
-first, then results and pictures, which keep a place in the window so that a device that was away for a week is seen at
-once. Then it settles what the broker answered, and waits for the network or for something to send.
+The session makes one connection after the other and serves each to its end. One turn sends the device's own messages
+(status, state, telemetry, answers), then those of cameras as far as the window has room: events first, then results and
+pictures, which keep a place in the window so that a device with a week's backlog of events shows results at once. Then
+it settles the broker's answers, and waits for the network or for something to send.
 
 `Sender` knows what goes next, what is in flight and what was acknowledged; what did not arrive goes back to its queue
 when the connection ends. `PoisonMessageDetector` finds a message at which the broker ends every connection, and
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
 End: TypeAlias = Literal["", "ended", "timed out"]
-"""How a connection ended: by ourselves or because it broke; by the broker; because nothing came for too long."""
+"""How a connection ended: by ourselves or by a failure (""); by the broker; by a timeout without any packet."""
 
-_SUSPICIOUS = 2  # connections in a row that the broker ended with something of a camera in flight
+_SUSPICIOUS = 2  # consecutive connections that the broker ended with a camera's message in flight
 # Of them with one and the same message alone in flight, after everything else was answered. Twice as many for the next
 # one while nothing is taken in between: a broker that crashes at whatever comes must not cost one after the other.
 _SURE = 3
@@ -44,28 +44,28 @@ _SURE = 3
 class PoisonMessageDetector:
     """Finds the message at which a broker ends connections, so that it does not hold up all others for ever.
 
-    Before MQTT 5 a broker cannot say that it does not take a message (too large, not allowed), and some do not say it
-    with MQTT 5 either: they hang up. What was in flight then is sent again, and they hang up again. A message for which
-    a link is too slow does the same: it takes longer than the broker may be silent, each time.
+    Before MQTT 5 a broker cannot reject a message (too large, not allowed), and some do not with MQTT 5 either: they
+    close the connection. The messages in flight are then sent again, and the broker closes again. A message that is too
+    large for a slow link has the same effect, because sending it always takes longer than the keep-alive allows.
     """
 
     def __init__(self) -> None:
         self._ends = 0
         self._needed = _SURE
-        self._suspects: dict[End, tuple[tuple[str, int | None], int]] = {}  # and how often in a row
+        self._suspects: dict[End, tuple[tuple[str, int | None], int]] = {}  # the suspect, and how often in a row
 
     @property
     def is_suspected(self) -> bool:
-        """Whether messages go one by one, each when the one before was answered."""
+        """Whether messages are sent one by one, each after the answer to the one before."""
         return self._ends >= _SUSPICIOUS
 
     def relax(self) -> None:
-        """Drop the suspicion: a connection held."""
+        """Drop the suspicion, because a connection lasted."""
         self._ends = 0
         self._suspects.pop("ended", None)
 
     def took(self) -> None:
-        """Record that the broker took something of a camera."""
+        """Record that the broker accepted a camera's message."""
         self._needed = _SURE
 
     def ended(self, in_flight: Sequence[Message]) -> Message | None:
@@ -81,8 +81,8 @@ class PoisonMessageDetector:
         return in_flight[0]
 
     def timed_out(self, in_flight: Sequence[Message]) -> Message | None:
-        """Record that nothing came from the broker for too long, and likewise; that one held before says nothing."""
-        # Nobody waits for less: the kernel takes it at once.
+        """Record that a connection timed out; return the message to blame, or None where that is not sure."""
+        # Smaller messages are not to blame, because the kernel takes them at once.
         large = [message for message in in_flight if message.camera and len(message.payload) > UNSENT_BYTES]
         if not large:
             return None
@@ -93,7 +93,7 @@ class PoisonMessageDetector:
         return largest
 
     def _times(self, end: End, message: Message) -> int:
-        """Count how often in a row a message is suspected of an end."""
+        """Count one more suspicion of a message, and return how many it had in a row."""
         who = (message.topic, message.seq)
         before, times = self._suspects.get(end, (None, 0))
         times = times + 1 if who == before else 1
@@ -102,7 +102,7 @@ class PoisonMessageDetector:
 
 
 class SentCounters(msgspec.Struct):
-    """How many messages left, and of them the broker took or rejected; and how many were too large to be sent."""
+    """The numbers of messages sent, accepted and rejected by the broker, and too large to be sent."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -116,11 +116,11 @@ _TOO_LARGE = "is above the broker's maximum packet size and is not sent; raise t
 
 
 class PublishWarnings:
-    """What is wrong with a connection, or not yet: in the device's state for as long as it lasts, and once as a line.
+    """Warnings about a connection: in the device's state for as long as they last, and logged once.
 
-    Each connection is looked at when it is up, and once a day while it holds: a certificate that ends soon, a broker
-    that knows no MQTT 5. Of what the broker rejects it is said which topic, and what its ACL must allow; what is
-    retained is offered again. Of events that are rejected the outbox tells itself.
+    Each connection is checked when it is up, and once a day while it lasts, for example for a certificate that expires
+    soon or a broker without MQTT 5. A warning about a rejected message names the topic and what the broker's ACL must
+    allow. Rejected retained messages are offered again. The outbox itself warns of rejected events.
     """
 
     def __init__(
@@ -135,23 +135,23 @@ class PublishWarnings:
         self._look_at = 0.0
         self._said: set[str] = set()  # names of warnings
         self._rejected: dict[str, str] = {}  # lines by topic
-        self._reasons: set[str] = set()  # that were said on this connection
+        self._reasons: set[str] = set()  # reasons that were logged on this connection
         self.last_error = ""
 
     def begin(self, connection: MqttConnection) -> None:
-        """Begin anew with a connection, which may have other rights."""
+        """Reset the warnings for a new connection, which may have other rights."""
         self._rejected.clear()
         self._reasons.clear()
         self._device_state.warn_of_device(_REJECTED, "")
         self._look(connection)
 
     def look_daily(self, connection: MqttConnection) -> None:
-        """Look at a connection where the last look is a day ago."""
+        """Check a connection if the last check was a day ago."""
         if self._clock_s() >= self._look_at:
             self._look(connection)
 
     def say(self, name: str, line: str) -> None:
-        """Say a warning, of one name the first until the next look; an empty line takes it back."""
+        """Set a warning; of one name only the first counts until the next check; an empty line clears it."""
         if not line:
             self._said.discard(name)
         elif name in self._said:
@@ -161,13 +161,13 @@ class PublishWarnings:
         self._tell(name, line)
 
     def left_out(self, line: str) -> None:
-        """Say that a message is not sent, or given up."""
+        """Warn that a message is not sent, or is given up."""
         self.last_error = line
         self.say("too_large", line)
 
     def settle(self, topic: str, answer: Answer) -> str:
-        """Take note of an answer; return a line for people, for all topics that miss the same right one."""
-        if topic.startswith(self._response + "/"):  # the requester chooses how it goes on
+        """Record an answer; return a line for people, one for all topics that lack the same right."""
+        if topic.startswith(self._response + "/"):  # the requester chooses the rest of the topic
             topic = self._response
         if not answer.complaint:
             if self._rejected.pop(topic, ""):
@@ -211,18 +211,18 @@ _HELD = (
     "the broker does not take events of {}: {}; they wait and are tried again, allow this device to write it in the "
     "broker's ACL"
 )
-_FOR_RESULTS = 2  # messages of a window
-_FINAL_CODES = frozenset({0x90, 0x99})  # that the same message will always get: topic name, payload format invalid
-_MAX_TRIES = 8  # of one event that the broker rejects without saying that it always will
-_MAX_TRIED = 1000  # events whose tries are counted; a window of them comes again and again, not more
+_FOR_RESULTS = 2  # places of the window that are kept for results
+_FINAL_CODES = frozenset({0x90, 0x99})  # final for a message: topic name, payload format invalid
+_MAX_TRIES = 8  # tries of one event that the broker rejects with another reason code
+_MAX_TRIED = 1000  # events whose tries are counted, far more than a window holds
 
 
 class Sender:
-    """What goes next over a connection, what is in flight, and what became of it. Used by the publisher's thread.
+    """Chooses the next message for a connection, tracks messages in flight and settles their answers.
 
-    While there may be a message at which the broker hangs up (`detector`), they go one by one. A connection that
-    answers nothing for `stall_s` seconds, with messages in flight, is given up; no event is sent for `hold` after one
-    was rejected.
+    The publisher's thread uses it. While `detector` suspects a message, messages are sent one by one. A connection with
+    messages in flight and no answer for `stall_s` seconds is given up. After a rejected event no event is sent for
+    `hold`.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Sender:
         self._has_taken = self._holds_denied = False  # an event on this connection; because it was denied
 
     def counts(self, kind: MessageKind, camera: str | None = None) -> SentCounters:
-        """Return the counts of one camera's results or pictures, which go on, or of all of them together."""
+        """Return the counts of results or pictures, of one camera or of all; they go on over connections."""
         if camera is not None:
             return self._counts.get((camera, kind)) or self._counts.setdefault((camera, kind), SentCounters())
         found = [msgspec.structs.astuple(counts) for (_, of), counts in list(self._counts.items()) if of == kind]
@@ -252,7 +252,7 @@ class Sender:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing would be lost or late if there was no other connection."""
+        """Whether no message would be lost or late without another connection."""
         return not len(self._queues) and (self._events.is_durable or not self._events.waiting)
 
     @property
@@ -266,7 +266,7 @@ class Sender:
         return connection.phase == "up" and len(self._in_flight) < window
 
     def has_next(self, connection: MqttConnection) -> bool:
-        """Return whether something of a camera can be sent now, where the window has room."""
+        """Return whether a camera's message can be sent now and the window has room."""
         return bool(len(self._queues)) or (self._events.is_ready and self._may_send_event(connection))
 
     def is_in_flight(self, number: int | None) -> bool:
@@ -300,7 +300,7 @@ class Sender:
         return True
 
     def settle(self, connection: MqttConnection) -> list[str]:
-        """Take note of what left or was answered; return what is to be said of rejections.
+        """Settle messages that left or were answered; return lines about rejections to log.
 
         Raises:
             TimeoutError: messages are in flight, and nothing was answered for too long.
@@ -328,7 +328,7 @@ class Sender:
         return [line for line in lines if line]
 
     def end_connection(self, *, is_orderly: bool, end: End) -> None:
-        """Give back what did not arrive, so that it goes first on the next one; see `EventOutbox.end_connection`."""
+        """Put undelivered messages back, so that they are sent first again; see `EventOutbox.end_connection`."""
         in_flight = list(self._in_flight.values())
         culprit: Message | None = None
         if end == "ended" and (culprit := self.detector.ended(in_flight)):
@@ -373,7 +373,7 @@ class Sender:
         if answer.code in _FINAL_CODES or (is_denied and self._has_taken) or self._is_tried_out(event, answer.code):
             self._events.reject(event, answer.complaint)
             return
-        # What else of this window is rejected comes back by itself: one step of the back-off is for all of it.
+        # Other rejected events of this window come back, too; the back-off grows by one step for all of them.
         self._events.give_back(event, 0.0 if self._events.is_held else self._hold.next_s())
         if is_denied and not self._holds_denied:
             self._holds_denied = True
@@ -381,7 +381,7 @@ class Sender:
 
     def _is_tried_out(self, event: QueuedEvent, code: int) -> bool:
         """Count one more try; return whether it was the last."""
-        if code == QUOTA_EXCEEDED:  # says something of the broker's day, and nothing of the message
+        if code == QUOTA_EXCEEDED:  # depends on the broker's load, not on the message
             return False
         tries = self._tries.pop(event.id, 0) + 1
         if tries >= _MAX_TRIES:
@@ -392,26 +392,26 @@ class Sender:
         return False
 
 
-_TURN_S = 1.0  # longest wait of one turn: the keep-alive is looked at so often
-_ANSWER_S = 10.0  # until a broker answers to CONNECT
-_HELD_S = 10.0  # a connection that lasted so long was a good one; after a shorter one the back-off goes on growing
-_RIVALRY = 3  # connections in a row that the broker took, and that soon were lost while it stayed there
+_TURN_S = 1.0  # longest wait of one turn, and so the time between two checks of the keep-alive
+_ANSWER_S = 10.0  # longest wait for the broker's answer to CONNECT
+_HELD_S = 10.0  # after a connection of at least this duration the back-off begins again
+_RIVALRY = 3  # consecutive connections that were accepted and soon lost, while the broker stayed up
 _RIVAL = (
     "; soon after the broker took it, and again and again: does another program have the same site and device? "
     "give each its own name (--device, or [device] in a file)"
 )
 _POISONOUS = "; or is there a message that it does not take? They go one by one now, to find it"
-_FLUSH_SHARE = 0.75  # of the time that closing has: results until here ...
-_FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for the thread to end
+_FLUSH_SHARE = 0.75  # share of the closing time in which results are sent ...
+_FAREWELL_SHARE = 0.95  # ... share until which the offline message is sent; the rest is for the thread to end
 
 
 class PublishSession:
-    """Takes messages from their queues to a broker until it is told to finish; see `MqttPublisher` for its arguments.
+    """Sends queued messages to a broker until `finish` is called; see `MqttPublisher` for the arguments.
 
     Attributes:
-        retained: what the device says of itself, with answers and what is retained beside status and state.
-        state: of the connection.
-        connects: how many connections the broker took.
+        retained: the device's own messages: retained ones, telemetry and answers.
+        state: state of the connection.
+        connects: number of connections that the broker accepted.
     """
 
     def __init__(
@@ -450,15 +450,15 @@ class PublishSession:
         return self._warnings.last_error
 
     def notify(self) -> None:
-        """Say that there is something to send; never blocks."""
+        """Wake the session, because there is something to send; never block."""
         self._wakeup.wake()
 
     def sent(self, kind: MessageKind, camera: str | None = None) -> SentCounters:
-        """Return what was sent of results or pictures, of one camera or of all together."""
+        """Return the counts of sent results or pictures, of one camera or of all."""
         return self._sender.counts(kind, camera)
 
     def finish(self, timeout_s: float) -> None:
-        """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
+        """Make `run` send what it can and return within `timeout_s` seconds; only the first call counts."""
         if self._deadline is None:
             now = time.monotonic()
             self.retained.end()  # first: the goodbye waits for what that makes due
@@ -468,7 +468,7 @@ class PublishSession:
         self._wakeup.wake()
 
     def run(self) -> None:
-        """Connect, serve, wait, and again."""
+        """Connect, serve the connection, wait, and repeat."""
         while not self._may_stop():
             self._is_last_attempt = self._deadline is not None
             self._connect_once()
@@ -505,7 +505,7 @@ class PublishSession:
         finally:
             if connection is not None:
                 connection.close(politely=is_done)
-            # Where the goodbye was answered, what was answered before it is sure.
+            # If the goodbye was answered, earlier acknowledgements are final.
             is_answered = self._farewell is not None and not self._sender.is_in_flight(self._farewell)
             self._sender.end_connection(is_orderly=is_done and is_answered, end=end)
             self._farewell = None
@@ -600,7 +600,7 @@ _P = ParamSpec("_P")
 
 
 def _harmless(callback: Callable[_P, None] | None) -> Callable[_P, None]:
-    """Call it, where there is one, so that it cannot end publishing."""
+    """Wrap an optional callback so that its exceptions cannot end publishing."""
 
     def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
         if callback is not None:

@@ -24,7 +24,7 @@ _UNESCAPED = (
     "the URL goes on after the host, and has an @ there: in a user's name write / as %2F (the user SITE/DEVICE is "
     "SITE%2FDEVICE@), ? as %3F, # as %23, @ as %40"
 )
-_WEBSOCKET_PATH = "/mqtt"  # where most brokers have it
+_WEBSOCKET_PATH = "/mqtt"  # the path that most brokers use
 _PATH = re.compile(r"/[A-Za-z0-9._~/-]{0,200}")
 _PASSWORD_LIMIT = 65535  # bytes, MQTT's own
 
@@ -44,7 +44,7 @@ _SCHEMES = {
 
 
 class Secret:
-    """A text that does not show itself by accident; `place` is where it was found, for people."""
+    """A text that is not printed by accident; `place` says for people where it was found."""
 
     __slots__ = ("_text", "place")
 
@@ -61,7 +61,7 @@ class Secret:
         return hash(self._text)
 
     def reveal(self) -> str:
-        """Return the text itself, for the one place that sends it."""
+        """Return the text itself."""
         return self._text
 
 
@@ -85,7 +85,7 @@ def read_password(path: Path, what: str = "the MQTT password") -> Secret:
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a configuration file, a command line and a program say of a broker in the same way.
+    """Settings of a broker that a configuration file, the command line and a program share.
 
     Attributes:
         ca_file: PEM file of the authorities to trust instead of the system's.
@@ -212,7 +212,7 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
 def _read_url(url: str) -> dict[str, Any]:
     """Read host, port, tls, websocket_path and username from a URL.
 
-    No error repeats the URL: whoever puts a password there writes it into nobody's log.
+    No error repeats the URL, which may contain a password.
     """
     try:
         parts = urlsplit(url)

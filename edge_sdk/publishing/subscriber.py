@@ -25,7 +25,7 @@ from edge_sdk.publishing.tls import broker_tls
 _MOST = 4000
 _MOST_BYTES = 64_000_000
 _TURN_S = 0.5
-_LONGEST_PAUSE_S = 5.0  # between connections: somebody sits before the screen
+_LONGEST_PAUSE_S = 5.0  # longest pause between connections, because a person is watching
 _END_S = 1.0
 
 

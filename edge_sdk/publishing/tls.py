@@ -1,9 +1,8 @@
-"""TLS of a connection to a broker: 1.2 at least, the broker's certificate and its name always verified.
+"""TLS of a connection to a broker: version 1.2 or later; the broker's certificate and name are always verified.
 
-`broker_tls` makes what encrypts one connection; there is no switch that turns any verification off. Files are read for
-each connection, so that renewed ones need no restart. `check_credentials` and `check_authorities` look at the files
-alone, before there is a connection, and for warnings of certificates that end soon. `explain` says in words why one of
-the two sides does not trust the other.
+`broker_tls` makes the TLS context of one connection; verification cannot be turned off. Files are read for each
+connection, so that renewed ones need no restart. `check_credentials` and `check_authorities` check the files without a
+connection, and warn of certificates that expire soon. `explain` says in words why one side does not trust the other.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ UNUSABLE = "a file of this device cannot be used"
 WANTS_OURS = "the broker wants a certificate of this device; give cert_file and key_file (--mqtt-cert-file)"
 _NO_TLS = "what answers there speaks no TLS"
 _OLD_TLS = "the broker speaks no TLS of 1.2 or newer"
-_OURS = ("the broker's certificate", UNUSABLE, _NO_TLS, _OLD_TLS)  # where it is this device that refuses
+_OURS = ("the broker's certificate", UNUSABLE, _NO_TLS, _OLD_TLS)  # reasons for which this device refuses the broker
 
 _AHEAD = timedelta(days=30)  # how long before the end of a certificate a warning begins
-_OTHERS = 0o007  # permissions of a key's file: a group may be meant, everybody never is
+_OTHERS = 0o007  # permissions for other users; those of a group may be intended
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 # OpenSSL's numbers of what verifying a certificate found (X509_V_ERR_... in x509_vfy.h), and its reasons.
@@ -42,14 +41,14 @@ _WANTS_OURS_REASONS = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALE
 
 
 class ExpiredError(UsageError):
-    """A certificate that was good once: the device may go on, and the broker will not take it."""
+    """A valid certificate that has expired: the device may go on, but the broker will refuse it."""
 
 
 class BrokerSocket(ssl.SSLSocket):
-    """A socket that remembers why reading failed, because paho tells nobody.
+    """A socket that remembers why reading failed, because paho does not report it.
 
     Attributes:
-        trouble: the broker's last word, where it was a complaint.
+        trouble: the broker's TLS alert, if it sent one.
     """
 
     trouble: ssl.SSLError | None = None
@@ -66,7 +65,7 @@ class BrokerSocket(ssl.SSLSocket):
 
 
 class BrokerTls(ssl.SSLContext):
-    """The context of one connection; it knows its socket, which paho forgets to close where the handshake fails.
+    """The TLS context of one connection; it keeps the socket, which paho does not close if the handshake fails.
 
     Attributes:
         connection: the socket, once there is one.
@@ -83,22 +82,22 @@ class BrokerTls(ssl.SSLContext):
 
     @property
     def is_pending(self) -> bool:
-        """Whether something was decrypted already, which does not show on the socket."""
+        """Whether decrypted data waits, which poll does not see."""
         connection = self.connection
         return connection is not None and connection.fileno() >= 0 and connection.pending() > 0
 
     def broker_expiry(self) -> datetime | None:
-        """Return when the certificate that the broker showed ends; None before it did."""
+        """Return when the broker's certificate expires; None before the handshake."""
         certificate = self.connection.getpeercert() if self.connection is not None else None
         ends = (certificate or {}).get("notAfter")
         return _moment(ends) if isinstance(ends, str) else None
 
 
 def broker_tls(settings: MqttSettings) -> BrokerTls | None:
-    """Make what encrypts one connection; None where the settings want no encryption.
+    """Return the TLS context of one connection; None where the settings ask for no encryption.
 
     Raises:
-        UsageError: a file cannot be read, or is not what it should be.
+        UsageError: a file cannot be read, or its content is not valid.
         OSError: the process has no descriptor or memory left; nothing is wrong with the files.
     """
     if not settings.tls:
@@ -124,7 +123,7 @@ def _load_authorities(context: ssl.SSLContext, file: Path | None) -> None:
 
 
 def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) -> Certificate:
-    """Load this device's certificate and its private key, and return the former."""
+    """Load this device's certificate and private key, and return the certificate."""
     certificate, key_file = _certificate(cert_file), settings.key_file or cert_file
     is_encrypted = b"ENCRYPTED" in _read(key_file, "the private key")
     if is_encrypted and settings.key_password is None:
@@ -135,7 +134,7 @@ def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) 
     password = settings.key_password.reveal() if settings.key_password is not None else ""
     try:
         context.load_cert_chain(cert_file, key_file, password=lambda: password)  # else OpenSSL asks on the terminal
-    except (OSError, ValueError) as cause:  # not chained: nobody knows what it repeats
+    except (OSError, ValueError) as cause:  # not chained, because its message may contain secrets
         _raise_shortage(cause)
         if isinstance(cause, ssl.SSLError) and cause.reason in _MISMATCHES:
             raise UsageError(f"{key_file}: not the private key of the certificate in {cert_file}") from None
@@ -145,7 +144,7 @@ def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) 
 
 
 def _certificate(path: Path) -> Certificate:
-    from cryptography import x509  # only who has such a certificate pays for it
+    from cryptography import x509  # imported only where there is a certificate
 
     try:
         return x509.load_pem_x509_certificates(_read(path, "this device's certificate"))[0]
@@ -154,7 +153,7 @@ def _certificate(path: Path) -> Certificate:
 
 
 def _read(path: Path, what: str, max_bytes: int = SMALL_BYTES) -> bytes:
-    """Read a regular file before OpenSSL does, which waits at a pipe and reads a device for ever."""
+    """Read a regular file, because OpenSSL would wait at a pipe and read a device for ever."""
     try:
         return read_regular(path, max_bytes)
     except OSError as cause:
@@ -163,17 +162,17 @@ def _read(path: Path, what: str, max_bytes: int = SMALL_BYTES) -> bytes:
 
 
 def _raise_shortage(cause: OSError | ValueError) -> None:
-    """Raise what passes by itself, and is no fault of a file."""
+    """Raise the error again if a temporary shortage caused it and not the file."""
     if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
         raise OSError(cause.errno, cause.strerror) from cause
 
 
 def check_credentials(settings: MqttSettings) -> list[str]:
-    """Look at this device's certificate and its private key; return a line for each thing that is doubtful.
+    """Check this device's certificate and private key; return a line for each warning.
 
     Raises:
         UsageError: a file cannot be read, is not PEM, or the key is not the certificate's.
-        ExpiredError: all is well but that the certificate has expired.
+        ExpiredError: the certificate has expired, but is valid otherwise.
     """
     file, now = settings.cert_file, datetime.now(timezone.utc)
     if file is None:
@@ -194,7 +193,7 @@ def check_credentials(settings: MqttSettings) -> list[str]:
 
 
 def own_expiry(settings: MqttSettings) -> str:
-    """Return a warning where this device's certificate, which is read again, ends soon or cannot be read; or ""."""
+    """Read this device's certificate again; return a warning if it expires soon or cannot be read, else ""."""
     if settings.cert_file is None:
         return ""
     try:
@@ -205,7 +204,7 @@ def own_expiry(settings: MqttSettings) -> str:
 
 
 def valid_until(settings: MqttSettings) -> datetime | None:
-    """Return when this device's certificate ends; None where there is none that can be read."""
+    """Return when this device's certificate expires; None where none can be read."""
     try:
         return _certificate(settings.cert_file).not_valid_after_utc if settings.cert_file is not None else None
     except UsageError:
@@ -213,7 +212,7 @@ def valid_until(settings: MqttSettings) -> datetime | None:
 
 
 def expiry_line(what: str, ends: datetime, advice: str, now: datetime | None = None) -> str:
-    """Return a warning, with an advice, where a certificate ends within 30 days; otherwise an empty line."""
+    """Return a warning with advice if a certificate expires within 30 days, else an empty line."""
     left = ends - (now or datetime.now(timezone.utc))
     if left > _AHEAD:
         return ""
@@ -223,27 +222,27 @@ def expiry_line(what: str, ends: datetime, advice: str, now: datetime | None = N
 
 
 def check_authorities(settings: MqttSettings) -> str:
-    """Return a warning where one of the authorities in the file, which is read again, ends soon; otherwise "".
+    """Read the file of authorities again; return a warning if one expires soon, else "".
 
     Raises:
-        UsageError: it is no file of authorities.
-        OSError: as of `broker_tls`.
+        UsageError: the file does not hold authorities.
+        OSError: as in `broker_tls`.
     """
     return "; ".join(filter(None, (_authority_line(settings, *one) for one in _authorities(settings))))
 
 
 def authorities_expiry(settings: MqttSettings) -> str:
-    """Return the warning or the error of `check_authorities`, for a connection that is there."""
+    """Return the warning, or the error's message, of `check_authorities`."""
     try:
         return check_authorities(settings)
     except UsageError as cause:
         return str(cause)
-    except OSError:  # a shortage, which is said elsewhere
+    except OSError:  # a temporary shortage, which is reported elsewhere
         return ""
 
 
 def _authorities(settings: MqttSettings) -> list[tuple[str, datetime]]:
-    """Return name and end of each authority in the file; of one name the last is the one that counts."""
+    """Return the name and expiry of each authority in the file; of one name, only the latest."""
     if settings.ca_file is None:
         return []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -267,12 +266,12 @@ def _moment(text: str) -> datetime:
 
 
 def trust_refusal(detail: str) -> str:
-    """Say for people who refuses whom, by the detail of a connection that was refused."""
+    """Return in words which side refuses the other, by the detail of a refused connection."""
     return f"not connected: {detail}" if detail.startswith(_OURS) else f"refused us ({detail})"
 
 
 def explain(error: ssl.SSLError, settings: MqttSettings) -> str:
-    """Say for people why there is no encrypted connection, and what to do."""
+    """Return for people why TLS failed, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_distrust(error, settings)
     reason = error.reason or str(error)

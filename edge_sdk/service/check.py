@@ -1,8 +1,7 @@
-"""What a run would do, and all that would keep it from it, found out before it runs and without a network.
+"""Check a run before it starts: report what it would do, and everything on this machine that would prevent it.
 
 `check_run` looks at keys, authorities, bundles, files and devices and returns `Checked`, which `edge-sdk run --check`
-prints and a reload goes by. Neither cameras nor brokers are contacted, and no model is loaded. Nothing secret is in
-what it returns.
+prints and a reload checks. It contacts neither cameras nor brokers and loads no model. Its result holds no secrets.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ if TYPE_CHECKING:
 
 
 class ConfigProblem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that is wrong with a run: the exit code of its family of errors, and one line.
+    """One problem of a run: the exit code of its family of errors, and one line that describes it.
 
     Attributes:
-        keeps_from_running: false where a run warns of it, and goes on without what it is about.
+        keeps_from_running: whether the problem prevents the run; if not, the run warns and goes on without that part.
     """
 
     exit_code: int
@@ -62,12 +61,12 @@ class ConfigProblem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, error: EdgeError) -> ConfigProblem:
-        """Make one of an error, in the error's words."""
+        """Make a problem from an error, with the error's message."""
         return cls(error.exit_code, str(error), not isinstance(error, LabelError))
 
 
 class CheckedBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A verified bundle: what its manifest says, its variants with the one that runs by choice first."""
+    """A verified bundle: the content of its manifest, and its variants with the preferred one first."""
 
     name: str
     version: int
@@ -83,12 +82,12 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
     """One stream of a checked run.
 
     Attributes:
-        kind: of the source; None where it is none.
-        bundle: what is at `path`; None where it cannot be used.
-        budget_ms: capture to outbox; None where nobody says one.
-        runs, reason: the model and settings that run first, and why those; None without a bundle.
-        result_topic, event_topic, snapshot_topic: None without a broker, or where nothing goes there.
-        events: labels whose appearing and disappearing is told.
+        kind: kind of the source; None where the source is not valid.
+        bundle: the bundle at `path`; None where it cannot be used.
+        budget_ms: latency budget from capture to outbox, milliseconds; None where none is set.
+        runs, reason: the model and settings that run first, and the reason for them; None without a bundle.
+        result_topic, event_topic, snapshot_topic: topics of the messages; None without a broker, or if none are sent.
+        events: labels for which the stream publishes events when objects appear and disappear.
     """
 
     name: str
@@ -109,7 +108,7 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker of a checked run, as in `MqttSettings`; `cert_until`: when this device's certificate ends."""
+    """The broker of a checked run, as in `MqttSettings`; `cert_until` is when this device's certificate expires."""
 
     address: str
     tls: bool
@@ -128,12 +127,12 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `edge-sdk run --check`.
 
     Attributes:
-        device: its name; None where the configuration cannot be read.
+        device: name of the device; None where the configuration cannot be read.
         broker: None where results go to standard output.
-        outbox: the file in which events wait; None where none do, or there is no place for it.
-        home_assistant: where Home Assistant is told of the device; None where it is not.
-        problems: those of no stream.
-        warnings: what keeps nothing from running.
+        outbox: the file in which events wait; None where no events wait in a file, or no folder can hold it.
+        home_assistant: topic of the discovery message for Home Assistant; None where none is published.
+        problems: problems that belong to no stream.
+        warnings: lines about problems that do not prevent the run.
     """
 
     device: str | None = None
@@ -148,7 +147,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the worst problem; 0 without any."""
+        """The exit code of the worst problem; 0 without any."""
         return min((problem.exit_code for problem in self.all_problems()), key=worst_first, default=0)
 
     def all_problems(self) -> list[ConfigProblem]:
@@ -160,23 +159,23 @@ _T = TypeVar("_T")
 
 
 def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warnings: Iterable[str] = ()) -> Checked:
-    """Look at everything that a run needs and that is on this machine."""
+    """Check everything on this machine that a run needs."""
     found, warned, first, broker = [*problems], [*warnings], settings.pipelines[0], settings.mqtt
     if not first.trusted_keys:
         warned.append("no trusted key is given, so that no signature is checked")
     keys = [_noted(found, partial(load_public_key, file)) for file in first.trusted_keys]
     if broker is not None:
-        with contextlib.suppress(OSError):  # a shortage, and no fault of the file
+        with contextlib.suppress(OSError):  # the process lacks a resource; the file is not at fault
             warned += filter(None, [_noted(found, partial(check_authorities, broker))])
         if broker.password is not None and not broker.tls:
             warned.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     warned += _shared_cameras(settings.pipelines)
     outbox = _noted(found, partial(_outbox, settings))
-    # Each is verified once, however many streams run it.
+    # Each bundle is verified once, however many streams run it.
     paths = dict.fromkeys(pipeline.bundle for pipeline in settings.pipelines)
     bundles = {path: _opened(path, keys, warned, allow_older=first.allow_older) for path in paths}
     opened = [bundle for bundle in bundles.values() if isinstance(bundle, Bundle)]
-    if len(opened) == len(bundles):  # one that could not be opened may have any label
+    if len(opened) == len(bundles):  # a bundle that could not be opened may have any label
         labels = {label for bundle in opened for label in bundle.labels()}
         found += map(LabelError, unknown_home_labels(settings.home_assistant, labels))
     return Checked(
@@ -200,7 +199,7 @@ def _outbox(settings: RunSettings) -> str | None:
         raise UsageError(f"outbox.folder: {want}")
     try:
         return str(settings.outbox.path_of(mqtt.site, mqtt.device))
-    except OutputError:  # they wait in memory, which a run says
+    except OutputError:  # events wait in memory; the run logs that
         return None
 
 
@@ -214,7 +213,7 @@ def _home_assistant(settings: RunSettings) -> str | None:
 def _opened(
     path: Path, keys: Sequence[Ed25519PublicKey | None], warned: list[str], *, allow_older: bool
 ) -> Bundle | EdgeError | None:
-    """Open a bundle; None where it cannot be judged, because a key cannot be read: which is said elsewhere."""
+    """Open a bundle; return None where a trusted key cannot be read, which is reported elsewhere."""
     known = [key for key in keys if key is not None]
     try:
         if len(known) < len(keys):
@@ -226,7 +225,7 @@ def _opened(
         bundle.check_device(platform.machine(), onnxruntime_version())
     except EdgeError as cause:
         return cause
-    except OSError as cause:  # a name that no file system takes, say
+    except OSError as cause:  # for example a name that no file system accepts
         return UsageError(f"{path}: cannot be read: {cause.strerror}")
     return bundle
 
@@ -236,7 +235,7 @@ def _pipeline(
 ) -> CheckedPipeline:
     found: list[EdgeError] = []
     _noted(found, partial(check_name, "camera", settings.camera))
-    topics = None if broker is None or found else broker.topics  # no topic has a name that cannot be part of one
+    topics = None if broker is None or found else broker.topics  # a name that is not valid in a topic has no topics
     kind = _noted(found, partial(_check_source, settings))
     bundle = opened if isinstance(opened, Bundle) else None
     if isinstance(opened, EdgeError):
@@ -266,13 +265,13 @@ def _pipeline(
 
 
 def _check_source(settings: PipelineSettings) -> SourceKind:
-    """Find out the kind of a source, and whether what of it is on this machine is there and can be read."""
+    """Return the kind of a source, and check that its local file, folder or device exists and can be read."""
     location = settings.source
     kind = kind_of(location)
     if kind is STREAM:
         add_password(location, settings.source_password.reveal() if settings.source_password else None)
         if settings.source_options.tls_ca_file is not None:
-            from edge_sdk.sources.relay import check_camera_authorities  # its import of ssl, for the few that need it
+            from edge_sdk.sources.relay import check_camera_authorities  # imports ssl, which few sources need
 
             check_camera_authorities(settings.source_options.tls_ca_file)
         return kind
@@ -280,7 +279,7 @@ def _check_source(settings: PipelineSettings) -> SourceKind:
         check_location(location)
         return kind
     path = _path_of(location)
-    if not os.access(path, os.F_OK):  # False for a name that no file system takes, too
+    if not os.access(path, os.F_OK):  # also False for a name that no file system accepts
         raise CameraError(f"{path}: no such device; is the camera connected? See `v4l2-ctl --list-devices`")
     if kind is DEVICE and not os.access(path, os.R_OK | os.W_OK):
         raise CameraError(f"{path}: permission denied; add this user to the group `video`")
@@ -298,7 +297,7 @@ def _path_of(location: str) -> Path:
 
 
 def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
-    """Warn of two streams of one V4L2 camera; only a loopback device serves both."""
+    """Yield a warning for each V4L2 camera that two streams read; only a loopback device can serve both."""
     first: dict[Path, str] = {}
     for pipeline in pipelines:
         path = _path_of(pipeline.source)
@@ -307,7 +306,7 @@ def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
 
 
 def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | None) -> tuple[str, str]:
-    """Say which model runs first, with which settings, and why."""
+    """Return in words which model runs first, with which settings, and why."""
     manifest, promised = bundle.manifest, str(Candidate.promised(bundle.manifest))
     if not settings.tune:
         return promised, "as the bundle promises, without tuning"
@@ -319,7 +318,7 @@ def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | No
         variant=None if settings.variant is None else manifest.variants[0].name,
         limits=Limits(settings.latency_ms or manifest.latency_budget_ms, settings.cpu_share),
     )
-    with contextlib.suppress(EdgeError):  # there is no place where it could be
+    with contextlib.suppress(EdgeError):  # there is no state folder
         record = Records(state_folder() / "tuning").recall(request, TunedMachine.here())
         if isinstance(record, Record):
             chosen = record.tuned.chosen
@@ -353,7 +352,7 @@ def _broker(broker: MqttSettings) -> CheckedBroker:
 
 
 def _noted(found: list[EdgeError], check: Callable[[], _T]) -> _T | None:
-    """Return what a check returns; an error is noted, so that the next thing can be looked at."""
+    """Return the result of a check; append its error to `found`, so that the next check can run."""
     try:
         return check()
     except EdgeError as cause:

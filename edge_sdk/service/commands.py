@@ -3,9 +3,9 @@
     MQTT thread -> CommandInbox -> CommandAdmission -> HANDLERS -> answer on `res`
 
 Everything but the inbox runs in the process's main thread, which calls `CommandHandler.look` a few times a second.
-Admission owns every refusal that needs no knowledge of cameras: anybody who may publish to the broker may have written
-a message, so what is not known to be harmless is refused. A command is one entry of `HANDLERS`; its schema, permission
-and example are in `edge_sdk.messages.commands`.
+Admission makes every refusal that needs no knowledge of cameras. Any client of the broker may have written a message,
+so admission refuses everything that is not known to be harmless. A command is one entry of `HANDLERS`; its schema,
+permission and example are in `edge_sdk.messages.commands`.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ from edge_sdk.service.output import Output
 from edge_sdk.service.runner import CameraControls, Controls, Shot
 from edge_sdk.service.settings import RunSettings
 
-_LARGEST_BYTES = 2048  # of a command; the longest that is valid has 300
-_LONGEST_TOPIC = 200  # characters of a response topic
+_LARGEST_BYTES = 2048  # size limit of a command; the longest valid one has 300 bytes
+_LONGEST_TOPIC = 200  # characters that a response topic may have
 _LARGEST_CORRELATION = 128  # bytes; common clients send 16
-_BURST, _PER_S = 20, 5.0  # a slider that is moved sends that many
+_BURST, _PER_S = 20, 5.0  # commands at once, and per second; a moving slider sends that many
 _COMPLAIN_EVERY_S = 1.0
-_SHOWN = 40  # characters of somebody else's text in a line
-_LONGEST = 200  # of what is said of a field
+_SHOWN = 40  # characters of a sender's text that a line shows
+_LONGEST = 200  # characters of the complaint about a field
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_MOST_MESSAGES = 64  # that wait to be looked at
-_FRAME_WAIT_S = 5.0  # of a snapshot: a requester waits for an answer
-_MOST_SNAPSHOTS = 8  # requests that wait; they share a camera's picture
+_MOST_MESSAGES = 64  # messages that may wait in the inbox
+_FRAME_WAIT_S = 5.0  # longest wait of a snapshot request for a frame, because its sender waits for an answer
+_MOST_SNAPSHOTS = 8  # snapshot requests that may wait; those of one camera share a picture
 _JPEG_QUALITY = 85
 _PAUSED = "this camera is paused: nothing of it is looked at; resume it and ask again"
 _MOST_ANSWERS = 32
-_LONGEST_REASON = 500  # characters, of what an answer says of a configuration
-_FOLDERS = re.compile(r"(?<![\w/:])/(?:[^\s/:]+/)+")  # in front of a file's name; no part of a URL
+_LONGEST_REASON = 500  # characters of the reason in an answer about a configuration
+_FOLDERS = re.compile(r"(?<![\w/:])/(?:[^\s/:]+/)+")  # the folders in front of a file's name, but no part of a URL
 
 _log = logging.getLogger(__name__)
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """What a message says of itself, whatever else is wrong with it."""
+    """The name and id of a command, which can be read even where the rest of the message is not valid."""
 
     command: object = UNSET
     id: object = UNSET
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """Where to answer, and what: the command's name and id where they could be read, and its words for people."""
+    """Where to send an answer, with the command's name and id if they could be read, and its text for people."""
 
     topic: str
     correlation: bytes = b""
@@ -98,9 +98,9 @@ class CommandAdmission:
         self._complain_at_s, self._passed_over = 0.0, 0
 
     def admit(self, incoming: Incoming) -> tuple[Reply, Command | RefusedError] | None:
-        """Look at one message; None: nothing is to be done, and of those that come too fast `passed_over` tells."""
+        """Judge one message; return None where there is nothing to do. `passed_over` counts messages above the rate."""
         if incoming.retain and not incoming.payload:
-            return None  # somebody takes a retained message away, as they were told to
+            return None  # an empty payload clears a retained message, as our refusal asks
         if not self._bucket.take():
             self._passed_over += 1
             return None
@@ -111,10 +111,10 @@ class CommandAdmission:
             return reply, refusal
 
     def passed_over(self, more: int = 0) -> RefusedError | None:
-        """Say how many came too fast since this was said last; once a second at most, None where there are none.
+        """Return an error with the number of messages above the rate since the last one; at most one error a second.
 
         Args:
-            more: for which there was no room in the inbox.
+            more: number of messages for which the inbox had no room.
         """
         self._passed_over += more
         now_s = self._clock_s()
@@ -126,7 +126,7 @@ class CommandAdmission:
         return RefusedError("too_fast", text)
 
     def _command(self, incoming: Incoming, reply: Reply) -> Command:
-        """Read a command, and note what is known of it and of who wants an answer; raises RefusedError."""
+        """Decode a command, and record its details and where to answer in `reply`; raises RefusedError."""
         payload = incoming.payload
         if len(incoming.correlation) > _LARGEST_CORRELATION:
             raise RefusedError("malformed", f"correlation data is above {_LARGEST_CORRELATION} bytes")
@@ -148,7 +148,7 @@ class CommandAdmission:
         if name not in COMMANDS:
             raise RefusedError("unknown_command", f"no command {_shown(name)}, expected {', '.join(CLASSES)} or resume")
         wanted = COMMANDS[name].permission
-        if wanted not in self.allowed:  # before its fields are looked at: what is off says nothing
+        if wanted not in self.allowed:  # before the fields are checked, because a disabled command reveals nothing
             allow = ", ".join(f'"{each}"' for each in CLASSES if each in self.allowed or each == wanted)
             covered = "" if name == wanted else f", which {wanted} stands for"
             how = f"{name} is off here{covered}; [commands] allow = [{allow}] in its configuration turns it on too"
@@ -157,13 +157,13 @@ class CommandAdmission:
             command: Command = msgspec.json.decode(payload, type=Command)
         except _UNREADABLE as cause:
             raise RefusedError("malformed", _wrong_field(str(cause), name, payload)) from None
-        if COMMANDS[name_of(command)].permission != wanted:  # a key that stands there twice
+        if COMMANDS[name_of(command)].permission != wanted:  # the message has this key twice
             raise RefusedError("malformed", "command stands there twice, expected it once")
         reply.command, reply.words = name_of(command), f"command {_words(command)}"
         return command
 
     def _response_topic(self, wanted: str) -> str:
-        """Allow the device's own `res` and what is below: commands must not make it write elsewhere."""
+        """Return the topic to answer on: the device's `res` or one below it; commands must not choose others."""
         own = self.topics.response
         if not wanted or wanted == own:
             return own
@@ -211,7 +211,7 @@ def _shown(text: str) -> str:
 
 
 def _bounded(text: str) -> str:
-    # A key of theirs may be in it, and the line goes to a terminal too.
+    # The text may contain a key from the sender, and the line may be shown in a terminal.
     line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
@@ -225,14 +225,14 @@ class CommandInbox:
         self._refusals: deque[str] = deque(maxlen=8)
 
     def receive(self, incoming: Incoming) -> None:
-        """Keep one message, where there is room."""
+        """Keep one message if there is room."""
         if len(self._messages) < _MOST_MESSAGES:
             self._messages.append(incoming)
         else:
             self.lost += 1
 
     def refused(self, line: str) -> None:
-        """Keep what the broker does not let us read."""
+        """Keep the broker's refusal of a subscription."""
         self._refusals.append(line)
 
     def take(self) -> list[Incoming]:
@@ -240,7 +240,7 @@ class CommandInbox:
         return _emptied(self._messages)
 
     def take_refusals(self) -> list[str]:
-        """Take what the broker does not let us read, in lines for people; an empty one: that is over."""
+        """Take the broker's refusals of subscriptions, in lines for people; an empty line means that it accepts all."""
         return _emptied(self._refusals)
 
 
@@ -249,13 +249,13 @@ def _emptied(waiting: deque[Any]) -> list[Any]:
 
 
 Told: TypeAlias = Callable[[str], None]
-"""Takes why a configuration was not taken, in lines; nothing where it was."""
+"""Callback with the reason why a configuration was refused, in lines; empty where it was accepted."""
 
 LATER: Final = object()
-"""In place of an answer: it comes later."""
+"""Returned by a handler whose answer comes later."""
 
 Answer: TypeAlias = object
-"""What a command came to: the state (`msgspec.Raw`), a `Picture`, why it failed, `LATER`; None: it is done."""
+"""Outcome of a command: the state (`msgspec.Raw`), a `Picture`, the reason of a failure, `LATER`, or None for done."""
 
 
 class CommandHandler:
@@ -272,17 +272,17 @@ class CommandHandler:
     ) -> None:
         self._controls, self._inbox, self._output = controls, inbox, output
         self._reload, self._clock_s = reload, clock_s
-        self._answers: deque[Message] = deque(maxlen=_MOST_ANSWERS)  # for as long as there is no broker to send them
-        self._rejections = RareLines(5, 0.5, clock_s)  # a person who mistypes a few finds each of them in the journal
+        self._answers: deque[Message] = deque(maxlen=_MOST_ANSWERS)  # answers that wait for a publisher
+        self._rejections = RareLines(5, 0.5, clock_s)  # a few mistyped commands are all logged
         self._lost = 0
-        self._snapshots: list[tuple[Reply, Snapshot, float]] = []  # that wait for a frame, and until when
+        self._snapshots: list[tuple[Reply, Snapshot, float]] = []  # requests that wait for a frame, and their deadlines
         self._admission: CommandAdmission | None = None
         self._home: HomeAssistantReporter | None = None
         self._cameras = set[str]()
         self.change_to(settings)
 
     def change_to(self, settings: RunSettings) -> None:
-        """Go by other settings from now on; what commands have set of cameras that stay is kept."""
+        """Use other settings from now on; cameras that stay keep the values that commands have set."""
         self._cameras = {pipeline.camera for pipeline in settings.pipelines}
         controls, mqtt, home = self._controls, settings.mqtt, settings.home_assistant
         controls.keep_only(self._cameras, settings.commands)
@@ -293,14 +293,14 @@ class CommandHandler:
             return
         if self._admission is None:
             self._admission = CommandAdmission(mqtt.topics, settings.commands, self._clock_s)
-        self._admission.topics, self._admission.allowed = mqtt.topics, settings.commands  # its pace goes on
+        self._admission.topics, self._admission.allowed = mqtt.topics, settings.commands  # keeps its rate limit
         if home is not None:
             self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, self._clock_s)
             if told is not None:
                 self._home.go_on_from(told)
 
     def look(self) -> None:
-        """Carry out and answer what came, and tell Home Assistant what is new."""
+        """Carry out and answer the commands that came, and publish changes to Home Assistant."""
         for line in self._inbox.take_refusals():
             if line:
                 _log.warning(line)
@@ -313,7 +313,7 @@ class CommandHandler:
         if self._admission is not None:
             before, self._lost = self._lost, self._inbox.lost
             too_fast = self._admission.passed_over(self._lost - before)
-            if too_fast is not None:  # to the device's own topic and nobody else's: it answers several
+            if too_fast is not None:  # only to the device's own topic, because it answers several senders
                 self._answer(Reply(topic=self._admission.topics.response), too_fast)
         self._look_at_snapshots()
         if self._home is not None:
@@ -376,17 +376,17 @@ class CommandHandler:
         if len(self._snapshots) >= _MOST_SNAPSHOTS:
             raise RefusedError("too_fast", f"{_MOST_SNAPSHOTS} pictures are waited for already")
         if all(other.camera != command.camera for _, other, _ in self._snapshots):
-            control.shot = None  # what came after its time was over
-        control.wants_shot = control.shot is None  # otherwise one has just come, for both
+            control.shot = None  # a picture that came after its request timed out
+        control.wants_shot = control.shot is None  # otherwise a picture has just come, and serves both requests
         self._snapshots.append((reply, command, self._clock_s() + _FRAME_WAIT_S))
         return LATER
 
     def _look_at_snapshots(self) -> None:
-        """Publish pictures that came, and answer requests that wait no longer."""
+        """Publish pictures that came, and answer requests whose wait is over."""
         waiting, self._snapshots, shots = self._snapshots, [], dict[str, Shot]()
         for reply, command, until in waiting:
             control, camera = self._controls.of(command.camera), command.camera
-            if control.shot is not None:  # for all that wait for it; a picture may be large
+            if control.shot is not None:  # release it once all requests have it, because a picture may be large
                 shots[camera], control.shot = control.shot, None
             if camera in shots:
                 self._answer(reply, self._publish(command, shots[camera]))
@@ -451,17 +451,17 @@ HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], Answer]] = 
     ReportState: CommandHandler._report_state,
     Reload: CommandHandler._begin_reload,
 }
-"""What carries out each command: returns the answer, or `LATER`; raises RefusedError where it cannot be done."""
+"""The handler of each command: it returns the answer or `LATER`, and raises RefusedError where it must refuse."""
 
 
 def _short(lines: str) -> str:
-    """Make one line for a sender, without the folders of this device, which are no business of theirs."""
+    """Shorten text to one line for a sender, without this device's folder names, which it must not reveal."""
     text = _FOLDERS.sub("…/", "; ".join(printable(line) for line in lines.splitlines()))
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}… (its journal has all of it)"
 
 
 def _words(command: Command) -> str:
-    """Write a command for people, without its id; texts in quotes and escaped, for they are the sender's."""
+    """Format a command for people, without its id; texts are quoted and escaped because they come from the sender."""
     fields = {key: value for key, value in msgspec.structs.asdict(command).items() if key != "id"}
     text = ", ".join(f"{key} {value!r}" for key, value in fields.items())
     return name_of(command) + (f" ({text})" if text else "")

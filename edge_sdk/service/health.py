@@ -1,12 +1,12 @@
-"""How the machine and this process do, told to the service manager, the broker and people.
+"""Report the health of the machine and this process to the service manager, the broker and the log.
 
     Gauges.read() -> Readings -> Alarms.update() -> warnings
                               -> TelemetryMessage
 
-`HealthReporter` decides when: the manager hears "ready" once all streams have begun, and the watchdog only while all of
-them move; the broker gets telemetry as often as the machine is read; people hear what the start took and of alarms. An
-alarm is one entry of `_RULES`: its name, its level, its line. What is missing, cannot be read or makes no sense is
-None, and never an error.
+`HealthReporter` decides when. The service manager gets "ready" once all streams have begun, and watchdog messages only
+while all streams make progress. The broker gets telemetry after every reading. The log gets the duration of the start
+and the alarms. An alarm is one entry of `_RULES`: its name, its level, its line. A reading that is missing, unreadable
+or implausible is None, never an error.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from edge_sdk.service.systemd import Notifier
 
 _log = logging.getLogger(__name__)
 _MB = 1_000_000
-_SOFT_LIMIT = 3  # word of "Max open files  SOFT  HARD  files"
+_SOFT_LIMIT = 3  # index of the word SOFT in "Max open files  SOFT  HARD  files"
 _INTERVAL_S = 10.0
-_TURN_S = 330.0  # for one stream's start: a trial of its bundle (90 s) and the load of its model (240 s) at most
+_TURN_S = 330.0  # longest start of one stream: a trial of its bundle (90 s), then the load of its model (240 s)
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """Readings of the machine and of this process, as telemetry has them, and what alarms need; None is unknown."""
+    """Readings of the machine and this process, for telemetry and alarms; None is unknown."""
 
     temperature_c: float | None = None
     throttled: str = ""  # why the board slows itself down now
@@ -66,7 +66,7 @@ _MEASURED = {"temperature_c", "memory_free_mb", "memory_rss_mb", "disk_free_mb",
 
 
 class Gauges:
-    """Reads how the machine and this process are; one thread at a time."""
+    """Reads the state of the machine and of this process; only one thread at a time may use it."""
 
     def __init__(
         self, folder: Path | None, root: Path = Path("/"), clock_s: Callable[[], float] = time.monotonic
@@ -75,7 +75,7 @@ class Gauges:
         self._before: tuple[float, float] | None = None
 
     def read(self) -> Readings:
-        """Return how they are now."""
+        """Read all values."""
         board, proc, free = read_board(self._root / "sys"), self._root / "proc", free_bytes(self._root)
         disk_free_mb, disk_mb = _disk(self._folder)
         open_files, open_files_limit = _open_files(proc / "self")
@@ -103,7 +103,7 @@ class Gauges:
 
 
 def _disk(folder: Path | None) -> tuple[float | None, float | None]:
-    """Return what is free for this user, and the whole, in 10^6 bytes, of the nearest folder above that there is."""
+    """Return the free space for this user and the total, in 10^6 bytes, of the disk of the nearest existing parent."""
     for near in () if folder is None else (folder, *folder.parents):
         try:
             disk = os.statvfs(near)
@@ -116,7 +116,7 @@ def _disk(folder: Path | None) -> tuple[float | None, float | None]:
 
 
 def _number_at(path: Path, position: int, times: int = 1, parts: int = 1) -> float | None:
-    """Return a word of a file as a number, `times` as much, in so many parts."""
+    """Return the number that is the word at `position` in a file, multiplied by `times` and divided by `parts`."""
     try:
         return float(path.read_text(encoding="ascii").split()[position]) * times / parts
     except (OSError, ValueError, IndexError):
@@ -124,7 +124,7 @@ def _number_at(path: Path, position: int, times: int = 1, parts: int = 1) -> flo
 
 
 def _open_files(own: Path) -> tuple[int | None, int | None]:
-    """Count descriptors of this process, and those it may have; one that has them all cannot open the folder."""
+    """Return the open descriptors of this process and their limit; at the limit, the folder itself cannot be opened."""
     try:
         count: int | None = sum(1 for _ in (own / "fd").iterdir())
     except OSError as cause:
@@ -135,28 +135,28 @@ def _open_files(own: Path) -> tuple[int | None, int | None]:
     try:
         lines = (own / "limits").read_text(encoding="ascii").splitlines()
         return count, next(int(line.split()[_SOFT_LIMIT]) for line in lines if line.startswith("Max open files"))
-    except (OSError, ValueError, IndexError, StopIteration):  # `unlimited` is no number, and no limit
+    except (OSError, ValueError, IndexError, StopIteration):  # `unlimited` is not a number
         return count, None
 
 
-_LITTLE_DISK_MB = 500.0  # of a large disk; of a small one a twentieth is little
+_LITTLE_DISK_MB = 500.0  # low free space of a large disk; on a small disk, a twentieth of it is low
 _LITTLE_DISK_SHARE = 0.05
-_LITTLE_MEMORY_MB = 64.0  # less than a small model takes while another one runs
+_LITTLE_MEMORY_MB = 64.0  # less than a small model needs while another one runs
 _HOT_C = 80.0  # where a Raspberry Pi begins to slow down
 _MANY_FILES_SHARE = 0.8
-_CLEAR = 0.7  # of the level at which an alarm began
+_CLEAR = 0.7  # share of an alarm's level below which the alarm ends
 _CLEAR_HOT = (_HOT_C - 5) / _HOT_C
-_CALM_READINGS = 6  # a weak power supply fails for moments, whenever the board works
+_CALM_READINGS = 6  # a weak power supply fails for moments, whenever the board is under load
 
 
 class _Rule(msgspec.Struct, frozen=True):
-    """One alarm. It is left at another level than it is reached, so that a reading beside the limit does not flap."""
+    """One alarm. It ends at a lower level than it begins, so that a reading near the limit does not toggle it."""
 
-    name: str  # of what is wrong, as in the state's `warnings`
-    level: Callable[[Readings], float | None]  # 1 and more is an alarm; None: unknown
+    name: str  # name of the warning in the state's `warnings`
+    level: Callable[[Readings], float | None]  # 1 or more is an alarm; None is unknown
     line: Callable[[Readings], str]
     clear: float = _CLEAR  # the alarm is over below this level
-    calm: int = 1  # after so many readings in a row
+    calm: int = 1  # number of consecutive readings below `clear` that end the alarm
 
 
 def _disk_level(readings: Readings) -> float | None:
@@ -218,14 +218,14 @@ _RULES = (
 
 
 class Alarms:
-    """Tells which alarms begin, and which are over."""
+    """Decides which alarms begin and which end."""
 
     def __init__(self, warn: Callable[[str, str], None]) -> None:
         self._alarms = {rule.name: Alarm(rule.name, warn) for rule in _RULES}
-        self._calm: dict[str, int] = {}  # of those that are on: readings in a row that were below
+        self._calm: dict[str, int] = {}  # consecutive readings below `clear`, by active alarm
 
     def update(self, readings: Readings) -> None:
-        """Look at new readings; what became unknown did not change."""
+        """Evaluate new readings; an alarm whose reading is unknown stays as it is."""
         for rule in _RULES:
             level, alarm = rule.level(readings), self._alarms[rule.name]
             if level is None:
@@ -260,15 +260,15 @@ class HealthReporter:
         self._ready_words = ""
         self._turns = self._lost = 0
         self._reading: Periodic | None = None
-        self._readings: Readings | None = None  # that telemetry does not have yet
+        self._readings: Readings | None = None  # readings that are not published yet
 
     def look(self, pipelines: Iterable[Pipeline], *, have_begun: bool, turns: int = 0) -> None:
-        """Tell what is new; called a few times a second.
+        """Report changes; to be called a few times a second.
 
         Args:
-            pipelines: of all cameras.
-            have_begun: whether all that were started run frames, or never will.
-            turns: how many of their starts were begun, one after another.
+            pipelines: the pipelines of all cameras.
+            have_begun: whether every started pipeline runs frames, or never will.
+            turns: number of pipeline starts begun so far; they run one after another.
         """
         if turns != self._turns and not self._has_been_ready:
             self._turns = turns
@@ -285,16 +285,16 @@ class HealthReporter:
             self._publish(readings, pipelines)
 
     def reloading(self, words: str = "") -> None:
-        """Tell the manager that the configuration is read again, until all streams have begun."""
+        """Tell the service manager that a reload is under way, until all streams have begun."""
         self._notifier.reloading()
         self._is_ready, self._ready_words = False, words
 
     def stopping(self) -> None:
-        """Tell the manager that the end has begun."""
+        """Tell the service manager that the process is stopping."""
         self._notifier.stopping()
 
     def close(self) -> None:
-        """Read and tell nothing more; does not wait for a reading that hangs."""
+        """Stop reading and reporting; do not wait for a reading that hangs."""
         if self._reading is not None:
             self._reading.close()
         self._notifier.close()
@@ -306,7 +306,7 @@ class HealthReporter:
         self._is_ready = self._has_been_ready = True
         words = titles[0] if len(titles) == 1 else f"{counted(len(titles), 'stream')}: {', '.join(titles)}"
         self._notifier.ready(self._ready_words or words)
-        # In a thread of its own: a disk or a driver that hangs holds nothing else up.
+        # The readings have a thread of their own, because a disk or a driver may hang.
         self._reading = self._reading or Periodic(self._read, _INTERVAL_S, "edge-health")
 
     def _read(self) -> None:
@@ -314,7 +314,7 @@ class HealthReporter:
         self._alarms.update(readings)
 
     def _look_at_start(self, start: Start, pipelines: Iterable[Pipeline]) -> None:
-        """Say what the start took, once the first stream has a result."""
+        """Log the duration of the start once the first stream has a result."""
         first = next((pipeline for pipeline in pipelines if pipeline.first_result_ns), None)
         if first is not None:
             start.mark("model", first.model_ns)

@@ -1,6 +1,6 @@
-"""Tell Home Assistant of this device: once its streams run, on change, and when it says that it is there.
+"""Publish this device's discovery message: once its streams run, on change, and when Home Assistant comes online.
 
-`HomeAssistantReporter` decides when; what is told is made by `Discovery`.
+`HomeAssistantReporter` decides when; `Discovery` makes the message.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from edge_sdk.service.output import Output
 from edge_sdk.service.runner import Controls
 
 _log = logging.getLogger(__name__)
-_LONGEST_PAUSE_S = 2.0  # a house full of devices must not answer a birth all at once
+_LONGEST_PAUSE_S = 2.0  # random delay, so that not all devices answer Home Assistant's birth message at once
 
 
 def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collection[str]) -> list[str]:
-    """Return a line for each label that Home Assistant shall be told of, and that is none of these."""
+    """Return a line for each label of the settings that is not among `labels`."""
     if settings is None or not settings.is_enabled:
         return []
     of = "is no label of a bundle here, so it has no entity"
@@ -33,10 +33,10 @@ def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collecti
 
 
 class HomeAssistantReporter:
-    """Tells Home Assistant of one device; used from the process's main thread.
+    """Publishes the discovery message of one device; used from the process's main thread.
 
     Attributes:
-        topics: where Home Assistant says that it is there, and where it was told of this device by an earlier run.
+        topics: topics of Home Assistant's birth message, and of the discovery message that an earlier run retained.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class HomeAssistantReporter:
         self._unknown: list[str] = []
 
     def go_on_from(self, before: HomeAssistantReporter) -> None:
-        """Take that away which an earlier reporter told and is not there any more."""
+        """Remove entities that an earlier reporter announced and that do not exist any more."""
         self._discovery.go_on_from(before._discovery)
 
     def hear(self, incoming: Incoming) -> None:
-        """Take a message on one of `topics`; what Home Assistant retained of itself it said before we came."""
+        """Take a message on one of `topics`; ignore a retained birth message, which was sent before we subscribed."""
         if incoming.topic == self._discovery.topic:
             if self._is_enabled and self._discovery.learn(incoming.payload):
                 self._told = None
@@ -71,7 +71,7 @@ class HomeAssistantReporter:
             self._repeat_at = self._clock_s() + self._uniform() * _LONGEST_PAUSE_S
 
     def look(self, output: Output, cameras: Iterable[str]) -> None:
-        """Tell what is new, and once more all of it where that was asked for."""
+        """Publish the discovery message if it changed or must be repeated."""
         broker = output.broker
         if broker is None:
             return
@@ -84,16 +84,14 @@ class HomeAssistantReporter:
             for topic in self._discovery.topics_left:
                 broker.keep("discovery", topic, b"")
             for name in () if self._is_enabled else names:
-                broker.keep(
-                    "seen", self._topics.of("seen", name), b""
-                )  # by an earlier run: there was nobody else to read it
+                broker.keep("seen", self._topics.of("seen", name), b"")  # an earlier run announced it
             self._look_at_labels(*told[:2])
         if self._repeat_at is not None and self._clock_s() >= self._repeat_at:
             self._repeat_at = None
             broker.repeat(self._discovery.topic)
 
     def _look_at_labels(self, cameras: Iterable[Camera], awaited: Collection[str]) -> None:
-        """Warn of labels that no camera has, once all cameras are known."""
+        """Warn of configured labels that no camera has, once all cameras are known."""
         if awaited:
             return
         before, labels = self._unknown, {label for camera in cameras for label in camera.labels}
@@ -103,7 +101,7 @@ class HomeAssistantReporter:
                 _log.warning(line)
 
     def _cameras(self, names: Iterable[str]) -> tuple[tuple[Camera, ...], tuple[str, ...]]:
-        """Return the cameras that are known, and the names of those that are not yet."""
+        """Return the known cameras, and the names of the cameras that are not known yet."""
         known = {name: self._controls.of(name).known for name in sorted(names)}
         awaited = tuple(name for name, found in known.items() if found is None)
         return tuple(filter(None, known.values())), awaited

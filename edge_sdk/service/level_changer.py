@@ -35,7 +35,7 @@ class LevelChanger:
         fixed: whether the first variant always runs, so that only frames are left out.
         announce: called with what runs, at the start and after every change; must not block.
         throttled: returns the reason why the board throttles; empty when it does not.
-        is_tuning: returns whether a tuner gives the loop other stages, or will.
+        is_tuning: returns whether a tuner replaces the loop's stages, or will.
         controller: the controller of all streams of the process.
         load_limit_s: seconds after which a load is given up.
         clock_ns: returns monotonic nanoseconds.
@@ -99,7 +99,7 @@ class LevelChanger:
             self._loading.close(_CLOSE_TIMEOUT_S)
 
     def _note(self, loop: Loop, tick: Tick) -> None:
-        # A frame that was older than the whole budget when it came, as in a backlog, is late on every level.
+        # A frame that was older than the whole budget when it arrived, as in a backlog, is late at every level.
         if loop.last_wait_ns - loop.last_delay_ns > self._limit_ns:
             return
         if tick is Tick.ON_TIME or tick is Tick.LATE:
@@ -143,7 +143,7 @@ class LevelChanger:
                 raise TimeoutError(f"its model was not loaded after {self._load_limit_s:g} s and is given up")
             loop.stages = loading.take()
         except StoppedError:
-            return  # the run ends, and needs no model any more
+            return  # the run ends and needs no model any more
         except Exception as cause:  # noqa: BLE001 - the stream goes on with what it has
             self._fail(variant, cause, now_ns)
         else:

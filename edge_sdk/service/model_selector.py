@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)
-_BESIDE_TRIAL_S = 60.0  # half for a trial's process to start, half to load here what it found sound
+_BESIDE_TRIAL_S = 60.0  # extra time: half for the trial's process to start, half to load the tested model here
 
 
 class ModelSelector:
@@ -67,7 +67,7 @@ class ModelSelector:
         self._shortfalls = ProviderWarnings()
         self._is_live = self._is_over = False
         self._load_limit_s = settings.trial_s + _BESIDE_TRIAL_S
-        # Images have no pace, and their results must not depend on what else ran here.
+        # Image files have no frame rate, and their results must not depend on what ran here before.
         is_paced = kind_of(settings.source) is not IMAGES and not settings.every_frame
         self._tuning: Tuning | None = None
         if settings.tune and is_paced:
@@ -79,20 +79,20 @@ class ModelSelector:
                 open_stages=self._open_candidate,
             )
         stages = self._tuning.open() if self._tuning is not None else self._load(bundle, session)
-        # What was tuned here was measured against this very budget: above it there is nothing to climb to.
+        # Tuning measured its choice against this budget, so there is no better variant to step up to.
         self._led = bundle.with_primary(stages.variant)
-        self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
+        self._stages = [stages]  # a list, so that `take_stages` can hand over the only reference
         self._reason = ""
-        self._settled: dict[str, int] = {}  # threads with which a variant was fastest at the start, until it is tuned
+        self._settled: dict[str, int] = {}  # fastest number of threads at the start, by variant, until it is tuned
 
     def settle(self, *, paced: bool) -> None:
-        """Choose the model that the budget allows.
+        """Choose the best variant that keeps the latency budget.
 
         Args:
-            paced: whether frames come at their own pace; images in turn are never dropped, however long each takes.
+            paced: whether frames come at the source's own pace; otherwise no frame is ever dropped.
 
         Raises:
-            LatencyGateError: there is none, and the frames of a paced source would all be late.
+            LatencyGateError: no variant keeps it, so all frames of a paced source would be late.
             StoppedError: the run was told to stop first.
         """
         fixed = self._is_fixed or not paced
@@ -121,13 +121,13 @@ class ModelSelector:
             _log.warning(str(complaint))
 
     def take_stages(self) -> Stages:
-        """Return the stages of the first step; the caller has the only ones."""
+        """Return the stages of the first step and keep no reference to them."""
         return self._stages.pop()
 
     def begin(
         self, stack: contextlib.ExitStack, loop: Loop, encoder: ResultEncoder, stream: Stream, source: OpenedSource
     ) -> list[LoopObserver]:
-        """Return the observers that choose the loop's models from here on; none where images come in turn."""
+        """Return the observers that choose the loop's models from here on; none where the source has no pace."""
         if not source.paced or not isinstance(loop.stages, Stages):
             return []
 
@@ -154,28 +154,28 @@ class ModelSelector:
         changer.begin(loop.stages.variant, self._reason)
         if tuner is not None:
             stack.callback(tuner.close)
-        stack.callback(self._end)  # comes first, so that neither of them waits for a trial
+        stack.callback(self._end)  # runs first at the end, so that neither of them waits for a trial
         return [changer] if tuner is None else [tuner, changer]
 
     def open_beside(self, variant: str) -> Stages:
-        """Load another variant beside the one that runs, on the threads that the start or tuning found best.
+        """Load another variant while one runs, with the number of threads that the start or tuning found best.
 
         Raises:
-            EdgeError: when memory is short, or it cannot be loaded, read or trusted here.
+            EdgeError: when memory is short, or the variant cannot be loaded, read or trusted here.
             StoppedError: the run was told to stop first.
         """
         check_free_memory(self._led, variant)
         return self.open_with(variant, self._settled.get(variant))
 
     def open_with(self, variant: str, threads: int | None) -> Stages:
-        """Load a variant with the settings that are best for it, as far as they are known.
+        """Load a variant with the best settings that are known for it.
 
         Args:
-            variant: its name.
-            threads: inside one operator, in place of those settings' own; None: as they have it.
+            variant: name of the variant.
+            threads: intra-op threads, which replace those of the settings; None: use the settings' own.
 
         Raises:
-            EdgeError: when it cannot be loaded, read or trusted here.
+            EdgeError: when the variant cannot be loaded, read or trusted here.
             StoppedError: the run was told to stop first.
         """
         candidate = self._candidate_of(variant)
@@ -209,7 +209,7 @@ class ModelSelector:
         self._is_over = True
 
     def _tuner(self, home: Stages, source: OpenedSource, on_variant: Callable[[str], None]) -> LiveTuner | None:
-        """Make what tunes while the loop runs; None where the best settings are known, or not wanted."""
+        """Return the tuner for the running loop; None where the best settings are known, or tuning is off."""
         tuning = self._tuning
         if tuning is None or self._is_fixed or tuning.holds_for(source.fps):
             return None

@@ -1,12 +1,12 @@
-"""What is watched while one stream runs: each monitor looks after every step and tells people of what is wrong.
+"""Monitors of one running stream: each one checks every step and logs problems.
 
-- `FrameFaults`: frames whose run hangs, and results that are no numbers.
+- `FrameFaults`: frames whose run hangs, and results with NaN or infinity.
 - `Undecodable`: a clear share of the source's frames cannot be decoded.
-- `LatencyMonitor`: results are late only because frames are old when they come.
+- `LatencyMonitor`: results are late only because frames are old when they arrive.
 - `WatchedSource`: whether the source is open, lost or open again.
 
-All but `WatchedSource` are observers of the loop that change nothing in it. `RareLines` keeps what is said very often
-out of journals that are kept for months.
+All but `WatchedSource` are observers of the loop that change nothing in it. `RareLines` limits how often a line is
+logged, because journals are kept for months.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _log = logging.getLogger(__name__)
 
 
 class TokenBucket:
-    """Lets so many things through at once, and so many a second after them."""
+    """Rate limiter: allows a burst at once, and then a number of further items per second."""
 
     def __init__(self, burst: int, per_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._per_s, self._clock_s = burst, per_s, clock_s
         self._tokens, self._filled_at_s = float(burst), clock_s()
 
     def take(self) -> bool:
-        """Tell whether one more may go."""
+        """Return whether one more item is allowed now, and count it."""
         now_s = self._clock_s()
         self._tokens = min(self._burst, self._tokens + (now_s - self._filled_at_s) * self._per_s)
         self._filled_at_s = now_s
@@ -45,13 +45,13 @@ class TokenBucket:
 
 
 class RareLines:
-    """Logs as many lines as a `TokenBucket` lets through, and how many were left out between them."""
+    """Logs as many lines as a `TokenBucket` allows, and the number of lines left out between them."""
 
     def __init__(self, burst: int, per_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._bucket, self._untold = TokenBucket(burst, per_s, clock_s), 0
 
     def tell(self, line: str) -> None:
-        """Log one line, or count it."""
+        """Log one line, or count it as left out."""
         if not self._bucket.take():
             self._untold += 1
             return
@@ -59,14 +59,14 @@ class RareLines:
         self._untold = 0
 
 
-_HANGS = 3  # in a row: nothing says that a fourth would do better, and a restart may
+_HANGS = 3  # consecutive hangs that end the run: a restart may help, another frame would not
 
 
 class FrameFaults:
-    """Tells of runs that hang and of outputs that are no numbers; three hangs in a row end the run.
+    """Reports runs that hang and outputs with NaN or infinity; three hangs in a row end the run.
 
     Attributes:
-        hopeless: why the run must end; None as long as there is hope.
+        hopeless: the reason why the run must end; None while it can go on.
     """
 
     def __init__(self, record: RunRecord, warn: Callable[[str, str], None]) -> None:
@@ -98,12 +98,12 @@ class FrameFaults:
 
 
 _EVERY_S = 60.0
-_MUCH, _LITTLE = 0.1, 0.05  # of a minute's frames; a key frame that is lost on the way costs one in a hundred or so
-_FEWEST = 10  # frames in a minute of which anything can be said
+_MUCH, _LITTLE = 0.1, 0.05  # share of a minute's frames; a lost key frame costs about one in a hundred
+_FEWEST = 10  # frames in a minute that are enough to judge by
 
 
 class Undecodable:
-    """Tells, once a minute, when a tenth of the source's frames or more cannot be decoded."""
+    """Reports, once a minute, when a tenth of the source's frames or more cannot be decoded."""
 
     def __init__(
         self,
@@ -141,14 +141,14 @@ class Undecodable:
         return stats.unreadable, stats.unreadable + stats.delivered + stats.dropped
 
 
-_LATE_IN_A_ROW = 10  # one pause of a camera is nothing
-_ON_TIME_IN_A_ROW = 100  # where the one and the other come in turn, that is not told each time
+_LATE_IN_A_ROW = 10  # late results before a warning, so that one pause of a camera gives none
+_ON_TIME_IN_A_ROW = 100  # results on time before the warning ends, so that it does not toggle
 
 
 class LatencyMonitor:
-    """Tells when results are late only because frames are old when they come.
+    """Reports when results are late only because frames are old when they arrive.
 
-    Neither a smaller model nor dropped frames help such a stream, so that nothing else would speak of it.
+    Neither a smaller model nor dropped frames help such a stream, so no other part would report it.
     """
 
     def __init__(self, limit_ns: int, warn: Callable[[str, str], None]) -> None:
@@ -157,7 +157,7 @@ class LatencyMonitor:
         self._in_a_row = 0
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Count results in a row that contradict what was told last."""
+        """Count consecutive results that contradict the last report."""
         is_wrong = tick is Tick.LATE and loop.last_age_ns - loop.last_delay_ns <= self._limit_ns
         if not is_wrong and tick is not Tick.ON_TIME:
             return
@@ -178,11 +178,11 @@ class LatencyMonitor:
         )
 
 
-_MOST_AT_ONCE, _MORE_PER_S = 10, 1 / 60  # some cameras come and go many times a second, others are gone for months
+_MOST_AT_ONCE, _MORE_PER_S = 10, 1 / 60  # lines at once, and per second: some cameras come and go many times a second
 
 
 class WatchedSource:
-    """Tells people and the stream's state whether the source is there, and why not."""
+    """Reports in the log and the stream's state whether the source is open, and why not."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class WatchedSource:
         self._remarks: tuple[str, ...] = ()
 
     def look(self) -> None:
-        """Tell what changed, if anything did."""
+        """Report the state of the source if it changed."""
         status, trouble = self._source.status, self._source.trouble
         if status is not self._status or trouble != self._trouble:
             self._tell(status, trouble)
@@ -212,7 +212,7 @@ class WatchedSource:
         is_news = status is not self._status
         if is_news:
             self._since = datetime.now(timezone.utc)
-        if trouble or (is_news and status is not SourceStatus.OPENING):  # which may be over in a moment
+        if trouble or (is_news and status is not SourceStatus.OPENING):  # opening may be over in a moment
             self._lines.tell(self._line(status, trouble))
         self._status, self._trouble = status, trouble
         self._stream.report_source(SourceState(status=status.value, trouble=trouble, since=self._since))

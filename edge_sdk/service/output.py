@@ -160,7 +160,7 @@ class Output:
         mqtt = self._settings.mqtt
         if mqtt is not None:
             versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
-            self._said_doubt = own_expiry(mqtt)  # logged when the settings were read
+            self._said_doubt = own_expiry(mqtt)  # the doubt was logged when the settings were read
             return MqttPublisher(
                 mqtt,
                 self.identity,

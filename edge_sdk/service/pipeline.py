@@ -1,10 +1,10 @@
 """Run one stream of a device, from its source to the outbox, in a thread of its own.
 
 A `Pipeline` starts (the model loads, the source opens beside it), takes the place of the pipeline that had the camera
-before, if any, and runs frames (`PipelineRunner`) until it is asked to stop. At its end everything is given back in the
+before, if any, and runs frames (`PipelineRunner`) until it is asked to stop. At its end it releases everything in the
 opposite order. Where settings change and the source does not, the opened source goes from the old pipeline to the new
 one (`SourceTransfer`), so that no camera is closed and opened for a changed threshold. One pipeline of a process starts
-at a time, and what is wrong with its model is said before what is wrong with its source.
+at a time, and reports errors of its model before errors of its source.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from edge_sdk.sources.opening import VIDEO, check_location
 from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.05  # how soon the end of the process is seen
-_LONGEST_LOAD_S = 240.0  # others wait for their turn; a service manager gives all of them five minutes
+_LOOK_S = 0.05  # time between two checks whether the process ends
+_LONGEST_LOAD_S = 240.0  # other streams wait meanwhile; a service manager gives all of them five minutes
 
 
 class SourceTransfer:
-    """The source of a pipeline at its end: closed, or left for the pipeline that takes its place.
+    """Passes the source of an ending pipeline to the pipeline that takes its place, if any takes it.
 
     `give` and `end` are called by the pipeline's own thread, `take` by the next one's.
     """
@@ -57,7 +57,7 @@ class SourceTransfer:
         self._left: OpenedSource | None = None
 
     def give(self, source: OpenedSource) -> None:
-        """Read it no more: it is left, or closed."""
+        """Hand over the source, which the caller reads no more; it is closed if no pipeline takes it."""
         with self._lock:
             is_left = self._is_wanted and not self._is_ending()
             if is_left:
@@ -67,11 +67,11 @@ class SourceTransfer:
         self._done.set()
 
     def end(self) -> None:
-        """Note that nothing more will be given."""
+        """Record that no source will be given any more."""
         self._done.set()
 
     def take(self, ask_to_end: Callable[[], None], is_stopped: Callable[[], bool]) -> OpenedSource | None:
-        """Have the pipeline end, and wait for its source; None where that was closed, or never open."""
+        """End the pipeline and wait for its source; return None where that was closed or never open."""
         with self._lock:
             self._is_wanted = True
         ask_to_end()
@@ -87,18 +87,18 @@ class Pipeline:
     """One stream in a thread of its own; `start` it once.
 
     Args:
-        waits: a camera that is not there yet is waited for.
-        gate: is waited for before the first frame.
-        before: whose place it takes once its own model is loaded, and whose source, where that is the same.
-        loading: of its model, where that has begun already.
+        waits: whether to wait for a camera that is not available yet.
+        gate: the gate to wait for before the first frame.
+        before: the pipeline to replace once this one's model is loaded; its source is taken over if it is the same.
+        loading: the load of the model, where that has begun already.
 
     Attributes:
-        began: set once frames are run, or never will be.
-        failure: what it ended by, where that was an error.
-        has_place: whether it is about to run frames, or did: what ran before it ends.
-        digest: of the bundle, once it is verified.
-        threads: of its model; 0: not yet known.
-        model_ns, source_ns: when its model was loaded and its source open, monotonic nanoseconds; 0: not yet.
+        began: event that is set once frames run, or never will.
+        failure: the error that ended the pipeline, if any.
+        has_place: whether the pipeline is about to run frames, or did; the pipeline before it ends then.
+        digest: digest of the bundle, once it is verified.
+        threads: number of threads of the model; 0: not yet known.
+        model_ns, source_ns: times at which the model was loaded and the source open, monotonic nanoseconds; 0: not yet.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class Pipeline:
         self._title = ""
         self._transfer = SourceTransfer(stop.is_asked)
         self._lock = threading.Lock()
-        # A daemon thread: a model that hangs in it must not keep the process from ending.
+        # A daemon thread, because a model that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"pipeline {settings.camera}", daemon=True)
 
     def start(self) -> None:
-        """Begin, in a thread of its own; where there is none to be had, it is over, and failed."""
+        """Start the thread; if that is impossible, the pipeline is over and has failed."""
         try:
             self._thread.start()
         except RuntimeError as cause:
@@ -139,17 +139,17 @@ class Pipeline:
             self._end()
 
     def ask(self, reason: str) -> None:
-        """Ask it to finish the frame at hand and end."""
+        """Ask the pipeline to finish the current frame and end."""
         self._stop.ask(reason)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end; False, and its thread is left behind, where it does not come within so many seconds."""
+        """Wait for the end; return False and abandon the thread where it runs longer than `timeout_s` seconds."""
         if self._thread.ident is not None:
             join_or_leave(self._thread, timeout_s)
         return not self._thread.is_alive()
 
     def withdraw(self) -> bool:
-        """End it, unless it has its place already; True where it never will."""
+        """End the pipeline unless it has its place already; return whether it never will have it."""
         with self._lock:
             if not self.has_place:
                 self._stop.ask("reload")
@@ -158,36 +158,36 @@ class Pipeline:
 
     @property
     def has_other_files(self) -> bool:
-        """Whether its bundle was replaced in its folder."""
+        """Whether another bundle is now in the bundle's folder."""
         return self.digest is not None and digest_at(self.settings.bundle) != self.digest
 
     @property
     def is_over(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the pipeline has ended."""
         return self.began.is_set() and not self._thread.is_alive()
 
     @property
     def ended_by(self) -> str | None:
-        """Why it ended, where that was no error."""
+        """The reason why the pipeline ended without an error."""
         return (self._runner.ended_by if self._runner else None) or self._stop.reason
 
     @property
     def first_result_ns(self) -> int:
-        """When its first result was in the outbox, monotonic nanoseconds; 0: not yet."""
+        """Time at which the first result was in the outbox, monotonic nanoseconds; 0: not yet."""
         return self._runner.first_result_ns if self._runner else 0
 
     @property
     def title(self) -> str:
-        """Describe which model runs on which source, for people; empty while none runs."""
+        """Return which model runs on which source, for people; empty while none runs."""
         return self._title if self._runner is not None and self.failure is None else ""
 
     def health(self) -> CameraHealth | None:
-        """Return how it does; None where it does not run."""
+        """Return the camera's health; None where the pipeline does not run."""
         runner = self._runner
         return runner.health() if runner is not None and self._thread.is_alive() else None
 
     def summary(self, of_all: PublisherStats | LinesStats | None) -> RunSummary:
-        """Return what it came to; once its output is closed nothing changes any more."""
+        """Return the summary of the run, which is final once the output is closed."""
         counts = {"budget_ms": self.settings.latency_ms} if self._runner is None else self._runner.counts()
         return RunSummary(
             camera=self.settings.camera,
@@ -198,18 +198,18 @@ class Pipeline:
         )
 
     def warn(self, name: str, line: str) -> None:
-        """Have what the device says of itself hold a warning, until this or another stream has the camera."""
+        """Publish a warning in the device's state until this or another stream has the camera."""
         if self._stream is not None:
             self._stream.warn(name, line)
         else:
             self._output.warn_of(self.settings.camera, line)
 
     def leave_output(self) -> None:
-        """Take the camera's name out of what the device says of itself: it is gone for good."""
+        """Remove the camera from the device's state for good."""
         self._output.leave(self.settings.camera)
 
     def take_over(self, is_stopped: Callable[[], bool]) -> OpenedSource | None:
-        """End it, and take its source as it is, once it reads it no more."""
+        """End this pipeline and take over its open source, if it has one."""
         return self._transfer.take(lambda: self.ask("reload"), is_stopped)
 
     def _run(self) -> None:
@@ -236,7 +236,7 @@ class Pipeline:
             source = self._take_source(stack, opening)
             try:
                 self._run_on(source, loading, selector, stack)
-            finally:  # before the rest is taken down, which takes longer than a frame does
+            finally:  # first, because closing the rest takes longer than a frame
                 self._transfer.give(source)
 
     def _run_on(
@@ -271,7 +271,7 @@ class Pipeline:
     def _start_up(
         self, stack: contextlib.ExitStack
     ) -> tuple[Loading, ModelSelector, BackgroundTask[OpenedSource] | None]:
-        """Load the model while no other stream does, and begin to open the source beside it."""
+        """Load the model while no other stream loads one, and begin to open the source at the same time."""
         settings, is_stopped = self.settings, self._stop.is_asked
         with self._shared.turn(is_stopped) as is_ours:
             loading = self._begin_loading() if is_ours else None
@@ -279,9 +279,9 @@ class Pipeline:
                 raise StoppedError
             self.digest = loading.bundle.digest
             stack.enter_context(loading.selector)
-            # What can never be opened is said while another stream still has the camera's place.
+            # A location that can never be opened is an error before this stream replaces another.
             kind = check_location(settings.source)
-            # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
+            # A video that plays in real time starts when it is opened, so it must wait for the model.
             is_late = self._before is not None or (kind is VIDEO and not settings.every_frame)
             opening = None if is_late else stack.enter_context(begin_opening(settings, waits=self._waits))
             self._output.prepare()
@@ -292,7 +292,7 @@ class Pipeline:
                 raise SessionError(f"the model did not load within {_LONGEST_LOAD_S:.0f} s")
             selector = loading.selector.take()
             self.model_ns = time.monotonic_ns()
-            # Beside other streams nobody waits for a source within this turn: it may take as long as it likes.
+            # With other streams, this turn does not wait for the source, which may take any time.
             if opening is not None and not self._waits and not opening.is_ready(is_stopped):
                 raise StoppedError
             selector.settle(paced=settings.paced)
@@ -306,14 +306,14 @@ class Pipeline:
             return begin_loading(self.settings, verified, self._stop, self._shared)
 
     def _take_source(self, stack: contextlib.ExitStack, opening: BackgroundTask[OpenedSource] | None) -> OpenedSource:
-        """Return that of the pipeline whose place this takes, where it is the same; or one that is opened."""
+        """Return the source of the pipeline before this one if it is the same, else the one being opened."""
         with self._lock:
-            self.has_place = not self._stop.is_asked()  # from here on it cannot be withdrawn
+            self.has_place = not self._stop.is_asked()  # from here on `withdraw` fails
         before, self._before = self._before, None
         if self.has_place and before is not None:
             left = before.take_over(self._stop.is_asked)
             is_same = before.settings.same_source(self.settings)
-            del before  # with it goes its model
+            del before  # releases its model
             if left is not None and not left.ended and is_same:
                 return left
             if left is not None:
@@ -326,11 +326,11 @@ class Pipeline:
 
 
 def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.ExitStack) -> Sink:
-    """Make a sink that draws each result into a new MP4, which `stack` finishes."""
+    """Return a sink that draws each result into a new MP4, which `stack` finishes."""
     from edge_sdk.events.annotate import Annotator
-    from edge_sdk.events.video_file import AnnotatedVideo, VideoWriter  # few runs do
+    from edge_sdk.events.video_file import AnnotatedVideo, VideoWriter  # few runs need these
 
-    set_up_opencv()  # OpenCV, where it writes: it speaks of each frame for which the disk has no room
+    set_up_opencv()  # OpenCV would log each frame for which the disk has no room
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
     return AnnotatedVideo(annotator, stack.enter_context(VideoWriter(path, fps)), fps)
 
@@ -341,7 +341,7 @@ def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:
 
 
 class _EventSink:
-    """Publishes an event, and has a picture made of it."""
+    """Publishes an event and requests a picture of it."""
 
     def __init__(self, stream: Stream, snapshots: Snapshots | None) -> None:
         self._stream, self._snapshots = stream, snapshots
@@ -355,7 +355,7 @@ class _EventSink:
 def _observers_of_events(
     settings: PipelineSettings, bundle: Bundle, stream: Stream, stack: contextlib.ExitStack
 ) -> list[Sink]:
-    """Make the observers of a stream's loop, in their order: a picture is made after what it shows was found."""
+    """Return the sinks of a stream's loop in order: those that find events, then those that make pictures."""
     observers: list[Sink] = []
     snapshots = None
     if settings.snapshots is not None:

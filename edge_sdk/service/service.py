@@ -41,7 +41,7 @@ _SHORTEST_S = 0.2  # the least time for each of these however late it is, and th
 _VIDEO_S = 125.0  # for the streams where one writes a video: an unfinished file is useless, and slow boards take long
 _LONG_S = 10.0  # within this time a slow memory card reads the bundles
 _MOST_WAITING = 32  # commands that can wait for a reload while a disk hangs; older ones get no answer
-_LONGER_S = 1.5  # for the results at an end that nobody asked for
+_LONGER_S = 1.5  # for the results when the process ends without a request
 
 
 class Service:

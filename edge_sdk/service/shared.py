@@ -1,7 +1,8 @@
 """Objects that all pipelines of one process share.
 
-`Shared` holds it all: the models that are loaded, the degradation controller, what commands have set, whose turn it is
-to start or to tune. `Gate` has streams that start together wait for each other. `TuningLock` lets one tune at a time.
+`Shared` holds them: the loaded models, the degradation controller, the values that commands have set, and the locks
+for starting and tuning. `Gate` makes streams that start together wait for each other. `TuningLock` lets one stream tune
+at a time.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LiveTuner
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.05  # how soon a request to stop is seen
-_PATIENCE_S = 10.0  # for all streams to be ready: one that takes longer holds up no other
+_LOOK_S = 0.05  # time between two checks for a request to stop
+_PATIENCE_S = 10.0  # longest wait for all streams to be ready, so that a slow one does not delay the others
 
 
 class Gate:
-    """Opens once all who were announced have arrived, or some time has passed.
+    """Opens once all announced streams have arrived, or some time has passed.
 
-    The streams of a process measure, one after another, what they can do; nobody may run frames meanwhile.
+    The streams of a process measure their models one after another; no stream may run frames meanwhile.
     """
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
@@ -38,12 +39,12 @@ class Gate:
         self._until = time.monotonic() + patience_s
 
     def arrive(self) -> None:
-        """Count one that is there, or never will be."""
+        """Count one stream that is ready, or never will be."""
         with self._lock:
             self._missing -= 1
 
     def wait(self, is_stopped: Callable[[], bool]) -> None:
-        """Wait until it opens, or `is_stopped` says so."""
+        """Wait until the gate opens or `is_stopped` returns True."""
         while self._missing > 0 and not is_stopped() and time.monotonic() < self._until:
             time.sleep(_LOOK_S)
 
@@ -52,11 +53,11 @@ class Shared:
     """Objects that all pipelines of one process share.
 
     Attributes:
-        progress: as given.
-        models: loaded once for all streams that run the same; each goes with the last that has it.
-        controls: what commands have set of each camera.
+        progress: watches whether the pipelines make steps.
+        models: loaded models; streams with the same model share it, and the last one releases it.
+        controls: the settings of each camera that commands have changed.
         degradation: decides which stream steps down or up.
-        turns: how many starts of streams were begun.
+        turns: number of stream starts begun so far.
         tuning: held by the stream that tunes; the others wait for their turn.
     """
 
@@ -65,7 +66,7 @@ class Shared:
         self.models = SessionCache()
         self.controls = Controls()
         self.degradation = DegradationController()
-        self.turns = 0  # changed by who has the lock below
+        self.turns = 0  # changed only with the lock below
         self.tuning = threading.Lock()
         self._starting = threading.Lock()
         self._logged: set[str] = set()
@@ -73,18 +74,18 @@ class Shared:
         self._board: BoardWatch | None = None
 
     def throttled(self) -> str:
-        """Return why the board slows itself down at present; empty when it does not. It is read in another thread."""
+        """Return why the board throttles at present; empty when it does not. Another thread reads the board."""
         with self._board_lock:
             self._board = self._board or BoardWatch()
         return self._board.state.throttled
 
     def close(self) -> None:
-        """Stop reading what the board says."""
+        """Stop reading the board's throttling."""
         if self._board is not None:
             self._board.close()
 
     def log_once(self, level: int, line: str) -> None:
-        """Log what holds for all streams, whichever finds it out first; called while it has its turn to start."""
+        """Log a line that holds for all streams only once; to be called during the stream's `turn`."""
         if line not in self._logged:
             self._logged.add(line)
             with of_all_cameras():
@@ -92,7 +93,7 @@ class Shared:
 
     @contextlib.contextmanager
     def turn(self, is_stopped: Callable[[], bool]) -> Iterator[bool]:
-        """Within, no other stream loads its model or measures; gives False when `is_stopped` said so first."""
+        """Keep other streams from loading or measuring within the context; yield False if `is_stopped` came first."""
         while not self._starting.acquire(timeout=_LOOK_S):
             if is_stopped():
                 yield False
@@ -107,7 +108,7 @@ class Shared:
 class TuningLock:
     """An observer that lets a tuner look at its loop only while it is that stream's turn.
 
-    Of several streams one tunes at a time, so that none measures another's trials.
+    Only one stream tunes at a time, so that no stream measures the load of another's trials.
     """
 
     def __init__(self, tuner: LiveTuner, lock: threading.Lock) -> None:
@@ -116,14 +117,14 @@ class TuningLock:
 
     @property
     def done(self) -> bool:
-        """Whether the tuner has come to its end."""
+        """Whether the tuner has finished."""
         return self._tuner.done
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Let the tuner look at one step, where it is its turn; see `LoopObserver`."""
+        """Pass one step to the tuner if it is this stream's turn; see `LoopObserver`."""
         if self._tuner.done:
             return
-        if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another may as well tune
+        if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another stream may tune
             self._is_ours = self._lock.acquire(blocking=False)
         if self._is_ours:
             self._tuner.after(loop, tick)
@@ -131,7 +132,7 @@ class TuningLock:
                 self._give_up()
 
     def close(self) -> None:
-        """Give up what is not finished; the next stream may begin."""
+        """Give up unfinished tuning; the next stream may begin."""
         self._tuner.close()
         self._give_up()
 

@@ -1,7 +1,7 @@
 """Choose the model with which a stream starts, by measuring what this board can run.
 
-A noisy start must not refuse a board that can, so the best of several runs counts; and what is measured is less than a
-real frame costs: a picture of the input's own size in which nothing is found.
+A noisy start must not refuse a board that is fast enough. The best of several runs therefore counts, and the measured
+picture costs less than a real frame: it has the size of the model's input and shows no objects.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.tuning.degradation import levels_of
 
 _log = logging.getLogger(__name__)
-_RUNS = 7  # of which the best counts; golden has warmed the model up
-_SURE = 0.5  # of the budget for the bare model: what stands around it takes less, and a start waits for each run
-_ADVICE = 1.25  # of the median: room for the camera's wait and for peaks
-_CHANCE = 1.1  # times the budget: the run that was measured may have been a slow one
-_REACHABLE = 2.0  # times the budget: what lies further away fewer threads do not bring back
+_RUNS = 7  # runs of which the fastest counts; the golden inputs have warmed the model up
+_SURE = 0.5  # share of the budget; a bare model below it needs no measurement, because the other stages take less
+_ADVICE = 1.25  # times the median: room for the camera's wait and for peaks
+_CHANCE = 1.1  # times the budget: the measured run may have been a slow one
+_REACHABLE = 2.0  # times the budget: a slower variant cannot keep it with another number of threads
 
 Open: TypeAlias = Callable[[str, int | None], Stages]
-"""The name of a variant, and threads -> its stages, loaded and proved; None: with those that it has by choice."""
+"""Takes a variant's name and a number of threads (None: the default); returns its stages, loaded and proved."""
 
 
 class VariantTime(msgspec.Struct, frozen=True):
-    """What one variant takes on this board, on so many threads; `parts_ms` are prepare, run and decode of the best."""
+    """The measured time of one variant; `parts_ms` are prepare, run and decode of the fastest run."""
 
     variant: str
     threads: int
@@ -45,7 +45,7 @@ class VariantTime(msgspec.Struct, frozen=True):
 
     @property
     def least_ms(self) -> float:
-        """Prepare, run and decode of the best run together."""
+        """Milliseconds of prepare, run and decode together in the fastest run."""
         return sum(self.parts_ms)
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ class StartChoice(msgspec.Struct, frozen=True):
     """The stages with which a pipeline starts, and why.
 
     Attributes:
-        stages: loaded and proved.
-        too_slow: the variants that were found to be beyond the budget, in the order of the levels; the last may be
-            that of `stages`, on another number of threads.
-        fits: whether `stages` can keep it; otherwise they are the fastest there are.
+        stages: the stages, loaded and proved.
+        too_slow: the variants that miss the budget, in the order of the levels; the last may be the one of `stages`, on
+            another number of threads.
+        fits: whether `stages` can keep the budget; otherwise they are the fastest.
     """
 
     stages: Stages
@@ -71,15 +71,15 @@ class StartChoice(msgspec.Struct, frozen=True):
     fits: bool
 
     def reason(self, budget_ms: float) -> str:
-        """Say why it is this variant, for people."""
+        """Return for people why this variant was chosen."""
         return f"the budget is {budget_ms:g} ms, and {', '.join(map(str, self.too_slow))}" if self.too_slow else "start"
 
 
 def time_stages(stages: Stages, budget_ms: float, is_stopped: Callable[[], bool] = lambda: False) -> VariantTime | None:
-    """Measure one variant, which is warm; None as soon as one run is within the budget, or golden says so already.
+    """Measure one warm variant; return None as soon as one run, or its golden run, is within the budget.
 
     Raises:
-        StoppedError: `is_stopped`, asked before every run, said so.
+        StoppedError: `is_stopped`, called before every run, returned True.
     """
     if 0 < stages.session.replay_ns <= _SURE * budget_ms * 1e6:
         return None
@@ -113,23 +113,23 @@ def choose_start(
     fixed: bool,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> StartChoice:
-    """Choose the best variant that this board can run inside the budget, or the fastest where there is none.
+    """Choose the best variant that this board can run inside the budget, or else the fastest.
 
     Args:
-        bundle: led by the variant that shall run by choice.
-        loaded: the stages of that variant, warm; emptied, so that one model is loaded at a time.
-        budget_ms: capture to outbox.
-        open_stages: loads another one, or the same with another number of threads.
-        threads: numbers of threads that a variant may run with where its own miss the budget, ascending.
-        fixed: no other variant may run.
-        is_stopped: asked before every run.
+        bundle: the bundle, with the preferred variant first.
+        loaded: list with the warm stages of that variant; it is emptied, so that one model is loaded at a time.
+        budget_ms: latency budget from capture to outbox, milliseconds.
+        open_stages: loads another variant, or the same one with another number of threads.
+        threads: numbers of threads to try where a variant misses the budget with its own, ascending.
+        fixed: whether no other variant may run.
+        is_stopped: called before every run.
 
     Raises:
-        StoppedError: `is_stopped` said so.
+        StoppedError: `is_stopped` returned True.
     """
 
     def hold(variant: str, count: int | None = None) -> None:
-        """Load this one in place of the other, where it is another."""
+        """Load a variant in place of the loaded one, unless it is loaded already."""
         if not (loaded and loaded[0].variant == variant and count in (None, loaded[0].threads)):
             loaded.clear()
             loaded.append(open_stages(variant, count))
@@ -163,13 +163,13 @@ def choose_start(
 
 
 def _worth_trying(taken: VariantTime, threads: Sequence[int], budget_ms: float) -> list[int]:
-    """List the numbers of threads that may bring a variant back into the budget, the most first."""
+    """Return the numbers of threads that may bring a variant into the budget, the most first."""
     prepare_ms, run_ms, decode_ms = taken.parts_ms
     worth = []
     for count in sorted(threads, reverse=True):
-        if count > taken.threads:  # more cannot do better than share the work evenly
+        if count > taken.threads:  # at best, more threads share the work evenly
             may_keep = prepare_ms + run_ms * taken.threads / count + decode_ms <= budget_ms * _CHANCE
-        else:  # fewer save the waiting for each other
+        else:  # fewer threads wait less for each other
             may_keep = taken.threads > max(threads) or taken.least_ms <= budget_ms * _REACHABLE
         if count != taken.threads and may_keep:
             worth.append(count)
@@ -177,7 +177,7 @@ def _worth_trying(taken: VariantTime, threads: Sequence[int], budget_ms: float) 
 
 
 def budget_refusal(bundle: Bundle, start: StartChoice, budget_ms: float, *, fixed: bool) -> LatencyGateError:
-    """Make the error that says, with the numbers, that the budget cannot be kept."""
+    """Return the error that says, with the numbers, that the budget cannot be kept."""
     fastest = min(start.too_slow, key=lambda t: t.least_ms)
     which = "its fastest model, " if len(start.too_slow) > 1 else ""
     rest = "".join(

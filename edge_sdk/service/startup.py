@@ -3,8 +3,7 @@
     begin_loading: bundle verified -> tried in a process of its own -> `Loading`, the model loads in a thread
     begin_opening: the source opens in a thread
 
-`Pipeline` does both side by side. Importing this module loads neither OpenCV nor paho: both are loaded while the model
-is.
+`Pipeline` does both at the same time. Importing this module loads neither OpenCV nor paho, which load with the model.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _UNCHECKED = "no trusted key is given, so that no bundle's signature is checked 
 
 
 class Loading(NamedTuple):
-    """A stream's bundle, and its model while it loads; who has it closes `selector`.
+    """A stream's bundle, and its model while it loads; the owner closes `selector`.
 
     Attributes:
-        bundle: verified and tried; the variant that was asked for in front.
-        budget_ms: capture to outbox.
-        selector: with the model that runs first, once it is loaded.
+        bundle: the verified and tried bundle, with the requested variant first.
+        budget_ms: latency budget from capture to outbox, milliseconds.
+        selector: task that returns the selector once the first model is loaded.
     """
 
     bundle: Bundle
@@ -52,13 +51,13 @@ def begin_loading(
     """Check that a run can begin, try its bundle where it is new here, and begin to load its model.
 
     Returns:
-        None when `stop` said so first.
+        None when `stop` was asked for first.
 
     Raises:
-        EdgeError: a name that cannot be a topic, or what is wrong with the bundle. What is wrong with the model comes
-            with `Loading.selector`.
+        EdgeError: the camera's name is not valid in a topic, or the bundle cannot be used. `Loading.selector` raises
+            errors of the model.
     """
-    check_name("camera", settings.camera)  # what cannot be a topic is said now, not at a frame
+    check_name("camera", settings.camera)  # fail now and not at the first frame
     if not verified.is_ready(stop.is_asked):
         return None
     bundle = verified.take()
@@ -70,7 +69,7 @@ def begin_loading(
     if settings.variant is not None:
         bundle = bundle.with_primary(settings.variant)
     session = _session_settings(settings, bundle)
-    is_beside = shared.progress.is_any  # the trial gives way to frames
+    is_beside = shared.progress.is_any  # the trial yields to running streams
     if not prove_here(bundle, settings=session, seconds=settings.trial_s, is_stopped=stop.is_asked, beside=is_beside):
         return None
     if problem := remember_version(bundle):
@@ -84,7 +83,7 @@ def begin_loading(
 
 
 def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSettings:
-    """Make them as the bundle promises; the limit of a run follows the budget, unless it was given."""
+    """Return the bundle's session settings; the time limit of a run follows the budget unless it is set."""
     promise = bundle.manifest
     if given.latency_ms is not None:
         promise = msgspec.structs.replace(promise, latency_budget_ms=given.latency_ms)
@@ -95,7 +94,7 @@ def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSetting
 
 
 def begin_opening(settings: PipelineSettings, *, waits: bool) -> BackgroundTask[OpenedSource]:
-    """Begin to open a stream's source in a thread of its own; who takes it closes it."""
+    """Begin to open a stream's source in a thread of its own; the caller closes it."""
     password = settings.source_password.reveal() if settings.source_password else None
 
     def open_it() -> OpenedSource:

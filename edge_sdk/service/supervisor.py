@@ -2,9 +2,9 @@
 
 `Supervisor.look` is called a few times a second by the process's main thread. A pipeline that fails begins again after
 a delay that grows; one that cannot run is left out until the configuration is read again. A changed one is replaced:
-the new pipeline loads its model while the old one runs, and takes its place then. No camera's trouble touches another.
+the new pipeline loads its model while the old one runs, and then takes its place. A failing camera affects no other.
 
-`output_changes` and `other_changes` say what two configurations differ in beside the cameras.
+`output_changes` and `other_changes` list the differences of two configurations apart from the cameras.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _log = logging.getLogger(__name__)
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 1.0, 60.0
 _LONGEST_END_S = 2.0
 _LOOK_S = 0.02
-_HELD_S = 60.0  # a stream that ran so long begins anew with the first delay
-# Want of these passes, and a bundle that could not be read or tried meanwhile is none the worse for it.
+_HELD_S = 60.0  # after a run of this length the delays begin again with the first
+# A shortage of descriptors or processes passes, so an error during one says nothing about the bundle.
 _WANTS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 
 Make = Callable[[PipelineSettings, Gate | None, Pipeline | None], Pipeline]
-"""Settings, the gate that its first frame waits for, whose place it takes -> a pipeline."""
+"""Takes the settings, the gate before the first frame and the pipeline to replace; returns a new pipeline."""
 
 
 class _Camera:
     """One camera's pipelines.
 
     Attributes:
-        running: has the camera; one that ended, too, until another takes its place.
-        coming: is about to take the place of `running`.
-        again_s: when it begins again after a failure, monotonic seconds.
-        left_out: why it is left out.
+        running: the pipeline that has the camera, even if it ended, until another takes its place.
+        coming: the pipeline that is about to take the place of `running`.
+        again_s: time of the restart after a failure, monotonic seconds.
+        left_out: the error because of which the camera is left out.
     """
 
     def __init__(self, running: Pipeline, started_s: float, backoff: Backoff) -> None:
@@ -57,7 +57,7 @@ class _Camera:
 
     @property
     def is_over(self) -> bool:
-        """Whether it came to its end for good, and that was looked at."""
+        """Whether the camera's pipeline ended for good, and `look` has handled that."""
         is_through = self.running.failure is None or self.left_out is not None
         return self.coming is None and self.again_s is None and self.running.is_over and is_through
 
@@ -65,8 +65,8 @@ class _Camera:
 class Supervisor:
     """Keeps the pipelines of a process running; used from its main thread.
 
-    Where it is a service, a stream that fails at run time begins again, and one that cannot run is left out; otherwise
-    the first failure is that of the process.
+    In a service, a stream that fails at run time is restarted, and one that cannot run is left out. Otherwise the first
+    failure ends the process.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Supervisor:
 
     @property
     def running(self) -> dict[str, Pipeline]:
-        """The pipelines by camera; those that ended, too, until others take their place."""
+        """The pipelines by camera, including those that ended, until others take their place."""
         return {name: camera.running for name, camera in self._cameras.items()}
 
     def start(self, settings: Iterable[PipelineSettings]) -> None:
-        """Start them all in place of what ran before; none runs a frame before all have measured what they can do."""
+        """Start all pipelines in place of earlier ones; none runs a frame before all have measured their models."""
         self._cameras.clear()
         self._ending.clear()
         chosen = tuple(settings)
@@ -97,9 +97,9 @@ class Supervisor:
             self._begin(each, gate)
 
     def change_to(self, settings: Iterable[PipelineSettings]) -> str:
-        """Bring what runs to other settings, or other files, and return what happens now, for people.
+        """Apply other settings or replaced bundles, and return for people what changes.
 
-        What stays the same goes on as if nothing was.
+        Unchanged pipelines go on undisturbed.
         """
         self._look_at_coming()
         wanted = {each.camera: each for each in settings}
@@ -127,10 +127,10 @@ class Supervisor:
         return "; ".join(f"{word}: {', '.join(names)}" for word, names in words if names)
 
     def look(self) -> None:
-        """Look after pipelines that ended, or are about to take another's place.
+        """Handle pipelines that ended, or are about to take another's place.
 
         Raises:
-            BaseException: the failure of a stream that is that of the whole process.
+            BaseException: the failure of a stream that ends the whole process.
         """
         self._look_at_coming()
         for name, camera in self._cameras.items():
@@ -147,27 +147,27 @@ class Supervisor:
 
     @property
     def are_over(self) -> bool:
-        """Whether all came to their end, which `look` has seen, and none begins again."""
+        """Whether all pipelines ended, `look` has handled that, and none is restarted."""
         return not self._ending and all(camera.is_over for camera in self._cameras.values())
 
     @property
     def left_out(self) -> EdgeError | None:
-        """The worst of what keeps streams from running; None where none is left out."""
+        """The most severe error that keeps a stream from running; None where none is left out."""
         out = [camera.left_out for camera in self._cameras.values() if camera.left_out is not None]
         return min(out, key=lambda failure: worst_first(failure.exit_code), default=None)
 
     @property
     def have_begun(self) -> bool:
-        """Whether all that were started run frames, or never will."""
+        """Whether every started pipeline runs frames, or never will."""
         return all(camera.coming is None and camera.running.began.is_set() for camera in self._cameras.values())
 
     def all(self) -> list[Pipeline]:
-        """Return everything that may still go on."""
+        """Return all pipelines that may still run."""
         of_cameras = [each for camera in self._cameras.values() for each in (camera.running, camera.coming)]
         return [*filter(None, of_cameras), *self._ending]
 
     def stop(self, is_stopped: Callable[[], bool]) -> None:
-        """End all pipelines, before `start` begins others; one that takes longer than two seconds is left behind."""
+        """End all pipelines, before `start` begins others; abandon one that takes longer than two seconds."""
         for pipeline in self.all():
             pipeline.ask("reload")
         until = time.monotonic() + _LONGEST_END_S
@@ -176,7 +176,7 @@ class Supervisor:
         self.join(0.0)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of all, together at most so many seconds."""
+        """Wait at most `timeout_s` seconds for all pipelines to end."""
         until = time.monotonic() + timeout_s
         for pipeline in self.all():
             pipeline.join(max(0.0, until - time.monotonic()))
@@ -196,7 +196,7 @@ class Supervisor:
         before = camera.running
         camera.again_s = None
         camera.backoff.reset()
-        if before.is_over or before.withdraw():  # it runs nothing any more, or has run nothing so far
+        if before.is_over or before.withdraw():  # it runs no frames any more, or never did
             if not before.is_over:
                 self._ending.append(before)
             self._begin(settings)
@@ -205,7 +205,7 @@ class Supervisor:
             camera.coming.start()
 
     def _call_off(self, camera: _Camera) -> None:
-        """Have nobody take the place of what runs; who has it already is what runs."""
+        """Withdraw the pipeline that is coming; if it has its place already, it becomes the running one."""
         coming, camera.coming = camera.coming, None
         if coming is not None and coming.withdraw():
             self._ending.append(coming)
@@ -236,7 +236,7 @@ class Supervisor:
         if isinstance(failure, EdgeError) and failure.exit_code != 1 and not _may_pass(failure):
             camera.left_out = failure
             camera.running.warn("failed", str(failure))
-            if len(self._cameras) > 1:  # else its failure is the process's, and said as that
+            if len(self._cameras) > 1:  # the failure of a single stream ends the process, which reports it
                 _log.info(f"{name}: cannot run, and is left out until the configuration is read again: {failure}")
             worst = self.left_out
             if worst is not None and all(each.left_out is not None for each in self._cameras.values()):
@@ -251,7 +251,7 @@ class Supervisor:
 
 
 def _may_pass(failure: BaseException) -> bool:
-    """Tell whether it came of a want of descriptors, processes or memory."""
+    """Return whether the cause is a shortage of descriptors, processes or memory, which may pass."""
     if is_out_of_memory(failure):
         return True
     cause: BaseException | None = failure
@@ -263,13 +263,13 @@ def _may_pass(failure: BaseException) -> bool:
 
 
 def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:
-    """Tell whether it runs, or is about to, what these settings say; not where it may still read older files."""
+    """Return whether a pipeline has these settings; False where it may still read older files."""
     is_sure = pipeline.digest is not None and not pipeline.has_other_files
     return is_sure and pipeline.settings == settings and pipeline.failure is None
 
 
 def output_changes(before: RunSettings, after: RunSettings) -> list[str]:
-    """Say what the publisher restarts for; empty where it need not."""
+    """Return the changes for which the publisher must restart; empty where there are none."""
     pairs = (
         ("device's name", before.device, after.device),
         ("broker, or how it is used", before.mqtt, after.mqtt),
@@ -280,7 +280,7 @@ def output_changes(before: RunSettings, after: RunSettings) -> list[str]:
 
 
 def other_changes(before: RunSettings, after: RunSettings) -> Iterator[str]:
-    """Say what changes while all streams go on."""
+    """Yield the changes that apply while all streams go on."""
     if before.commands != after.commands:
         yield f"commands: {', '.join(after.commands) or 'none'}"
     if before.home_assistant != after.home_assistant:

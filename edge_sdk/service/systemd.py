@@ -1,6 +1,6 @@
-"""Tell the service manager how the process does: sd_notify(3), over a socket of the standard library.
+"""Report the state of the process to the service manager by sd_notify(3), over a socket of the standard library.
 
-A manager that is not there or went away never holds anything up, one that does not read for a moment at most.
+A missing manager never blocks the process; one that does not read blocks it for a moment at most.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import socket
 import time
 from collections.abc import MutableMapping
 
-_LONGEST_STATUS = 500  # bytes; systemd takes no datagram that does not fit its buffer
-_LONGEST_NUMBER = 20  # digits, as 64 bits have
-_PATIENCE_S = 0.3  # for a manager that is busy; who is told to stop has two seconds for everything
+_LONGEST_STATUS = 500  # bytes; systemd rejects a datagram that is larger than its buffer
+_LONGEST_NUMBER = 20  # digits of a 64-bit number
+_PATIENCE_S = 0.3  # longest wait for a busy manager; the process has two seconds in all to stop
 
 
 class Notifier:
-    """Tells the service manager how the process does; without one, nobody. To be used from one thread.
+    """Reports to the service manager, or does nothing where there is none. To be used from one thread.
 
     Args:
-        address: of its datagram socket: a path, or a name after an @; None: there is no manager.
-        watchdog_s: seconds after which it ends a process that it did not hear of; None: it does not.
+        address: the manager's datagram socket: a path, or a name after an @; None: there is no manager.
+        watchdog_s: seconds without a message after which the manager ends the process; None: never.
 
     Attributes:
-        has_manager: whether anybody is told.
-        interval_s: seconds between two calls of `watchdog`, half of what is allowed; None where none is wanted.
+        has_manager: whether there is a manager to report to.
+        interval_s: seconds between two calls of `watchdog`, half of `watchdog_s`; None where there is no watchdog.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
-        # Other kinds of addresses (vsock:) are for whole virtual machines.
+        # Other kinds of addresses (vsock:) are meant for virtual machines.
         self._address = address if address and address[0] in "/@" else None
         self.has_manager = self._address is not None
         self.interval_s = None if self._address is None or watchdog_s is None else watchdog_s / 2
@@ -40,7 +40,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] | None = None) -> Notifier:
-        """Make one as the service manager asked for it; its variables are taken away: they are not the children's."""
+        """Make a notifier from the manager's environment variables, and remove them so that no child inherits them."""
         variables = os.environ if environment is None else environment
         address = variables.pop("NOTIFY_SOCKET", None)
         usec, pid = variables.pop("WATCHDOG_USEC", ""), variables.pop("WATCHDOG_PID", "")
@@ -48,28 +48,28 @@ class Notifier:
         return cls(address, int(usec) / 1e6 if is_wanted else None)
 
     def starting(self, seconds: float) -> None:
-        """Ask that the start, which systemd would end after TimeoutStartSec, may take so many seconds from now on."""
+        """Ask for `seconds` more from now on for the start, which systemd would end after TimeoutStartSec."""
         self._tell(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
 
     def ready(self, status: str) -> None:
-        """Tell that the start, or what `reloading` began, is over; `status` is for people."""
+        """Report that the start or the reload is over; `status` is for people."""
         self._tell("READY=1", f"STATUS={_line(status)}")
 
     def reloading(self) -> None:
-        """Tell that the configuration is read again, until `ready`."""
-        # systemd compares the time with that of its signal, to tell this reloading from one before (253 and later).
+        """Report that a reload is under way, until `ready`."""
+        # systemd 253 and later compares the time with that of its signal, to tell this reload from an earlier one.
         self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Tell that the end has begun."""
+        """Report that the process is stopping."""
         self._tell("STOPPING=1")
 
     def watchdog(self) -> None:
-        """Tell that the process works."""
+        """Report that the process works."""
         self._tell("WATCHDOG=1")
 
     def close(self) -> None:
-        """Tell nothing more."""
+        """Close the socket; later reports do nothing."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -79,7 +79,7 @@ class Notifier:
             return
         # In Linux the name of a socket without a file begins with a zero byte.
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
-        with contextlib.suppress(OSError, ValueError):  # nobody listens, or the address is none
+        with contextlib.suppress(OSError, ValueError):  # no manager listens, or the address is not valid
             self._socket.sendto("\n".join(lines).encode(errors="replace"), address)
 
 
@@ -88,6 +88,6 @@ def _is_number(text: str) -> bool:
 
 
 def _line(text: str) -> str:
-    """Make one line: another would be another message to the manager."""
+    """Return the text as one line, because a line end would begin another message to the manager."""
     flat = " ".join(text.split())
     return flat.encode(errors="replace")[:_LONGEST_STATUS].decode(errors="ignore")

@@ -20,7 +20,7 @@ from edge_sdk.tuning.measurement import Candidate, Measurement, Pace
 
 # What a window does not see: the frame's way to the loop, encoding, and the slowest of ten thousand frames. At a p99
 # just below the budget the drop rule leaves frames out all the time.
-_SAFE = 0.9  # of the budget
+_SAFE = 0.9  # share of the budget
 
 # Two windows of the same settings differ by that much: less says nothing, and must not decide.
 _SAME_RELATIVE = 1.1
@@ -35,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The limits that a candidate must keep: latency and CPU share.
 
     Attributes:
-        budget_ms: capture to outbox.
+        budget_ms: latency budget from capture to outbox, milliseconds.
         cpu_share: CPU time over time, 1 is one core; None without a limit.
     """
 
@@ -43,15 +43,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu_share: float | None = None
 
     def keeps_budget(self, measured: Measurement) -> bool:
-        """Whether its p99 fits."""
+        """Return whether the p99 of a measurement keeps the budget."""
         return measured.p99_ms <= self.budget_ms
 
     def keeps_cpu(self, measured: Measurement) -> bool:
-        """Whether its CPU share fits."""
+        """Return whether the CPU share of a measurement keeps its limit."""
         return self.cpu_share is None or measured.cpu_share <= self.cpu_share
 
     def is_safe(self, measured: Measurement) -> bool:
-        """Whether both fit, with a tenth of the budget to spare."""
+        """Return whether a measurement keeps both limits, with a tenth of the budget to spare."""
         return measured.p99_ms <= self.budget_ms * _SAFE and self.keeps_cpu(measured)
 
 
@@ -333,7 +333,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return is_within_noise(one, self.measured, self.limits)
 
     def doubt(self) -> str:
-        """Say why it has to be measured again; empty where it has not."""
+        """Return why tuning must be repeated; empty where it need not."""
         doubts = []
         if self.untried:
             doubts.append(f"there was no time for {', '.join(self.untried)}")
@@ -344,7 +344,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return " and ".join(doubts) if self.provisional else ""
 
     def line(self) -> str:
-        """Say for people what ran before and what runs now."""
+        """Return a line for people about what ran before and what runs now."""
         after = f"{self.chosen.candidate} ({figures(self.chosen)})"
         if self.before is None or self.before.candidate == self.chosen.candidate:
             return f"{after} as promised; {self.reason}" if self.before else f"{after}; {self.reason}"

@@ -1,7 +1,7 @@
 """Tuning of one bundle on one camera: a remembered result is used at once, others are found while the bundle runs.
 
 `Tuning` opens the stages to begin with and makes the `LiveTuner` that goes on from there; `tune` does the same for its
-own sake, on frames that nobody publishes. What is measured in which order is `tuning.candidates`' matter.
+own sake, on frames that are not published. `tuning.candidates` decides what is measured in which order.
 """
 
 from __future__ import annotations
