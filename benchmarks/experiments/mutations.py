@@ -81,9 +81,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             old = ast.get_source_segment(source, part)
             if old is None or "\n" in old:
                 continue
-            mutant = Mutant(file, part.lineno, part.col_offset, part.end_col_offset or 0, kind, old, new)
-            if _compiles(mutant.apply(source)):
-                yield mutant
+            yield Mutant(file, part.lineno, part.col_offset, part.end_col_offset or 0, kind, old, new)
 
 
 def _idle_parts(node: ast.AST) -> Iterator[ast.AST]:
@@ -138,7 +136,11 @@ def chosen(seed: int, count: int, executed: dict[str, set[int]]) -> list[Mutant]
     while len(taken) < count:
         kind, lines = kinds[len(taken) % len(kinds)], {(mutant.file, mutant.line) for mutant in taken}
         left = [mutant for mutant in found if mutant.kind == kind and (mutant.file, mutant.line) not in lines]
-        taken.append(numbers.choice(left))
+        drawn = numbers.choice(left)
+        if _compiles(drawn.apply((CHECKOUT / drawn.file).read_text(encoding="utf-8"))):
+            taken.append(drawn)
+        else:
+            found.remove(drawn)
     return taken
 
 
