@@ -10,7 +10,8 @@
    nothing was deleted or renamed.
 4. The damaged file is renamed to `.damaged`, and `.salvaged` to the file. After an interruption this step is resumed.
 
-`put_back` does the last two steps with a copy of a file that was removed or replaced while it was open.
+`put_back` takes the last two steps with a copy of a file that was removed or replaced while it was open. The file that
+replaced it becomes `.replaced-1`, or the next free number: it may hold events, and salvage did not read them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from edge_sdk.outbox.store import (
 )
 
 _LOG, _TMP, _ASIDE = "-wal", ".salvage-tmp", ".damaged"
+_REPLACED, _MOST_REPLACED = ".replaced-", 9  # they may hold events, so that none is overwritten or removed
 # SQLite's messages about a failing disk, matched as text because Python 3.10 does not give the codes.
 _OF_THE_DISK = ("disk is full", "disk I/O error", "readonly", "unable to open", "locked", "out of memory")
 # The formats: https://www.sqlite.org/fileformat2.html, 1.6 (pages), 2.1 (records), 4.1 (log).
@@ -112,9 +114,21 @@ def put_back(store: EventStore, path: Path, settings: OutboxSettings) -> str:
         _make_folder(path, settings)
         with _new_file(path) as tmp:
             store.copy_to(tmp)
-        aside = _beside(path, _ASIDE).name if path.exists() else ""
+            aside = _set_aside(path) if path.exists() else ""
         _put_in_place(path)
         return aside
+
+
+def _set_aside(path: Path) -> str:
+    """Rename the file that replaced an open one, and its log; return the new name, which no other file has."""
+    names = (f"{_REPLACED}{number}" for number in range(1, _MOST_REPLACED + 1))
+    ending = next((name for name in names if not _beside(path, name).exists()), None)
+    if ending is None:
+        raise DiskTroubleError(f"{path} was replaced {_MOST_REPLACED} times; remove {path.name}{_REPLACED}1 and so on")
+    path.replace(_beside(path, ending))
+    if _beside(path, _LOG).exists():
+        _beside(path, _LOG).replace(_beside(path, ending + _LOG))
+    return _beside(path, ending).name
 
 
 @contextmanager

@@ -271,11 +271,23 @@ def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path],
     assert f"{path} was removed or replaced while it was used" in lines[0]
     assert re.search(r"; 30[01]\d events were carried over", lines[0])
     is_aside = change in (_restore, _garbage, CHANGES["log removed"])
-    assert ("what was there instead is put aside as events.sqlite.damaged" in lines[0]) is is_aside
-    assert path.with_name("events.sqlite.damaged").exists() is is_aside
+    assert ("what was there instead is put aside as events.sqlite.replaced-1" in lines[0]) is is_aside
+    assert path.with_name("events.sqlite.replaced-1").exists() is is_aside
     with outbox_at(path if is_soon else tmp_path / "killed" / path.name) as outbox:
         assert outbox.waiting == len(numbers) - 5
         assert delivered(outbox, len(numbers) - 5) == numbers[5:]
+        assert outbox.stats().lost.total == 0
+
+
+def test_files_that_took_its_place_are_all_kept(tmp_path: Path) -> None:
+    path, clock_s = tmp_path / "events.sqlite", [0.0]
+    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
+        for number in (1, 2):
+            committed(outbox, 10)
+            _garbage(path)
+            clock_s[0] += 2.0
+            committed(outbox, 1)
+            until(path.with_name(f"events.sqlite.replaced-{number}").exists)
         assert outbox.stats().lost.total == 0
 
 
