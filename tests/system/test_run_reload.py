@@ -237,6 +237,8 @@ def test_thirty_leave_nothing(site: Site) -> None:
         threads, descriptors = device.threads(), device.descriptors()
         for number in range(7, 31):
             change(number)
-        wait_until(lambda: device.threads() <= threads, f"{threads} threads again, not {device.threads()}")
+        # Each kind of change came at least four times. OpenCV makes its pool of threads only when one stream is alone
+        # for a moment, which may come after the count above; what leaks with every change of a kind shows all the same.
+        wait_until(lambda: device.threads() < threads + 4, f"{threads} threads again")
         wait_until(lambda: device.descriptors() <= descriptors, f"{descriptors} files open again")
         assert device.stop() == 0, device.said
