@@ -18,8 +18,7 @@ from edge_sdk.tasks.nanodet import NANODET
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 from edge_sdk.tasks.ssd import SSD
-from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8
-from edge_sdk.tasks.yolox import YOLOX
+from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
 
 
 def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
