@@ -42,15 +42,13 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     """The figures that `edge-sdk bench` measured.
 
     Attributes:
-        bundle: name and version of the bundle.
-        variant: name of the variant that ran.
+        bundle: its name and version.
         threads, spinning: intra-op threads of the model in the loop, and whether they spun while they waited.
         stages: percentiles of each stage, in the loop's order.
         loop: percentiles from prepare to publish, the cost of a decoded frame.
         bare: percentiles of a bare `InferenceSession.run` without spinning, by number of threads.
         ratio: the loop's p50 over the best bare p50.
         cpu_percent: CPU time as percent of one core, while stages ran back to back.
-        image_wh: size of the frame that was measured.
     """
 
     bundle: str
@@ -79,7 +77,7 @@ def bench(
     """Measure one bundle.
 
     Args:
-        bundle: a verified bundle; the golden inputs of the variant that runs are replayed first.
+        bundle: a verified bundle.
         image: the frame to measure with, uint8 (H, W, 3) BGR; by default a golden image enlarged to 1280x720.
         rounds: number of runs of each part.
         settings: session settings of the loop's model; by default those of the bundle.

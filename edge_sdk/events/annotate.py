@@ -1,15 +1,26 @@
 """Results drawn on pictures: boxes with labels, the likeliest classes, class maps as translucent colours.
 
-Draws on copies the caller owns, never on a source's frame.
+`Annotator` draws on copies that the caller owns, never on a source's frame. `AnnotatedVideo` writes such pictures as an
+.mp4 that keeps the source's pace: beside its place, moved there when it is whole. H.264 needs the `ffmpeg` program,
+because OpenCV's wheels cannot write it; without it MPEG-4 part 2 is written, which not every browser plays.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Sequence
-from typing import NamedTuple
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.core.frame import Classification, Detections, Image, Result, Segmentation
 from edge_sdk.core.opencv import cv2
 
@@ -154,3 +165,202 @@ def _readable_on(colour: _Colour) -> _Colour:
     """Return black or white, by the luma of the ground (ITU-R BT.601)."""
     blue, green, red = colour
     return (0, 0, 0) if 0.114 * blue + 0.587 * green + 0.299 * red > 128 else (255, 255, 255)
+
+
+_CLOSE_TIMEOUT_S = 120  # time to finish a long video on a slow board
+_LOG_TAIL = 300  # bytes of ffmpeg's log that go into an error
+
+
+class VideoWriter:
+    """Writes pictures to an .mp4 at a constant rate; the file appears at `close()`, and only when it is whole.
+
+    The first picture gives the size (rounded up to even numbers, which H.264 wants); later ones are fitted into it.
+    `write` waits while the encoder is busy. As a context manager it closes, and so keeps what was written.
+
+    Args:
+        path: the file, ending in .mp4; nothing that is there is ever replaced, it may be the source itself.
+        fps: frames a second, above 0.
+        ffmpeg: name or path of the program; where there is none OpenCV writes.
+
+    Raises:
+        UsageError: another ending, or something of that name is there.
+        OutputError: the folder that it goes into is missing or not writable.
+    """
+
+    def __init__(self, path: Path, fps: float, *, ffmpeg: str = "ffmpeg") -> None:
+        self._path = path
+        self._fps = fps
+        self._program = shutil.which(ffmpeg)
+        self._encoder: _Encoder | None = None
+        self._canvas: Image | None = None
+        if path.suffix.lower() != ".mp4":
+            raise UsageError(f"{path}: expected the name of a file that ends in .mp4")
+        if path.exists() or path.is_symlink():
+            raise UsageError(f"{path}: exists already; choose another name, a video is never overwritten")
+        self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
+        try:
+            self._part.touch()
+        except OSError as cause:
+            raise self._error(cause) from cause
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, image: Image) -> None:
+        """Append a picture.
+
+        Raises:
+            OutputError: the encoder failed, for instance because the disk is full; nothing is left behind.
+        """
+        try:
+            if self._canvas is None or self._encoder is None:
+                self._canvas = np.zeros((_even(image.shape[0]), _even(image.shape[1]), 3), np.uint8)
+                self._encoder = self._open(self._canvas)
+            self._encoder.write(fit(image, self._canvas))
+        except OSError as cause:
+            said = self._encoder.close() if self._encoder else ""
+            self._forget()
+            raise self._error(said or cause) from cause
+
+    def close(self) -> None:
+        """Finish the file and put it into its place; may be called twice. Without a picture there is no file.
+
+        Raises:
+            OutputError: the encoder failed; nothing is left behind.
+        """
+        encoder, self._encoder = self._encoder, None
+        try:
+            said = encoder.close() if encoder else ""
+            if said:
+                raise self._error(said)
+            if encoder:
+                # A link, unlike a rename, refuses to replace what came there meanwhile.
+                os.link(self._part, self._path)
+        except OSError as cause:
+            raise self._error(cause) from cause
+        finally:
+            self._forget()
+
+    def _open(self, canvas: Image) -> _Encoder:
+        if self._program:
+            return _Ffmpeg(self._program, self._part, canvas, self._fps)
+        return _OpenCv(self._part, canvas, self._fps)
+
+    def _forget(self) -> None:
+        self._encoder = None
+        with contextlib.suppress(OSError):
+            self._part.unlink(missing_ok=True)
+
+    def _error(self, cause: OSError | str) -> OutputError:
+        reason = cause if isinstance(cause, str) else cause.strerror or str(cause)
+        return OutputError(f"{self._path}: cannot be written: {reason}; check the folder and the space on its disk")
+
+
+class _Ffmpeg:
+    def __init__(self, program: str, path: Path, canvas: Image, fps: float) -> None:
+        height_px, width_px = canvas.shape[:2]
+        rate = str(Fraction(fps).limit_denominator(1001))
+        source = ["-f", "rawvideo", "-pix_fmt", "bgr24", "-video_size", f"{width_px}x{height_px}", "-framerate", rate]
+        h264 = ["-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
+        # Without -xerror ffmpeg reports success for an unplayable video whose end did not fit on the disk.
+        how = ["-loglevel", "error", "-xerror", "-y"]
+        command = [program, *how, *source, "-i", "pipe:0", *h264, "-f", "mp4", f"file:{path}"]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process; a pipe could fill up
+        # A session of its own: Ctrl-C in the terminal must end the daemon, which then ends the video properly.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._log, start_new_session=True
+        )
+
+    def write(self, image: Image) -> None:
+        if self._process.stdin:
+            self._process.stdin.write(np.ascontiguousarray(image).data)
+
+    def close(self) -> str:
+        with contextlib.suppress(OSError):
+            if self._process.stdin:
+                self._process.stdin.close()
+        try:
+            code = self._process.wait(_CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        with self._log:
+            self._log.seek(0)
+            said = self._log.read().decode(errors="replace").strip()[-_LOG_TAIL:]
+        return "" if code == 0 else f"ffmpeg ended with {code}: {said.splitlines()[-1] if said else 'no reason given'}"
+
+
+class _OpenCv:
+    def __init__(self, path: Path, canvas: Image, fps: float) -> None:
+        self._path = path
+        self._count = 0
+        self._writer = cv2.VideoWriter(
+            str(path), cv2.VideoWriter.fourcc(*"mp4v"), fps, (canvas.shape[1], canvas.shape[0])
+        )
+        if not self._writer.isOpened():
+            raise OSError("OpenCV cannot write MPEG-4")
+
+    def write(self, image: Image) -> None:
+        self._writer.write(image)
+        self._count += 1
+
+    def close(self) -> str:
+        self._writer.release()
+        # OpenCV only warns when the disk is full: count what really is there.
+        written = cv2.VideoCapture(str(self._path), cv2.CAP_FFMPEG)
+        complete = int(written.get(cv2.CAP_PROP_FRAME_COUNT)) == self._count
+        written.release()
+        return "" if complete else "OpenCV could not write all of it"
+
+
+_Encoder: TypeAlias = _Ffmpeg | _OpenCv
+"""Appends pictures of one size, and says at the end what went wrong, or nothing."""
+
+
+def fit(image: Image, canvas: Image) -> Image:
+    """Return the picture where it has the canvas's size, else the canvas with the picture fitted into its middle."""
+    if image.shape == canvas.shape:
+        return image
+    (height_px, width_px), (image_h, image_w) = canvas.shape[:2], image.shape[:2]
+    only_rounded = 0 <= height_px - image_h <= 1 and 0 <= width_px - image_w <= 1
+    scale = 1.0 if only_rounded else min(width_px / image_w, height_px / image_h)
+    fitted_w, fitted_h = max(1, round(image_w * scale)), max(1, round(image_h * scale))
+    x, y = (width_px - fitted_w) // 2, (height_px - fitted_h) // 2
+    canvas[:] = 0
+    canvas[y : y + fitted_h, x : x + fitted_w] = cv2.resize(image, (fitted_w, fitted_h))
+    return canvas
+
+
+def _even(length_px: int) -> int:
+    return length_px + length_px % 2
+
+
+_LONGEST_STILL_S = 1  # where results are missing for longer the video jumps: to write more would hold up the loop
+
+
+class AnnotatedVideo:
+    """A sink that draws each result on a copy of its frame and writes it, as often as its time lasted."""
+
+    def __init__(self, annotator: Annotator, writer: VideoWriter, fps: float) -> None:
+        self._annotator, self._writer, self._fps = annotator, writer, fps
+        self._copy: Image = np.empty((0, 0, 3), np.uint8)
+        self._last_ns: int | None = None
+
+    def put(self, result: Result) -> None:
+        """Draw and write one result."""
+        frame = result.frame
+        if self._last_ns is not None:
+            missing = round((frame.captured_ns - self._last_ns) * self._fps / 1e9) - 1
+            for _ in range(min(missing, int(self._fps * _LONGEST_STILL_S))):
+                self._writer.write(self._copy)
+        self._last_ns = frame.captured_ns
+        if self._copy.shape != frame.image.shape:
+            self._copy = np.empty_like(frame.image)
+        np.copyto(self._copy, frame.image)
+        self._annotator.draw(self._copy, result)
+        self._writer.write(self._copy)

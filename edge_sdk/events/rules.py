@@ -38,14 +38,8 @@ def _seconds(description: str) -> Meta:
 class EventRule(msgspec.Struct, frozen=True, kw_only=True):
     """When classes count as appeared and as disappeared; each class for itself.
 
-    Attributes:
-        labels: labels of the classes; one or more, each of 1 to 100 printable characters.
-        confidence: least confidence of a sighting, 0-1; for segmentation the class's share of the picture.
-        appear_frames: consecutive results with the class before it has appeared; 1 to 1000.
-        appear_s: seconds for which the class must also be seen before it has appeared, up to a day.
-        disappear_frames: consecutive results without the class before it has disappeared.
-        disappear_s: seconds for which the class must also be absent before it has disappeared.
-        cooldown_s: seconds after a reported appearance in which no other one of that class is reported.
+    For segmentation `confidence` is compared with the class's share of the picture. Both the number of frames and the
+    seconds must be reached.
 
     Raises:
         SettingError: no label, a duplicate or invalid label, or a number outside its range.
@@ -293,12 +287,8 @@ WORST_QUALITY = 20
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When pictures of a camera are made, and how large.
 
-    Attributes:
-        on: `event`: the frame in which one was found, or the next one. `interval`: whether or not anything happens.
-        interval_s: seconds from one to the next, 0.1 to a day; for `interval`, which needs it.
-        max_per_s: pictures a second at most, 0.001 to 10, for `event`; of what is more the newest is made. Else 1.
-        width: pixels; wider pictures are made smaller, 16 to 4096.
-        quality: of JPEG, 20 to 100.
+    With `event` it is a picture of the frame in which an event was found, or of the next one; `max_per_s` is 1 by
+    default. With `interval`, which needs `interval_s`, pictures are made whether or not anything happens.
 
     Raises:
         SettingError: a number is outside its range, or is not for this way of making pictures.

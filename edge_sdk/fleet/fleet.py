@@ -48,12 +48,9 @@ class CameraView:
     Attributes:
         source: state of its source; empty while unknown. `since` is the time of that state, `trouble` the reason why
             the source does not deliver.
-        words: its latest result, in words.
-        note: its latest event or snapshot, in words.
-        age_ms: age of the latest result, from capture to the device's outbox, in milliseconds.
-        heard_at: time at which the latest result came; None before.
-        told: the last line that was printed, by subject; it is removed with the camera.
-        told_at: time of the last line about a result; None before.
+        words, note: its latest result, and its latest event or snapshot, in words.
+        age_ms: age of the latest result from capture to the device's outbox, which came at `heard_at`.
+        told: the last line that was printed, by subject; `told_at` is the time of the last one about a result.
     """
 
     def __init__(self, name: str) -> None:
@@ -107,7 +104,6 @@ class DeviceView:
 
     Attributes:
         status: the published status of the device; `unknown` before the first message about it.
-        reason: why the device is offline.
         since: time at which the status was received; with `is_since_before` the device already had it before.
         told: the last line that was printed, by subject.
     """

@@ -1,8 +1,9 @@
 """Session: one model in ONNX Runtime, with inputs and outputs bound once, and the replay of golden inputs.
 
 Only this folder imports onnxruntime on the device. A session refuses models whose input or outputs it does not handle,
-writes outputs into buffers of its own, and is guarded by `inference.watchdog`, which ends hung runs. `SessionCache`
-returns sessions on models that are loaded already.
+and writes outputs into buffers of its own. One `Watchdog` thread watches the runs of all sessions of a process and ends
+those that hang; it costs a run two additions, and no clock, lock or thread switch. `SessionCache` returns sessions on
+models that are loaded already.
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
+import onnxruntime as ort
 
-from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.golden import largest_difference
+from edge_sdk.bundle.bundle import Bundle, largest_difference
 from edge_sdk.core.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError, first_line
 from edge_sdk.core.frame import Inferred, Prepared, Tensor
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.runtime import extension_libraries, onnxruntime_version, open_inference, operator_libraries
 from edge_sdk.inference.settings import UNKNOWN_LIMIT_S, SessionSettings
-from edge_sdk.inference.watchdog import guarded
 
 if TYPE_CHECKING:
     from edge_sdk.inference.prepare import Prepare
@@ -207,17 +207,13 @@ class Session:
         if tensor is not self._bound:
             self._bind_input(tensor)
         guard = self._guard
-        is_done = False
-        while not is_done:
+        guard.steps += 1
+        try:
+            self._run(self._binding, guard.options)
+        except Exception as cause:  # onnxruntime's exceptions share no root of their own
+            raise self._failure(cause) from cause
+        finally:
             guard.steps += 1
-            try:
-                self._run(self._binding, guard.options)
-                is_done = True
-            except Exception as cause:  # onnxruntime's exceptions share no root of their own
-                if not guard.is_to_be_repeated():
-                    raise self._failure(cause) from cause
-            finally:
-                guard.steps += 1
         if self._outputs is not None:
             return self._outputs
         return tuple(self._binding.copy_outputs_to_cpu())
@@ -281,7 +277,8 @@ class Session:
 
     def _failure(self, cause: Exception) -> SessionError:
         guard = self._guard
-        if guard.was_ended():
+        if guard.options.terminate:
+            guard.options.terminate = False
             return HungRunError(f"{self._where}: a run did not finish within {guard.limit_s:g} s and was ended")
         return SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}")
 
@@ -337,3 +334,92 @@ class SessionCache:
                 return found.clone()
             loaded = self._alive[key] = Session.open(bundle, chosen)
             return loaded
+
+
+_LOOK_S = 0.25
+_SHORTEST_S = 0.005
+_QUIET = 4  # fatal only, because errors reach the caller as exceptions
+
+
+class RunGuard:
+    """Counts one session's runs for the watchdog.
+
+    Args:
+        limit_s: seconds that a run may take.
+
+    Attributes:
+        limit_s: may be changed at any time.
+        steps: counter of beginnings and ends of runs; odd during a run.
+        options: run options for every run; a flag in them ends the run.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.steps = 0
+        self.options = ort.RunOptions()
+        self.options.log_severity_level = _QUIET
+        # onnxruntime 1.31's Python reads this entry at each run; a missing one costs an exception, 36 us.
+        self.options.add_run_config_entry("gpu_graph_id", "-1")
+        self._seen = 0
+        self._busy_s = 0.0
+
+    def look(self, passed_s: float) -> None:
+        """End the run if it has taken too long; the watchdog calls this `passed_s` seconds after the last call."""
+        steps = self.steps
+        if steps % 2 == 0 or steps != self._seen:
+            self._seen, self._busy_s = steps, 0.0
+            return
+        # Counted without a clock, so that a process that was paused ends no run for that.
+        self._busy_s += passed_s
+        if self._busy_s >= self.limit_s:
+            # Where the run has just finished, this ends the next one.
+            self.options.terminate = True
+
+
+class Watchdog:
+    """Watches the runs of all sessions, in one thread that lives as long as there is a session."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._guards: weakref.WeakSet[RunGuard] = weakref.WeakSet()
+        self._is_running = False
+
+    def watch(self, guard: RunGuard) -> None:
+        """Watch a session's runs from now on.
+
+        Raises:
+            RuntimeError: the thread cannot start; the next session tries again.
+        """
+        with self._lock:
+            self._guards.add(guard)
+            if not self._is_running:
+                threading.Thread(target=self._run, name="edge-watchdog", daemon=True).start()
+                self._is_running = True  # set last, so that the next session tries again if the thread cannot start
+
+    def _run(self) -> None:
+        """Watch until no session is left."""
+        while pause_s := self._pause_s():
+            time.sleep(pause_s)
+            for guard in self._living():
+                guard.look(pause_s)
+                del guard  # else it would outlive its session by one interval
+
+    def _living(self) -> list[RunGuard]:
+        with self._lock:
+            return list(self._guards)
+
+    def _pause_s(self) -> float:
+        with self._lock:
+            limits = [guard.limit_s for guard in self._guards]
+            self._is_running = bool(limits)
+            return max(_SHORTEST_S, min(_LOOK_S, *(limit / 4 for limit in limits))) if limits else 0.0
+
+
+_WATCHDOG = Watchdog()
+
+
+def guarded(limit_s: float) -> RunGuard:
+    """Return the guard of a new session; the watchdog watches it as long as a reference to it exists."""
+    guard = RunGuard(limit_s)
+    _WATCHDOG.watch(guard)
+    return guard

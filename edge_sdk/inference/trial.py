@@ -63,12 +63,7 @@ class TrialLimits(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, memory_mb: int, seconds: float) -> TrialLimits:
-        """Return the limits of a trial on this machine now.
-
-        Args:
-            memory_mb: memory of the target in MiB; the limit is lower if less is free.
-            seconds: time for loading and for the golden inputs.
-        """
+        """Return the limits of a trial on this machine now: `memory_mb` MiB, or less if less is free."""
         promised, free = memory_mb * 2**20, free_bytes()
         return cls(promised if free is None else min(promised, int(free * _SPARE_SHARE)), seconds)
 

@@ -26,9 +26,8 @@ from msgspec import UNSET
 from edge_sdk.core.errors import OutputError
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.logs import Alarm, counted
-from edge_sdk.core.machine import CpuTime, free_bytes
+from edge_sdk.core.machine import CpuTime, free_bytes, read_board
 from edge_sdk.core.threads import Periodic
-from edge_sdk.core.throttling import read_board
 from edge_sdk.messages.schema import EventLosses, EventsHealth, TelemetryMessage
 from edge_sdk.outbox.event import EventStats
 from edge_sdk.outbox.warnings import EVENTS_LOST, lost_in_words

@@ -326,8 +326,7 @@ class Pipeline:
 
 def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.ExitStack) -> Sink:
     """Return a sink that draws each result into a new MP4, which `stack` finishes."""
-    from edge_sdk.events.annotate import Annotator
-    from edge_sdk.events.video_file import AnnotatedVideo, VideoWriter  # few runs need these
+    from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter  # few runs need these
 
     set_up_opencv()  # OpenCV would log each frame for which the disk has no room
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from edge_sdk.core.logs import of_all_cameras
-from edge_sdk.core.throttling import BoardWatch
+from edge_sdk.core.machine import BoardWatch
 from edge_sdk.inference.session import SessionCache
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.service.progress import Progress

@@ -1,12 +1,12 @@
-"""OpenCV's ways in: streams, V4L2 devices, files and GStreamer pipelines. Every `cv2.VideoCapture` is opened here.
+"""Open streams, V4L2 devices, files and GStreamer pipelines with OpenCV. Every `cv2.VideoCapture` is opened here.
 
-OpenCV and FFmpeg print to stderr on their own, at some levels with the URL and so with the password: `set_up_opencv`
-silences them unless the user asked for their log. How RTSP travels and which formats a file may have, OpenCV takes from
-one environment variable alone, which it reads at the beginning of every opening: `stream_options` and `file_options`
-set it for that long. Of a JPEG that a camera sends the size is read before it is decoded; image files have OpenCV's own
-limit, OPENCV_IO_MAX_IMAGE_PIXELS, which `edge_sdk` sets unless a program imports cv2 before it.
+OpenCV and FFmpeg print to standard error, at some levels with the URL and so with the password; `set_up_opencv`
+silences them unless the user asked for their log. OpenCV takes the transport of RTSP and the allowed formats from one
+environment variable, which it reads at the beginning of every opening; `capture_options` sets it for that long. The
+size of a JPEG from a camera is read before it is decoded. Image files have OpenCV's own limit,
+OPENCV_IO_MAX_IMAGE_PIXELS, which `edge_sdk` sets unless a program imports cv2 first.
 
-Network cameras are reached through `sources.relay`; when to read and what to do after a failure is the feeds' matter.
+Network cameras are reached through `sources.relay`. `sources.live` and `sources.video` decide when to read.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from edge_sdk.sources.location import (
 from edge_sdk.sources.relay import Relay, reason_of, stream_trouble
 
 MAX_SENT_PX = 1 << 25
-"""Of a picture that a camera sends, or of a film: 7680x4320 are a little less. Five pictures are held at once."""
+"""Most pixels of a picture from a camera or a video file, a little more than 7680x4320; five are held at once."""
 MAX_READ_PX = 1 << 26
-"""Of an image file: photos of telephones and camera modules have up to 64 million."""
+"""Most pixels of an image file: photos of telephones and camera modules have up to 64 million."""
 
 _SIZED_JPEG = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 of ITU-T T.81, which tell the size
 _BARE_JPEG = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})  # a byte 255 that is data, TEM and RST0 to RST7: no length
@@ -75,11 +75,7 @@ def decode(data: bytes | memoryview) -> Image | None:
 
 
 def jpeg_size(data: memoryview) -> tuple[int, int] | None:
-    """Read width and height in pixels from a JPEG's header, going from marker to marker as decoders do.
-
-    Returns:
-        None where it is no JPEG.
-    """
+    """Read width and height in pixels from a JPEG's header, from marker to marker as decoders do; None: no JPEG."""
     head, at = data[:_JPEG_HEAD], 2
     while bytes(head[:2]) == b"\xff\xd8" and at < len(head):
         if head[at] != 0xFF:  # decoders skip what is no marker
@@ -108,11 +104,10 @@ class Capture:
     """An opened camera, stream or file: grab a frame, then decode it.
 
     Attributes:
-        fps: frames a second; 25 where the source says nothing sensible.
-        buffered_since_ns: monotonic nanoseconds since when frames were buffered before the first grab; None where none
-            are.
+        fps: frames per second; 25 if the source reports nothing plausible.
+        buffered_since_ns: monotonic nanoseconds since which frames were buffered before the first grab; None: none are.
         comes_with_next: whether a frame is returned only when the next one begins to arrive.
-        stamp_ns: monotonic nanoseconds at which the sensor took the grabbed frame; None where it does not say.
+        stamp_ns: monotonic nanoseconds at which the sensor took the grabbed frame; None: unknown.
         remarks: one line for each option that the source did not grant.
     """
 
@@ -123,7 +118,7 @@ class Capture:
     remarks: tuple[str, ...] = ()
 
     def grab(self) -> bool:
-        """Wait for the next frame; False when there is none within the read time-out."""
+        """Wait for the next frame; return False if none comes within the read time-out."""
         raise NotImplementedError
 
     def retrieve_into(self, buffer: Image) -> Image | None:
@@ -131,17 +126,16 @@ class Capture:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
 
 class OpenCvCapture(Capture):
     """A `cv2.VideoCapture` as a `Capture`.
 
     Args:
-        capture: opened.
-        buffered_since_ns: of a stream; but of JPEGs its frames come with the next one.
-        remarks: see `Capture`.
-        on_release: called after it was released.
+        capture: an opened capture.
+        buffered_since_ns: see `Capture`; for a stream, whose frames come with the next one.
+        on_release: called after the capture was released.
     """
 
     def __init__(
@@ -157,14 +151,14 @@ class OpenCvCapture(Capture):
         self.comes_with_next = buffered_since_ns is not None
 
     def grab(self) -> bool:
-        """Wait for the next frame; False when there is none within the read time-out."""
+        """Grab a frame; see `Capture`."""
         try:
             return self._capture.grab()
         except cv2.error:
             return False
 
     def retrieve_into(self, buffer: Image) -> Image | None:
-        """Decode the grabbed frame into `buffer`, or into a new array where the size differs; None: unreadable."""
+        """Decode the grabbed frame; see `Capture`."""
         try:
             readable, image = self._capture.retrieve(buffer)
         except cv2.error:
@@ -174,13 +168,13 @@ class OpenCvCapture(Capture):
         return cast("Image", image)
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release the capture."""
         self._capture.release()
         self._on_release()
 
     @property
     def excess(self) -> str:
-        """Why pictures are too large to be decoded; empty where they are not."""
+        """Reason why pictures are too large to be decoded; empty if they are not."""
         width, height = (int(self._capture.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
         if width * height <= MAX_SENT_PX:
             return ""
@@ -188,30 +182,30 @@ class OpenCvCapture(Capture):
 
     @property
     def frame_count(self) -> float:
-        """Frames that the file promises; 0 or less where it does not say."""
+        """Number of frames that the file promises; 0 or less if it does not say."""
         return self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
 
     @property
     def position_ms(self) -> float:
-        """When the grabbed frame of a file is due, milliseconds from its beginning; 0 where the file does not say."""
+        """Time of the grabbed frame in milliseconds from the beginning of the file; 0 if the file does not say."""
         return self._capture.get(cv2.CAP_PROP_POS_MSEC)
 
 
 class JpegCapture(OpenCvCapture):
     """A stream of JPEGs, each of which is decoded on its own and so has its true size.
 
-    OpenCV scales what comes to the size of the first picture, says that size for ever, and nothing tells that it was
-    another one. So FFmpeg only fetches, and the JPEGs are decoded here: .1 ms more for 1280x720 (docs/adr/0021).
+    OpenCV scales all pictures to the size of the first one, and nothing tells their true size. Therefore FFmpeg only
+    fetches the JPEGs, and this class decodes them, which takes 0.1 ms more for 1280x720 (docs/adr/0021).
     """
 
     def __init__(
         self, capture: cv2.VideoCapture, buffered_since_ns: int | None, *, on_release: Callable[[], None]
     ) -> None:
         super().__init__(capture, buffered_since_ns, on_release=on_release)
-        self.comes_with_next = False  # where a JPEG ends, it says itself
+        self.comes_with_next = False  # a JPEG marks its own end
 
     def retrieve_into(self, buffer: Image) -> Image | None:
-        """Decode the grabbed frame, into a new array, which is all that OpenCV can do; None: unreadable."""
+        """Decode the grabbed frame into a new array, because OpenCV decodes into no other; None: unreadable."""
         try:
             readable, data = self._capture.retrieve()
             if not readable or data.size == 0:
@@ -224,16 +218,16 @@ class JpegCapture(OpenCvCapture):
 
 
 def plausible_fps(fps: float) -> float:
-    """Return the frames a second that a header states, or 25 where that is missing (0, NaN) or absurd."""
+    """Return the frames per second that a header states, or 25 if that is missing (0, NaN) or implausible."""
     return fps if math.isfinite(fps) and SLOWEST_FPS <= fps <= FASTEST_FPS else _FALLBACK_FPS
 
 
 @functools.cache
 def _limit_ffmpeg() -> None:
-    """Have OpenCV's FFmpeg take no more memory at once than one picture of the largest size needs.
+    """Limit each allocation of OpenCV's FFmpeg to the memory that one picture of the largest size needs.
 
-    OpenCV hands FFmpeg's own `max_pixels` on to no decoder, so that half a megabyte of H.264 took 5 GB. Where OpenCV
-    loads FFmpeg as a plugin, or holds a copy of it that shows no symbols, nothing is limited.
+    OpenCV passes FFmpeg's own `max_pixels` to no decoder, so that half a megabyte of H.264 took 5 GB. If OpenCV loads
+    FFmpeg as a plugin, or contains a copy of it without symbols, nothing is limited.
     """
     here = Path(cv2.__file__)
     for file in [here] if here.suffix == ".so" else sorted(here.parent.glob("*.so")):
@@ -244,10 +238,10 @@ def _limit_ffmpeg() -> None:
 
 
 def set_up_opencv() -> None:
-    """Keep OpenCV and FFmpeg off stderr, and OpenCV's lock off FFmpeg; the user's own variables stay in force.
+    """Silence OpenCV and FFmpeg, and switch off OpenCV's lock around FFmpeg; the user's own variables stay in force.
 
-    That lock is held for a whole opening: one camera that does not answer held up every other opening in the process,
-    also of a film that is written. FFmpeg has needed none since its version 4 (docs/adr/0021).
+    The lock is held for a whole opening, so that one camera that does not answer delays every other opening in the
+    process. FFmpeg has needed no lock since its version 4 (docs/adr/0021).
     """
     with contextlib.suppress(OSError):  # the next opening tries again
         _limit_ffmpeg()
@@ -277,43 +271,32 @@ _SENT = f"rtsp,mpjpeg,jpeg_pipe,png_pipe,webp_pipe,bmp_pipe,live_flv,{CONTAINERS
 # All connections go through a relay of this process, so that a proxy of the environment's is of no use. Without rtsp
 # among the protocols FFmpeg follows no redirect of RTSP, not even one to the relay.
 _STREAMS = f"{_QUICK}|http_proxy;none|protocol_whitelist;tcp,http,udp,rtp,rtsp|format_whitelist;{_SENT}"
-STREAM_OPTIONS = {
+_OPTIONS = {
     "tcp": f"rtsp_flags;prefer_tcp|{_STREAMS}",
     "tls": f"rtsp_transport;tcp|{_STREAMS}",  # over UDP the pictures would not be encrypted
     "udp": f"rtsp_transport;udp|{_STREAMS}",
+    "file": f"protocol_whitelist;file|format_whitelist;{CONTAINERS}",  # what a file names opens nothing else
 }
-FILE_OPTIONS = f"protocol_whitelist;file|format_whitelist;{CONTAINERS}"
 
-
-_turn = Lock()  # of the opening whose options the variable holds
-_users = os.environ.get(_VARIABLE)  # before anything here set it
+_turn = Lock()  # held by the opening whose options the variable has
+_users = os.environ.get(_VARIABLE)  # the user's own value
 
 
 @contextmanager
-def stream_options(transport: str) -> Iterator[Callable[[], None]]:
-    """Open a stream within, as `STREAM_OPTIONS` say, unless the user's own value of the variable says otherwise.
+def capture_options(kind: str) -> Iterator[Callable[[], None]]:
+    """Open a stream (`tcp`, `tls`, `udp`) or a `file` in this context, with FFmpeg's options for it.
+
+    The user's own value of the variable changes how streams are read, but not what a file may be.
 
     Yields:
-        What lets the next opening go ahead, to be called once FFmpeg connects: OpenCV reads the variable before.
+        A function that lets the next opening begin; call it once FFmpeg connects, because OpenCV reads the variable
+        before that.
     """
-    ours = STREAM_OPTIONS[transport]
-    with _set(f"{ours}|{_users}" if _users else ours) as has_read:
-        yield has_read
-
-
-@contextmanager
-def file_options() -> Iterator[None]:
-    """Open a file within: as one of `CONTAINERS`, and nothing else can be opened by what stands in it."""
-    with _set(f"{_users}|{FILE_OPTIONS}" if _users else FILE_OPTIONS):
-        yield
-
-
-@contextmanager
-def _set(value: str) -> Iterator[Callable[[], None]]:
+    parts = (_users, _OPTIONS[kind]) if kind == "file" else (_OPTIONS[kind], _users)
     _turn.acquire()
-    # Never removed: a variable that appears or goes moves the environment below other threads that read it.
+    # The variable is never removed: one that appears or goes moves the environment below other threads that read it.
     held = [os.environ.setdefault(_VARIABLE, _AS_WITHOUT)]
-    os.environ[_VARIABLE] = value
+    os.environ[_VARIABLE] = "|".join(filter(None, parts))
 
     def has_read() -> None:
         with contextlib.suppress(IndexError):  # called before, perhaps by another thread
@@ -335,16 +318,16 @@ _FPS_TOLERANCE = 0.05  # 29.97 for 30 is as asked
 
 
 def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture:
-    """Open an RTSP or HTTP URL, with its login.
+    """Open an RTSP or HTTP URL with its login.
 
     Raises:
-        CameraError: it does not open within the time-out; the message says why, and no more.
+        CameraError: it does not open within the time-out; the message is only the reason.
     """
     relay = Relay(address_of(url), options)
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.callback(relay.close)
-        with stream_options("tls" if relay.address.is_encrypted else options.transport) as has_read:
+        with capture_options("tls" if relay.address.is_encrypted else options.transport) as has_read:
             relay.on_connection = has_read
             since_ns = time.monotonic_ns()
             inner_url = through(url, relay.scheme, relay.authority)
@@ -362,12 +345,12 @@ def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture
 
 
 def stream_opener(location: str, password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
-    """Return what opens an RTSP or HTTP URL with the password of its user."""
+    """Return a function that opens an RTSP or HTTP URL with the password of its user."""
     return functools.partial(open_stream, add_password(location, password), options)
 
 
 def device_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
-    """Return what opens a V4L2 device by its index or path."""
+    """Return a function that opens a V4L2 device by its index or path."""
     return functools.partial(open_device, device_path(location), options)
 
 
@@ -375,7 +358,7 @@ def open_device(path: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCaptur
     """Open a V4L2 device by its path and ask it for size, rate and format.
 
     Raises:
-        CameraError: it does not open; the message says why, and no more.
+        CameraError: it does not open; the message is only the reason.
     """
     if not Path(path).exists():
         raise CameraError("no such device")
@@ -388,7 +371,7 @@ def open_device(path: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCaptur
 
 
 def _why_not_opened(path: str) -> str:
-    """Say why a V4L2 device did not open although it is there."""
+    """Return the reason why a V4L2 device that exists did not open."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as cause:
@@ -403,14 +386,14 @@ def _why_not_opened(path: str) -> str:
 
 
 def open_file(path: str) -> OpenCvCapture | None:
-    """Open a video file by its absolute path; None when it does not open, or is no container of video."""
-    with file_options():
+    """Open a video file by its absolute path; return None if it does not open or is no video."""
+    with capture_options("file"):
         capture = _open(path, cv2.CAP_FFMPEG, _one_thread())
     return OpenCvCapture(capture) if capture else None
 
 
 def gstreamer_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
-    """Return what opens a GStreamer pipeline, which gets an appsink that keeps the newest picture."""
+    """Return a function that opens a GStreamer pipeline, with an appsink that keeps the newest picture."""
     if not has_gstreamer():
         raise MissingDependencyError(
             f"{redact_pipeline(location)}: this OpenCV was built without GStreamer, as the wheels of the package "
@@ -430,7 +413,7 @@ def gstreamer_opener(location: str, _password: str | None, options: SourceOption
 
 
 def has_gstreamer() -> bool:
-    """Whether this OpenCV was built with GStreamer: `getBackends()` lists it all the same where it was not."""
+    """Tell whether this OpenCV was built with GStreamer; `getBackends()` lists it even if it was not."""
     return re.search(r"GStreamer:\s+YES", cv2.getBuildInformation()) is not None
 
 
@@ -446,14 +429,14 @@ def _timeouts(options: SourceOptions) -> list[int]:
 def _one_thread() -> list[int]:
     """Return parameters that leave the other cores to the model, unless the user sets another number.
 
-    FFmpeg's decoder threads hold back one frame each: with two every picture of a stream was 40 ms older than with one.
-    Of a file they take the model's core: with one a twelfth more frames a second ran through a classifier on two cores.
+    Each decoder thread of FFmpeg holds back one frame: with two threads every picture of a stream was 40 ms older. For
+    a file they take the model's core: with one thread a classifier on two cores ran a twelfth more frames per second.
     """
     return [] if "OPENCV_FFMPEG_THREADS" in os.environ else [cv2.CAP_PROP_N_THREADS, 1]
 
 
 def _configure(capture: cv2.VideoCapture, options: SourceOptions) -> tuple[str, ...]:
-    """Ask a camera for what is wanted, and say what it did not give."""
+    """Set the options of a camera, and return a remark for each that it did not grant."""
     # The format first: which sizes and rates there are depends on it.
     if options.pixel_format is not None:
         capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*options.pixel_format))
@@ -484,7 +467,7 @@ def _shortfalls(capture: cv2.VideoCapture, options: SourceOptions) -> list[str]:
 
 
 def size_remark(asked_wh: tuple[int, int], given_wh: tuple[int, int]) -> str:
-    """Say that a camera gives another size than was asked for."""
+    """Return the remark that a camera gives another size than was asked for."""
     return "asked for {}x{}, the camera gives {}x{}".format(*asked_wh, *given_wh)
 
 
@@ -505,18 +488,14 @@ _CODES = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_C
 
 
 class Rotation:
-    """Turns what a capture decodes.
-
-    Args:
-        degrees: clockwise: 0, 90, 180 or 270.
-    """
+    """Rotates what a capture decodes, by 0, 90, 180 or 270 degrees clockwise."""
 
     def __init__(self, degrees: int) -> None:
         self._code = _CODES.get(degrees)
         self._upright: Image = np.zeros((1, 1, 3), np.uint8)
 
     def retrieve_into(self, capture: Capture, buffer: Image) -> Image | None:
-        """Decode the grabbed frame, turned, into `buffer` or a new array where the size differs; None: unreadable."""
+        """Decode the grabbed frame, rotated, into `buffer` or a new array if the size differs; None: unreadable."""
         if self._code is None:
             return capture.retrieve_into(buffer)
         image = capture.retrieve_into(self._upright)
@@ -527,5 +506,5 @@ class Rotation:
 
 
 def turned(image: Image, degrees: int) -> Image:
-    """Return the picture itself, or a new one turned clockwise by 90, 180 or 270 degrees."""
+    """Return the picture itself, or a new one rotated clockwise by 90, 180 or 270 degrees."""
     return cast("Image", cv2.rotate(image, _CODES[degrees])) if degrees else image

@@ -119,15 +119,10 @@ def _monotonic_ns(sensor_ns: int | None) -> int | None:
     """Return a sensor's time on the monotonic clock.
 
     libcamera documents CLOCK_BOOTTIME, but the kernel's drivers use CLOCK_MONOTONIC. Both are equal until the device is
-    suspended; after that the clock that gives a plausible age is used.
+    suspended; a time that is then implausible counts as unknown.
     """
-    if sensor_ns is None:
-        return None
-    now_ns = time.monotonic_ns()
-    for clock_ns in (now_ns, time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
-        if 0 <= clock_ns - sensor_ns < _MAX_AGE_NS:
-            return now_ns - (clock_ns - sensor_ns)
-    return None
+    is_plausible = sensor_ns is not None and 0 <= time.monotonic_ns() - sensor_ns < _MAX_AGE_NS
+    return sensor_ns if is_plausible else None
 
 
 def picamera_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Picamera]:

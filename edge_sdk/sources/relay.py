@@ -314,8 +314,9 @@ class Relay:
 
     def _start(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name=f"{threading.current_thread().name} relay", daemon=True)
-        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
         thread.start()
+        # Added once it runs, because `close` joins what is here, and a thread that was not started cannot be joined.
+        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
 
     def _accept(self) -> None:
         # This ends when the relay is closed, no thread can be started, or FFmpeg has too many connections.

@@ -216,7 +216,9 @@ class OpenedSource:
         """
         frame = self._slot.latest(timeout_s)
         if frame is None and self._failure is not None and not self._stop.is_set():
-            raise self._heard_of(self._failure) from self._failure
+            cause = self._failure
+            said = f"{self._thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0]
+            raise CameraError(str(cause) if isinstance(cause, CameraError) else said) from cause
         return frame
 
     def close(self) -> None:
@@ -235,11 +237,6 @@ class OpenedSource:
             self._failure = cause
         finally:
             self._slot.finish()
-
-    def _heard_of(self, cause: Exception) -> CameraError:
-        if isinstance(cause, CameraError):
-            return CameraError(str(cause))
-        return CameraError(f"{self._thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0])
 
 
 class PicturesInTurn(OpenedSource):

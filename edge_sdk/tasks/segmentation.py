@@ -43,11 +43,7 @@ class Segment:
         self._input_wh = input_wh
 
     def __call__(self, inferred: Inferred, /) -> Segmentation:
-        """Read the output of one frame.
-
-        Raises:
-            ModelError: the output has another type than the decoder reads.
-        """
+        """Read the output of one frame; raise a ModelError where it has another type than the decoder reads."""
         prepared = inferred.prepared
         class_map = self._read(inferred.outputs[0])
         height, width = class_map.shape
@@ -81,11 +77,7 @@ class HighestScore:
         self._planes: Tensor = self._best
 
     def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
-        """Read the output of one frame.
-
-        Raises:
-            ModelError: the output does not hold floats.
-        """
+        """Read the output of one frame; raise a ModelError where it does not hold floats."""
         if output.dtype.kind != "f":
             raise ModelError(
                 f"decoder logits: output 0 is {output.dtype}, expected float32, one score a class; "
@@ -139,11 +131,7 @@ class ClassIds:
         self._known[class_count:] = NO_CLASS
 
     def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
-        """Read the output of one frame.
-
-        Raises:
-            ModelError: the output does not hold integers.
-        """
+        """Read the output of one frame; raise a ModelError where it does not hold integers."""
         if output.dtype.kind not in "iub":
             raise ModelError(
                 f"decoder argmax: output 0 is {output.dtype}, expected integers, one class id a cell; if there is one "

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.bundle.golden import judged_rows, largest_difference, row_count
+from edge_sdk.bundle.bundle import judged_rows, largest_difference, row_count
 from edge_sdk.bundle.manifest import (
     AGREEMENT,
     Agreement,

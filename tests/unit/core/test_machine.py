@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.core.machine import Cores, Cpu, CpuTime
-from edge_sdk.core.throttling import BoardState, BoardWatch, read_board
+from edge_sdk.core.machine import BoardState, BoardWatch, Cores, Cpu, CpuTime, read_board
 from edge_sdk.tuning.records import TunedMachine
 from tests.support.connections import until
 

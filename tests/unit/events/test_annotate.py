@@ -13,8 +13,7 @@ import pytest
 
 from edge_sdk.core.errors import EdgeError, OutputError, UsageError
 from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Segmentation
-from edge_sdk.events.annotate import Annotator, class_colour
-from edge_sdk.events.video_file import AnnotatedVideo, VideoWriter, fit
+from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter, class_colour, fit
 from tests.support.absent import not_installed
 from tests.support.pictures import number_in, numbered_image
 

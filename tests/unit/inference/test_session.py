@@ -19,8 +19,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.golden import largest_difference
+from edge_sdk.bundle.bundle import Bundle, largest_difference
 from edge_sdk.bundle.manifest import Golden
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import BundleError, IncompatibleError, OutputError, SessionError

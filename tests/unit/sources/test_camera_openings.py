@@ -16,7 +16,7 @@ import pytest
 from edge_sdk.core.errors import CameraError
 from edge_sdk.sources import opencv
 from edge_sdk.sources.location import SourceOptions
-from edge_sdk.sources.opencv import file_options, open_file, open_stream, stream_options
+from edge_sdk.sources.opencv import capture_options, open_file, open_stream
 from tests.support.pictures import write_video
 
 VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
@@ -47,10 +47,10 @@ def _the_variable_is_afterwards_as_it_was() -> Iterator[None]:
 
 def test_ffmpegs_options_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "fflags;nobuffer")
-    with stream_options("udp"):
+    with capture_options("udp"):
         assert "rtsp_transport;udp" in os.environ[VARIABLE]
     assert os.environ[VARIABLE] == "fflags;nobuffer"
-    with pytest.raises(CameraError, match="format_whitelist"), file_options():
+    with pytest.raises(CameraError, match="format_whitelist"), capture_options("file"):
         raise CameraError(os.environ[VARIABLE])
     assert os.environ[VARIABLE] == "fflags;nobuffer"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edge_sdk.bundle.golden import NOISE_SHARE, energies_of, largest_difference, noise_of
+from edge_sdk.bundle.bundle import NOISE_SHARE, energies_of, largest_difference, noise_of
 from edge_sdk.bundle.manifest import Golden
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, SessionError

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.golden import NOISE_SHARE, energies_of, noise_of
+from edge_sdk.bundle.bundle import NOISE_SHARE, energies_of, noise_of
 from edge_sdk.bundle.manifest import Agreement, Golden
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import one_line

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.bundle.golden import NOISE_SHARE
+from edge_sdk.bundle.bundle import NOISE_SHARE
 from edge_sdk.bundle.manifest import InputTensor
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.golden import judged_rows
+from edge_sdk.bundle.bundle import judged_rows
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.index import GraphIndex
