@@ -20,7 +20,7 @@ from msgspec import Meta
 from edge_sdk.core.toml import ONE_LINE
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.inference.trial import TRIAL_S
-from edge_sdk.messages.commands import CommandClass
+from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, Expiry, Qos, Rate
 from edge_sdk.outbox.settings import OutboxConfig
 from edge_sdk.publishing.discovery import HomeAssistantSettings
@@ -100,7 +100,7 @@ class CommandsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     allow: Annotated[
         tuple[
-            Annotated[CommandClass, Meta(extra={"advice": {"resume": "write pause, which stands for resume too"}})], ...
+            Annotated[Permission, Meta(extra={"advice": {"resume": "write pause, which stands for resume too"}})], ...
         ],
         Meta(description="commands that are carried out; all others are off"),
     ]

@@ -4,8 +4,9 @@
 
 Everything but the inbox runs in the process's main thread, which calls `CommandHandler.look` a few times a second.
 Admission makes every refusal that needs no knowledge of cameras. Any client of the broker may have written a message,
-so admission refuses everything that is not known to be harmless. A command is one entry of `HANDLERS`; its schema,
-permission and example are in `edge_sdk.messages.commands`.
+so admission refuses everything that is not known to be harmless. Commands that set
+something of a camera are entries of `edge_sdk.messages.commands.COMMANDS` alone; each other one has its handler in
+`HANDLERS`.
 """
 
 from __future__ import annotations
@@ -24,20 +25,18 @@ from edge_sdk.core.errors import failure_line, printable
 from edge_sdk.core.toml import problems, shown
 from edge_sdk.events.snapshots import jpeg_of
 from edge_sdk.messages.commands import (
-    CLASSES,
     COMMANDS,
+    PERMISSIONS,
     Command,
-    CommandClass,
+    CommandKind,
     Complaint,
-    Pause,
+    Control,
+    Permission,
     Picture,
     RefusedError,
     Reload,
     ReportState,
     ResponseMessage,
-    Resume,
-    SetRate,
-    SetThreshold,
     Snapshot,
     name_of,
 )
@@ -91,7 +90,7 @@ class CommandAdmission:
     """Decides which messages on the `cmd` topic of a device are commands to carry out."""
 
     def __init__(
-        self, topics: Topics, allowed: Collection[CommandClass], clock_s: Callable[[], float] = time.monotonic
+        self, topics: Topics, allowed: Collection[Permission], clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.topics, self.allowed, self._clock_s = topics, allowed, clock_s
         self._bucket = TokenBucket(_BURST, _PER_S, clock_s)
@@ -146,10 +145,12 @@ class CommandAdmission:
         if isinstance(name, UnsetType):
             raise RefusedError("malformed", _no_command(payload))
         if name not in COMMANDS:
-            raise RefusedError("unknown_command", f"no command {_shown(name)}, expected {', '.join(CLASSES)} or resume")
+            raise RefusedError(
+                "unknown_command", f"no command {_shown(name)}, expected {', '.join(PERMISSIONS)} or resume"
+            )
         wanted = COMMANDS[name].permission
         if wanted not in self.allowed:  # before the fields are checked, because a disabled command reveals nothing
-            allow = ", ".join(f'"{each}"' for each in CLASSES if each in self.allowed or each == wanted)
+            allow = ", ".join(f'"{each}"' for each in PERMISSIONS if each in self.allowed or each == wanted)
             covered = "" if name == wanted else f", which {wanted} stands for"
             how = f"{name} is off here{covered}; [commands] allow = [{allow}] in its configuration turns it on too"
             raise RefusedError("not_allowed", how)
@@ -327,31 +328,25 @@ class CommandHandler:
         reply, command = admitted
         answer: Answer = command
         if not isinstance(command, RefusedError):
+            kind = COMMANDS[name_of(command)]
             try:
-                answer = HANDLERS[type(command)](self, command, reply)
+                if kind.control is not None:
+                    answer = self._set(kind, kind.control, command)
+                else:
+                    answer = HANDLERS[type(command)](self, command, reply)
             except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
                 answer = cause
         if answer is not LATER:
             self._answer(reply, answer)
 
-    def _pause(self, command: Pause | Resume, _reply: Reply) -> Answer:
-        self._control(command.camera).change(paused=isinstance(command, Pause))
-        return None
-
-    def _set_threshold(self, command: SetThreshold, _reply: Reply) -> Answer:
+    def _set(self, kind: CommandKind, setting: Control, command: Any) -> Answer:
         control = self._control(command.camera)
-        if control.known is None:
+        if control.known is None and setting.is_threshold:
             raise RefusedError("not_possible", "this camera's model is not loaded yet")
-        if not control.known.has_threshold:
-            raise RefusedError("not_possible", f"a bundle for {control.known.task} has no confidence threshold")
-        control.change(confidence=command.confidence)
-        return None
-
-    def _set_rate(self, command: SetRate, _reply: Reply) -> Answer:
-        control = self._control(command.camera)
-        if control.known is not None and not control.known.is_paced:
-            raise RefusedError("not_possible", "this source's frames come in turn, and none is left out")
-        control.change(max_fps=command.max_fps)
+        if control.known is not None and (why := control.known.refusals.get(setting.name)):
+            raise RefusedError("not_possible", why)
+        value = getattr(command, setting.name) if kind.value is None else kind.value
+        control.change(**{setting.name: value})
         return None
 
     def _report_state(self, _command: ReportState, _reply: Reply) -> Answer:
@@ -371,7 +366,7 @@ class CommandHandler:
 
     def _begin_snapshot(self, command: Snapshot, reply: Reply) -> Answer:
         control = self._control(command.camera)
-        if control.paused:
+        if control.state.paused:
             raise RefusedError("not_possible", _PAUSED)
         if len(self._snapshots) >= _MOST_SNAPSHOTS:
             raise RefusedError("too_fast", f"{_MOST_SNAPSHOTS} pictures are waited for already")
@@ -390,12 +385,12 @@ class CommandHandler:
                 shots[camera], control.shot = control.shot, None
             if camera in shots:
                 self._answer(reply, self._publish(command, shots[camera]))
-            elif not control.paused and self._clock_s() < until:
+            elif not control.state.paused and self._clock_s() < until:
                 self._snapshots.append((reply, command, until))
             else:
                 control.wants_shot = False
                 late = RefusedError("failed", f"no frame came within {_FRAME_WAIT_S:g} s")
-                self._answer(reply, RefusedError("not_possible", _PAUSED) if control.paused else late)
+                self._answer(reply, RefusedError("not_possible", _PAUSED) if control.state.paused else late)
 
     def _publish(self, command: Snapshot, shot: Shot) -> Answer:
         broker = self._output.broker
@@ -443,15 +438,11 @@ class CommandHandler:
 
 
 HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], Answer]] = {
-    Pause: CommandHandler._pause,
-    Resume: CommandHandler._pause,
-    SetThreshold: CommandHandler._set_threshold,
-    SetRate: CommandHandler._set_rate,
     Snapshot: CommandHandler._begin_snapshot,
     ReportState: CommandHandler._report_state,
     Reload: CommandHandler._begin_reload,
 }
-"""The handler of each command: it returns the answer or `LATER`, and raises RefusedError where it must refuse."""
+"""The handlers of commands that set nothing of a camera; they return the answer or `LATER`, or raise RefusedError."""
 
 
 def _short(lines: str) -> str:

@@ -23,8 +23,8 @@ from edge_sdk.core.protocols import Sink
 from edge_sdk.core.threads import Stop
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
-from edge_sdk.messages.commands import CommandClass
-from edge_sdk.messages.schema import CameraHealth, ControlState
+from edge_sdk.messages.commands import COMMANDS, CONTROLS, UNCHANGED, ControlState, Permission
+from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.discovery import Camera
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
 from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
@@ -35,6 +35,7 @@ from edge_sdk.tuning.measurement import Window
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 0.2  # the delay until a request to stop is noticed while no frame comes
+_THRESHOLDS = tuple(control.name for control in CONTROLS if control.is_threshold)
 _OFTEN_NS = 10_000_000_000
 _RARELY_NS = 600_000_000_000  # time between two lines of a service, whose log is kept for months
 
@@ -52,35 +53,24 @@ class Shot(msgspec.Struct, frozen=True, eq=False):
 
 
 class CameraControls:
-    """The settings of one camera that commands have changed.
+    """The controls of one camera: written by the main thread, applied by the camera's pipeline between two frames.
 
     Attributes:
-        known: facts about the camera for commands and Home Assistant, set by the stream; None until it runs.
-        paused: whether frames are ignored.
-        confidence: the least confidence of detections, 0 to 1; None: the bundle's threshold.
-        max_fps: the most frames per second that the model runs on; 0: no limit.
-        version: a number that grows with every change.
+        known: facts about the camera for commands and Home Assistant, set by the pipeline; None until it runs.
+        state: the values that commands have set; replaced as a whole at every change.
         wants_shot: whether a command waits for a picture.
         shot: the picture; the code that takes it sets it to None.
     """
 
     def __init__(self) -> None:
         self.known: Camera | None = None
-        self.paused = False
-        self.confidence: float | None = None
-        self.max_fps = 0.0
-        self.version = 0
+        self.state = UNCHANGED
         self.wants_shot = False
         self.shot: Shot | None = None
 
-    def change(
-        self, *, paused: bool | None = None, confidence: float | None = None, max_fps: float | None = None
-    ) -> None:
-        """Set the values that are not None; they apply from the next frame on."""
-        self.paused = self.paused if paused is None else paused
-        self.confidence = self.confidence if confidence is None else confidence
-        self.max_fps = self.max_fps if max_fps is None else max_fps
-        self.version += 1  # last, so that a thread that sees the new version sees the new values
+    def change(self, **values: bool | float) -> None:
+        """Set these fields of `state`; they apply from the next frame on."""
+        self.state = msgspec.structs.replace(self.state, **values)
 
 
 class Controls:
@@ -99,19 +89,14 @@ class Controls:
         """Return the controls of one camera, which the first call creates."""
         return self._of.setdefault(camera, CameraControls())
 
-    def keep_only(self, cameras: Collection[str], allowed: Collection[CommandClass]) -> None:
-        """Forget the controls of other cameras, and values set by commands that are not allowed any more.
-
-        No command could set those values back.
-        """
+    def keep_only(self, cameras: Collection[str], allowed: Collection[Permission]) -> None:
+        """Forget the controls of other cameras, and values that no allowed command could set back."""
         for camera in self._of.keys() - set(cameras):
             del self._of[camera]
+        kept = {kind.control.name for kind in COMMANDS.values() if kind.control and kind.permission in allowed}
         for control in self._of.values():
-            control.confidence = control.confidence if "set_threshold" in allowed else None
-            control.change(
-                paused=control.paused and "pause" in allowed,
-                max_fps=control.max_fps if "set_rate" in allowed else 0.0,
-            )
+            values = {name: getattr(control.state, name) for name in kept}
+            control.state = msgspec.structs.replace(UNCHANGED, **values)
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
@@ -197,15 +182,19 @@ class PipelineRunner:
         observers: Sequence[Sink] = (),
     ) -> None:
         self._settings, self._source, self._stream, self._budget = settings, source, stream, budget
-        self._controls, self._control, self._version = controls, controls.of(stream.camera), -1
+        self._controls, self._control = controls, controls.of(stream.camera)
+        self._applied: ControlState | None = None
         manifest = bundle.manifest
-        self._confidence = manifest.thresholds.confidence if manifest.task == "detection" else None
+        refusals = {control.name: control.refusal(manifest, source.paced) for control in CONTROLS}
+        self._promised = {  # of the thresholds that this camera has
+            name: getattr(manifest.thresholds, name) for name in _THRESHOLDS if not refusals[name]
+        }
+        self._thresholds: dict[str, float] = {}  # those that commands have set
         self._control.known = Camera(
             name=stream.camera,
             task=manifest.task,
-            has_threshold=self._confidence is not None,
             labels=bundle.labels(),
-            is_paced=source.paced,
+            refusals={name: why for name, why in refusals.items() if why},
             tells_events=bool(settings.events),
             has_pictures=settings.snapshots is not None,
         )
@@ -300,34 +289,30 @@ class PipelineRunner:
 
     def _step(self) -> Tick:
         """Apply what commands have set, and make one step; a paused stream behaves as if no frame came."""
-        control = self._control
-        if control.version != self._version:
-            self._apply(control)
-        if self._confidence is not None:
-            _set_confidence(self.loop, control.confidence)  # also applies it to a model that was loaded meanwhile
-        if not control.paused:
+        state = self._control.state
+        if state is not self._applied:
+            self._apply(state)
+        _set_thresholds(self.loop, self._thresholds)  # also of a model that was loaded meanwhile
+        if not state.paused:
             return self.loop.step(_STEP_TIMEOUT_S)
         if self._source.paced:
-            self._source.latest(_STEP_TIMEOUT_S)  # frames are dropped, so that none is old when the stream goes on
+            self._source.latest(_STEP_TIMEOUT_S)  # frames are dropped, so that none is old when the camera goes on
         else:
             time.sleep(_STEP_TIMEOUT_S)
         return Tick.IDLE
 
-    def _apply(self, control: CameraControls) -> None:
-        self._version = control.version
-        self.loop.least_gap_ns = int(1e9 / control.max_fps) if self._source.paced and control.max_fps > 0 else 0
+    def _apply(self, state: ControlState) -> None:
+        self._applied = state
+        self.loop.least_gap_ns = int(1e9 / state.max_fps) if self._source.paced and state.max_fps > 0 else 0
+        given = {name: getattr(state, name) for name in self._promised}
+        self._thresholds = {name: value for name, value in given.items() if value is not msgspec.UNSET}
         if self._controls.are_told:
-            lowest = self._confidence if control.confidence is None else control.confidence
-            self._stream.report_controls(
-                ControlState(
-                    paused=control.paused,
-                    confidence=msgspec.UNSET if self._confidence is None or lowest is None else lowest,
-                    max_fps=control.max_fps,
-                )
-            )
+            absent = dict.fromkeys(_THRESHOLDS, msgspec.UNSET)
+            shown = absent | self._promised | self._thresholds
+            self._stream.report_controls(msgspec.structs.replace(state, **shown))
 
 
-def _set_confidence(loop: Loop, confidence: float | None) -> None:
+def _set_thresholds(loop: Loop, thresholds: dict[str, float]) -> None:
     stages = loop.stages.stages if isinstance(loop.stages, Window) else loop.stages
-    if isinstance(stages, Stages) and stages.confidence != confidence:
-        stages.set_confidence(confidence)
+    if isinstance(stages, Stages) and stages.thresholds != thresholds:
+        stages.set_thresholds(thresholds)

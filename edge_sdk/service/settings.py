@@ -19,7 +19,7 @@ from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import entry_label
 from edge_sdk.events.rules import EventRule, SnapshotSettings
-from edge_sdk.messages.commands import CommandClass
+from edge_sdk.messages.commands import Permission
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
@@ -85,7 +85,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         device: this device's name.
         mqtt: the connection to the broker; None: print results as lines of JSON to standard output.
         outbox: settings of the outbox, in which events wait for the broker.
-        commands: classes of commands that are carried out.
+        commands: permissions of the commands that are carried out.
         home_assistant: settings of Home Assistant discovery; None: publish none.
         pipelines: settings of the streams, one or more, each with a name of its own.
         duration_s: stop after this many seconds; None: no limit.
@@ -95,7 +95,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     mqtt: MqttSettings | None = None
     outbox: OutboxSettings = OutboxSettings()
-    commands: tuple[CommandClass, ...] = ()
+    commands: tuple[Permission, ...] = ()
     home_assistant: HomeAssistantSettings | None = None
     pipelines: tuple[PipelineSettings, ...]
     duration_s: float | None = None

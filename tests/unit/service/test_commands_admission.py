@@ -8,7 +8,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.messages.commands import CLASSES, COMMANDS, Command, Pause, RefusedError, Resume, SetRate, Snapshot
+from edge_sdk.messages.commands import COMMANDS, PERMISSIONS, Command, Pause, RefusedError, Resume, SetRate, Snapshot
 from edge_sdk.messages.schema import message_schema
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
@@ -24,7 +24,7 @@ class Admission:
 
     def __init__(self, *allowed: str) -> None:
         self.now_s = 0.0
-        self.inner = CommandAdmission(TOPICS, allowed or CLASSES, lambda: self.now_s)  # type: ignore[arg-type]
+        self.inner = CommandAdmission(TOPICS, allowed or PERMISSIONS, lambda: self.now_s)  # type: ignore[arg-type]
 
     def admit(self, payload: bytes = REPORT, **fields: object) -> tuple[Reply, Command | RefusedError] | None:
         return self.inner.admit(Incoming(TOPICS.command, payload, **fields))  # type: ignore[arg-type]
@@ -46,10 +46,10 @@ class Admission:
         return "" if refused is None else refused.complaint.message.partition(",")[0]
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", PERMISSIONS)
 def test_only_what_is_allowed_is_carried_out(name: str) -> None:
     payload = msgspec.json.encode({"command": name, "camera": 7})
-    assert Admission(*(each for each in CLASSES if each != name)).refusal(payload)[0] == "not_allowed"
+    assert Admission(*(each for each in PERMISSIONS if each != name)).refusal(payload)[0] == "not_allowed"
     assert Admission(name).refusal(payload)[0] == "malformed"
 
 

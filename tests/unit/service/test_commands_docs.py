@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from edge_sdk.messages.commands import CLASSES, COMMANDS, Code, Command, ResponseMessage
+from edge_sdk.messages.commands import COMMANDS, CONTROLS, PERMISSIONS, Code, Command, ControlState, ResponseMessage
 from edge_sdk.service.commands import HANDLERS
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -22,17 +22,18 @@ def _rows(heading: str) -> list[list[str]]:
     ]
 
 
-def test_every_command_is_documented_with_its_fields_and_its_class() -> None:
+def test_every_command_is_documented_with_its_fields_and_its_permission() -> None:
     rows = {row[0].strip("`"): row for row in _rows("The commands")}
-    assert {row[3].strip("` ") for row in rows.values()} == set(CLASSES)
+    assert {row[3].strip("` ") for row in rows.values()} == set(PERMISSIONS)
     for kind in get_args(Command):
         row = rows.pop(kind.__struct_config__.tag)
         assert re.findall(r"`(\w+)`", row[1]) == [f.name for f in msgspec.structs.fields(kind) if f.name != "id"]
         entry = COMMANDS[kind.__struct_config__.tag]
         assert (type(entry.example), entry.permission) == (kind, row[3].strip("` "))
-        assert kind in HANDLERS
+        assert (entry.control is None) is (kind in HANDLERS)
     assert rows == {}
-    assert len(COMMANDS) == len(HANDLERS) == len(get_args(Command))
+    assert len(COMMANDS) == len(get_args(Command))
+    assert [control.name for control in CONTROLS] == list(ControlState.__struct_fields__)
 
 
 def test_every_code_is_documented() -> None:

@@ -8,7 +8,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.messages.commands import CLASSES, COMMANDS, Command, RefusedError
+from edge_sdk.messages.commands import COMMANDS, PERMISSIONS, Command, RefusedError
 from edge_sdk.messages.schema import message_schema
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
@@ -29,7 +29,7 @@ _FIELDS = [
 def _refusal(name: str, field: str, number: str) -> str:
     """Why a command with that number is refused; empty where it is taken."""
     document = {**msgspec.to_builtins(COMMANDS[name].example), field: msgspec.Raw(number.encode())}
-    admission = CommandAdmission(Topics("edge/v1", "yard", "pi"), CLASSES)
+    admission = CommandAdmission(Topics("edge/v1", "yard", "pi"), PERMISSIONS)
     found = admission.admit(Incoming("cmd", msgspec.json.encode(document)))
     assert found is not None
     return found[1].complaint.message if isinstance(found[1], RefusedError) else ""
