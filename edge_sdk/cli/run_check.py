@@ -59,7 +59,7 @@ class _Warnings(logging.Handler):
 
 
 def _checked(options: dict[str, object], path: Path | None) -> Checked:
-    from edge_sdk.cli.run_settings import run_settings
+    from edge_sdk.cli.run import run_settings
     from edge_sdk.config.load import read_config
     from edge_sdk.service.check import check_run
     from edge_sdk.service.settings import run_settings_of
@@ -167,8 +167,8 @@ def _verdict(checked: Checked) -> str:
     problems = checked.all_problems()
     if problems:
         return click.style(counted(len(problems), "problem"), fg="red", bold=True) + "; nothing was started"
-    streams = counted(len(checked.pipelines), "stream")
-    return click.style("ready", fg="green", bold=True) + f": {streams}; cameras and broker were not contacted"
+    pipelines = counted(len(checked.pipelines), "pipeline")
+    return click.style("ready", fg="green", bold=True) + f": {pipelines}; cameras and broker were not contacted"
 
 
 def _row(label: str, text: str, width: int, color: str | None = None, indent: int = 0) -> str:

@@ -141,7 +141,7 @@ def _said(check: Callable[[], object], prefix: str) -> Iterator[str]:
 
 
 def _rate(stream: PipelineConfig) -> Iterator[str]:
-    """Yield a line where the stream's source cannot have its frame rate."""
+    """Yield a line where the pipeline's source cannot have its frame rate."""
     fps, kind = stream.fps, named_kind(stream.source)
     if fps is None:
         return

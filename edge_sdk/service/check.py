@@ -79,7 +79,7 @@ class CheckedBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream of a checked run.
+    """One pipeline of a checked run.
 
     Attributes:
         kind: kind of the source; None where the source is not valid.
@@ -87,7 +87,7 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
         budget_ms: latency budget from capture to outbox, milliseconds; None where none is set.
         runs, reason: the model and settings that run first, and the reason for them; None without a bundle.
         result_topic, event_topic, snapshot_topic: topics of the messages; None without a broker, or if none are sent.
-        events: labels for which the stream publishes events when objects appear and disappear.
+        events: labels for which the pipeline publishes events when objects appear and disappear.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return min((problem.exit_code for problem in self.all_problems()), key=worst_first, default=0)
 
     def all_problems(self) -> list[ConfigProblem]:
-        """Return the problems of the run and of its streams."""
+        """Return the problems of the run and of its pipelines."""
         return [*self.problems, *(problem for pipeline in self.pipelines for problem in pipeline.problems)]
 
 
@@ -171,7 +171,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
             warned.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     warned += _shared_cameras(settings.pipelines)
     outbox = _noted(found, partial(_outbox, settings))
-    # Each bundle is verified once, however many streams run it.
+    # Each bundle is verified once, however many pipelines run it.
     paths = dict.fromkeys(pipeline.bundle for pipeline in settings.pipelines)
     bundles = {path: _opened(path, keys, warned, allow_older=first.allow_older) for path in paths}
     opened = [bundle for bundle in bundles.values() if isinstance(bundle, Bundle)]
@@ -297,7 +297,7 @@ def _path_of(location: str) -> Path:
 
 
 def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
-    """Yield a warning for each V4L2 camera that two streams read; only a loopback device can serve both."""
+    """Yield a warning for each V4L2 camera that two pipelines read; only a loopback device can serve both."""
     first: dict[Path, str] = {}
     for pipeline in pipelines:
         path = _path_of(pipeline.source)

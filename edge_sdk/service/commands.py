@@ -59,7 +59,6 @@ _LONGEST = 200  # characters of the complaint about a field
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MOST_MESSAGES = 64  # messages that may wait in the inbox
 _FRAME_WAIT_S = 5.0  # longest wait of a snapshot request for a frame, because its sender waits for an answer
-_MOST_SNAPSHOTS = 8  # snapshot requests that may wait; those of one camera share a picture
 _JPEG_QUALITY = 85
 _PAUSED = "this camera is paused: nothing of it is looked at; resume it and ask again"
 _MOST_ANSWERS = 32
@@ -276,7 +275,7 @@ class CommandHandler:
         self._answers: deque[Message] = deque(maxlen=_MOST_ANSWERS)  # answers that wait for a publisher
         self._rejections = RareLines(5, 0.5, clock_s)  # a few mistyped commands are all logged
         self._lost = 0
-        self._snapshots: list[tuple[Reply, Snapshot, float]] = []  # requests that wait for a frame, and their deadlines
+        self._snapshots: dict[str, tuple[Reply, Snapshot, float]] = {}  # the request that waits for a frame, by camera
         self._admission: CommandAdmission | None = None
         self._home: HomeAssistantReporter | None = None
         self._cameras = set[str]()
@@ -368,29 +367,29 @@ class CommandHandler:
         control = self._control(command.camera)
         if control.state.paused:
             raise RefusedError("not_possible", _PAUSED)
-        if len(self._snapshots) >= _MOST_SNAPSHOTS:
-            raise RefusedError("too_fast", f"{_MOST_SNAPSHOTS} pictures are waited for already")
-        if all(other.camera != command.camera for _, other, _ in self._snapshots):
-            control.shot = None  # a picture that came after its request timed out
-        control.wants_shot = control.shot is None  # otherwise a picture has just come, and serves both requests
-        self._snapshots.append((reply, command, self._clock_s() + _FRAME_WAIT_S))
+        if command.camera in self._snapshots:
+            raise RefusedError("too_fast", "a picture of this camera is waited for already")
+        control.shot = None  # a picture that came after its request timed out
+        control.wants_shot = True
+        self._snapshots[command.camera] = reply, command, self._clock_s() + _FRAME_WAIT_S
         return LATER
 
     def _look_at_snapshots(self) -> None:
         """Publish pictures that came, and answer requests whose wait is over."""
-        waiting, self._snapshots, shots = self._snapshots, [], dict[str, Shot]()
-        for reply, command, until in waiting:
-            control, camera = self._controls.of(command.camera), command.camera
-            if control.shot is not None:  # release it once all requests have it, because a picture may be large
-                shots[camera], control.shot = control.shot, None
-            if camera in shots:
-                self._answer(reply, self._publish(command, shots[camera]))
-            elif not control.state.paused and self._clock_s() < until:
-                self._snapshots.append((reply, command, until))
+        for camera, (reply, command, until) in [*self._snapshots.items()]:
+            control = self._controls.of(camera)
+            if (shot := control.shot) is not None:
+                control.shot = None
+                answer = self._publish(command, shot)
+            elif control.state.paused:
+                answer = RefusedError("not_possible", _PAUSED)
+            elif self._clock_s() >= until:
+                answer = RefusedError("failed", f"no frame came within {_FRAME_WAIT_S:g} s")
             else:
-                control.wants_shot = False
-                late = RefusedError("failed", f"no frame came within {_FRAME_WAIT_S:g} s")
-                self._answer(reply, RefusedError("not_possible", _PAUSED) if control.state.paused else late)
+                continue
+            control.wants_shot = False
+            del self._snapshots[camera]
+            self._answer(reply, answer)
 
     def _publish(self, command: Snapshot, shot: Shot) -> Answer:
         broker = self._output.broker

@@ -3,9 +3,9 @@
     Gauges.read() -> Readings -> Alarms.update() -> warnings
                               -> TelemetryMessage
 
-`HealthReporter` decides when. The service manager gets "ready" once all streams have begun, and watchdog messages only
-while all streams make progress. The broker gets telemetry after every reading. The log gets the duration of the start
-and the alarms. An alarm is one entry of `_RULES`: its name, its level, its line. A reading that is missing, unreadable
+`HealthReporter` decides when. The service manager gets "ready" once all pipelines have begun, and watchdog messages
+while all of them make progress. The broker gets telemetry after every reading, the log the duration of the start and
+the alarms. An alarm is one entry of `_RULES`: its name, its level, its line. A reading that is missing, unreadable
 or implausible is None, never an error.
 """
 
@@ -35,8 +35,7 @@ from edge_sdk.outbox.warnings import EVENTS_LOST, lost_in_words
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
-from edge_sdk.service.progress import Progress, Start
-from edge_sdk.service.systemd import Notifier
+from edge_sdk.service.process import Notifier, Progress, Start
 
 _log = logging.getLogger(__name__)
 _MB = 1_000_000
@@ -285,7 +284,7 @@ class HealthReporter:
             self._publish(readings, pipelines)
 
     def reloading(self, words: str = "") -> None:
-        """Tell the service manager that a reload is under way, until all streams have begun."""
+        """Tell the service manager that a reload is under way, until all pipelines have begun."""
         self._notifier.reloading()
         self._is_ready, self._ready_words = False, words
 
@@ -304,7 +303,7 @@ class HealthReporter:
         if not titles:
             return
         self._is_ready = self._has_been_ready = True
-        words = titles[0] if len(titles) == 1 else f"{counted(len(titles), 'stream')}: {', '.join(titles)}"
+        words = titles[0] if len(titles) == 1 else f"{counted(len(titles), 'pipeline')}: {', '.join(titles)}"
         self._notifier.ready(self._ready_words or words)
         # The readings have a thread of their own, because a disk or a driver may hang.
         self._reading = self._reading or Periodic(self._read, _INTERVAL_S, "edge-health")
@@ -314,7 +313,7 @@ class HealthReporter:
         self._alarms.update(readings)
 
     def _look_at_start(self, start: Start, pipelines: Iterable[Pipeline]) -> None:
-        """Log the duration of the start once the first stream has a result."""
+        """Log the duration of the start once the first pipeline has a result."""
         first = next((pipeline for pipeline in pipelines if pipeline.first_result_ns), None)
         if first is not None:
             start.mark("model", first.model_ns)

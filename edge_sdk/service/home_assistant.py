@@ -1,4 +1,4 @@
-"""Publish this device's discovery message: once its streams run, on change, and when Home Assistant comes online.
+"""Publish this device's discovery message: once its pipelines run, on change, and when Home Assistant comes online.
 
 `HomeAssistantReporter` decides when; `Discovery` makes the message.
 """

@@ -148,7 +148,7 @@ _ON_TIME_IN_A_ROW = 100  # results on time before the warning ends, so that it d
 class LatencyMonitor:
     """Reports when results are late only because frames are old when they arrive.
 
-    Neither a smaller model nor dropped frames help such a stream, so no other part would report it.
+    Neither a smaller model nor dropped frames help such a pipeline, so no other part would report it.
     """
 
     def __init__(self, limit_ns: int, warn: Callable[[str, str], None]) -> None:

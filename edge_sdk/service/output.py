@@ -1,7 +1,7 @@
-"""Publish the results, events and state of all streams of a process: to a broker, or to standard output without one.
+"""Publish the results, events and state of all pipelines of a process: to a broker, or to standard output without one.
 
 `Output` opens the publisher with the first stream, so that a process without any stream publishes nothing. When a
-reload names another broker or device, `restart` closes the publisher, and the next stream opens a new one. Events are
+reload names another broker or device, `restart` closes the publisher, and the next pipeline opens a new one. Events are
 kept; results that wait may be lost.
 """
 
@@ -77,7 +77,7 @@ class Output:
         self._is_closed = False
 
     def prepare(self) -> None:
-        """Import what the first stream needs, early, so that it takes no time while a model loads in another thread."""
+        """Import the MQTT client early, while a model loads in another thread."""
         if self._settings.mqtt is not None:
             load_client()
 

@@ -1,9 +1,8 @@
-"""Run the loop of one stream, step by step, until there is a reason to stop.
+"""Run the loop of one pipeline, step by step, until there is a reason to stop.
 
 After every step `PipelineRunner` calls the monitors and the objects that choose the model, applies what commands have
-set (`CameraControls`), and counts for the summary. The process's main thread writes `CameraControls`, and the stream's
-thread applies them between two frames. They belong to the camera and not to its pipeline: they stay when another
-pipeline takes over, and end with the camera or the process.
+set (`CameraControls`), and counts for the summary. Controls belong to the camera: they stay when another pipeline takes
+over, and end with the camera or the process.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.discovery import Camera
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
 from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
-from edge_sdk.service.progress import Progress
+from edge_sdk.service.process import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
 from edge_sdk.tuning.measurement import Window
@@ -41,12 +40,7 @@ _RARELY_NS = 600_000_000_000  # time between two lines of a service, whose log i
 
 
 class Shot(msgspec.Struct, frozen=True, eq=False):
-    """A picture that a command asked for.
-
-    Attributes:
-        image: uint8 (H, W, 3), BGR.
-        seq: number of the frame in its source.
-    """
+    """A picture that a command asked for: uint8 (H, W, 3), BGR, and the number of its frame in the source."""
 
     image: Image
     seq: int
@@ -100,26 +94,21 @@ class Controls:
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
-    """Summary of a run of one stream; as JSON its `stream` is `summary`, where that of results is `result`.
+    """Summary of a run of one pipeline; as JSON its `stream` is `summary`, where that of results is `result`.
 
     Attributes:
-        camera: name of the stream.
-        results: results handed to the outbox, including late ones and those that are not finite.
-        late: results handed to the outbox after the budget.
+        results: results handed to the outbox, including those that are late or not finite.
         stale: frames dropped before inference because their results would have been late.
         hung: frames on which the model did not end in time and was stopped.
         not_finite: results with NaN or infinity among the model's outputs.
         skipped: frames left out on purpose, where the model runs on only some of the frames.
-        budget_ms: the latency budget, from capture to outbox; None where the stream was stopped before it had a model,
-            and no budget was given.
+        budget_ms: the latency budget, from capture to outbox; None where it was never known.
         age, serial, inference: percentiles of the last 4096 results; None without a result. `age` is the time from
             capture to outbox, `serial` the part of it since the loop took the frame, `inference` the part of that in
             which the model ran.
-        fps: results per second.
-        source: counts of the source's frames.
-        delivery: counts of how this stream's results were delivered; None where the stream never ran.
-        publisher, lines: counts of how results of all streams were delivered, to a broker or to standard output.
-        ended_by: `end of source`, `signal`, `frames`, `duration`, or `failure` of a stream while others went on.
+        delivery: delivery of this pipeline's results; None where it never ran.
+        publisher, lines: delivery of the results of all pipelines, to a broker or to standard output.
+        ended_by: `end of source`, `signal`, `frames`, `duration`, or `failure` of a pipeline while others went on.
     """
 
     camera: str
@@ -142,17 +131,16 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
 
 
 class ResultViewer:
-    """Sink of a stream's loop that keeps a result's picture where a command wants one, and publishes what is seen.
+    """Sink of a pipeline's loop that keeps a result's picture where a command wants one, and publishes what is seen.
 
-    It is not part of the runner, because the loop would then refer back to the runner, and this cycle would keep the
-    model in memory after the run.
+    As a part of the runner it would refer back from the loop, a cycle that keeps the model in memory after the run.
     """
 
     def __init__(self, controls: Controls, stream: Stream) -> None:
         self._controls, self._control, self._stream = controls, controls.of(stream.camera), stream
 
     def put(self, result: Result) -> None:
-        """Take a result after it was delivered; see `Sink`."""
+        """Take a result; see `Sink`."""
         control = self._control
         if control.wants_shot:
             control.wants_shot = False
@@ -162,10 +150,9 @@ class ResultViewer:
 
 
 class PipelineRunner:
-    """Runs the loop of one stream.
+    """Runs the loop of one pipeline.
 
     Attributes:
-        loop: the loop that the runner steps.
         first_result_ns: time at which the first result was in the outbox, monotonic nanoseconds; 0: not yet.
         ended_by: why the run ended without a request; None until then.
     """
@@ -218,12 +205,9 @@ class PipelineRunner:
 
         Args:
             stop: the request to stop.
-            progress: gets notice of every step.
+            progress: is told of every step.
             steer: returns the observers that choose the model; called once frames come, because it uses their rate.
-            rare_lines: log a line of counts every ten minutes instead of every ten seconds.
-
-        Raises:
-            EdgeError: the source, a stage or the sink failed.
+            rare_lines: log the counts every ten minutes instead of every ten seconds.
         """
         loop, source, frames = self.loop, self._source, self._settings.frames
         interval_ns = _RARELY_NS if rare_lines else _OFTEN_NS
@@ -288,7 +272,7 @@ class PipelineRunner:
         }
 
     def _step(self) -> Tick:
-        """Apply what commands have set, and make one step; a paused stream behaves as if no frame came."""
+        """Apply what commands have set, and make one step; a paused pipeline behaves as if no frame came."""
         state = self._control.state
         if state is not self._applied:
             self._apply(state)

@@ -1,4 +1,4 @@
-"""Choose the model with which a stream starts, by measuring what this board can run.
+"""Choose the model with which a pipeline starts, by measuring what this board can run.
 
 A noisy start must not refuse a board that is fast enough. The best of several runs therefore counts, and the measured
 picture costs less than a real frame: it has the size of the model's input and shows no objects.

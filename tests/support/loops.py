@@ -20,7 +20,7 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.messages.schema import Running
-from edge_sdk.service.level_changer import LevelChanger
+from edge_sdk.service.model_selector import LevelChanger
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned
 from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.run import command
-from edge_sdk.cli.run_settings import config_file
+from edge_sdk.cli.run import config_file
 from edge_sdk.config import load
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import ConfigError, EdgeError, UsageError

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.service.health import Alarms, Gauges, Readings
-from edge_sdk.service.progress import Progress, process_age_s
-from edge_sdk.service.systemd import Notifier
+from edge_sdk.service.process import Notifier, Progress, process_age_s
 from tests.support.service import Manager
 
 # The service manager, over a real datagram socket.
@@ -275,7 +274,7 @@ def test_the_age_of_a_process_is_read_whatever_its_name(tmp_path: Path) -> None:
 
 
 def test_a_real_process_is_as_old_as_its_parent_saw() -> None:
-    program = "import time; time.sleep(0.3); from edge_sdk.service.progress import process_age_s as age; print(age())"
+    program = "import time; time.sleep(0.3); from edge_sdk.service.process import process_age_s as age; print(age())"
     before = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 0.29 <= float(done.stdout) <= time.monotonic() - before + 1 / _TICKS

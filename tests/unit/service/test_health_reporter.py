@@ -17,9 +17,8 @@ from edge_sdk.outbox.event import EventStats, Losses
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.health import Gauges, HealthReporter, Readings
 from edge_sdk.service.output import Output
-from edge_sdk.service.progress import Progress, Start
+from edge_sdk.service.process import Notifier, Progress, Start
 from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.systemd import Notifier
 from tests.support.connections import until
 from tests.support.logs import SAID
 from tests.support.service import Manager, Site
@@ -237,7 +236,7 @@ def test_a_reload_is_told_from_its_beginning_to_its_end_and_says_what_it_is_give
     assert message.startswith("RELOADING=1\nMONOTONIC_USEC=")
     gate.title = "tiny runs on 1"
     scene.look(gate, Stream("yard", "large runs on 2"))
-    assert scene.told() == ["READY=1\nSTATUS=2 streams: tiny runs on 1, large runs on 2"]
+    assert scene.told() == ["READY=1\nSTATUS=2 pipelines: tiny runs on 1, large runs on 2"]
     scene.vitals.reloading("there is nothing to read")
     scene.look(gate)
     assert scene.told()[1:] == ["READY=1\nSTATUS=there is nothing to read"]
