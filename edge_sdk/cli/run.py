@@ -98,7 +98,7 @@ def command(context: click.Context, /, **options: object) -> None:
     if options["check"]:
         from edge_sdk.cli.run_check import check
 
-        check(options, config)
+        check(options, config, lambda: run_settings(options))
         return
     with logging_to_standard_error(quiet=quiet), unhurried():  # in this order: what is below has something else there
         summaries, left_out = _run(options, config)

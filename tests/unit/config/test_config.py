@@ -8,8 +8,7 @@ import click
 import msgspec
 import pytest
 
-from edge_sdk.cli.run import command
-from edge_sdk.cli.run import config_file
+from edge_sdk.cli.run import command, config_file
 from edge_sdk.config import load
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import ConfigError, EdgeError, UsageError
