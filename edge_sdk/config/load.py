@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -33,7 +32,7 @@ from edge_sdk.config.schema import (
     password_keys,
 )
 from edge_sdk.core.errors import ConfigError, UsageError
-from edge_sdk.core.toml import Problem, convert, entry_label, first_lines, problems, read_document, without
+from edge_sdk.core.toml import convert, entry_label, first_lines, problems, read_document
 from edge_sdk.messages.schema import SNAPSHOTS, Channel
 from edge_sdk.messages.topics import default_device
 from edge_sdk.outbox.settings import OutboxConfig, OutboxSettings
@@ -124,23 +123,13 @@ def _check_version(path: Path, version: object) -> None:
 
 
 def _problems(document: dict[str, object]) -> Iterator[str]:
-    """Yield wrong values, and then contradictions between keys whose values are right."""
-    wrong: list[Problem] = []
+    """Yield the values that are wrong by themselves, or else those that are wrong beside the values of [defaults]."""
+    is_sound = True
     for problem in problems(document, Config):
-        wrong.append(problem)
+        is_sound = False
         yield problem.text
-    rest = without(document, wrong)
-    rest = None if rest is None else _with_defaults(rest)
-    while rest is not None and (more := [*problems(rest, Config)]):
-        if not wrong:  # else they may come of what was left out
-            yield from (problem.text for problem in more)
-        wrong += more
-        rest = without(rest, more)
-    if rest is None:
-        return
-    left_out = {next((step for step in reversed(problem.path) if isinstance(step, str)), "") for problem in wrong}
-    word = re.compile(rf"\b({'|'.join(map(re.escape, left_out))})\b")
-    yield from (line for line in broken_rules(convert(rest, Config)) if not word.search(line))
+    if is_sound:
+        yield from (problem.text for problem in problems(_with_defaults(document), Config))
 
 
 def _with_defaults(document: dict[str, object]) -> dict[str, object]:

@@ -1,12 +1,9 @@
 """Tables and keys of a device's configuration file; docs/config.md is its reference.
 
-A table is the settings of what it configures: `[outbox]` is `OutboxConfig`, `[home_assistant]` is
-`HomeAssistantSettings`, `[[events]]` is `EventRule` with the cameras for which it holds, a pipeline is `SourceOptions`
-with what else a pipeline has. Types, ranges, units, defaults and words of a key stand with its field, once: the reader
-of files, the flags of `edge-sdk run`, the JSON Schema and the errors all take them from there. `None` stands for a key
-that the file does not have.
-
-What several keys can only get wrong together is in `rules`; reading a file is in `load`.
+A table is the settings of what it configures: `[outbox]` is `OutboxConfig`, a pipeline is `SourceOptions` with what
+else it has. Types, ranges, units, defaults and words of a key stand with its field, once: the reader of files (`load`),
+the flags of `edge-sdk run`, the JSON Schema and the errors all take them from there. `None` stands for a key that the
+file does not have. `rules` has what several keys can only get wrong together.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
 
 Everything but the inbox runs in the process's main thread, which calls `CommandHandler.look` a few times a second.
 Admission makes every refusal that needs no knowledge of cameras. Any client of the broker may have written a message,
-so admission refuses everything that is not known to be harmless. Commands that set
-something of a camera are entries of `edge_sdk.messages.commands.COMMANDS` alone; each other one has its handler in
-`HANDLERS`.
+so admission refuses everything that is not known to be harmless. A command that sets something of a camera is an entry
+of `edge_sdk.messages.commands.COMMANDS` alone; each other one has its handler in `HANDLERS`.
 """
 
 from __future__ import annotations
@@ -109,11 +108,7 @@ class CommandAdmission:
             return reply, refusal
 
     def passed_over(self, more: int = 0) -> RefusedError | None:
-        """Return an error with the number of messages above the rate since the last one; at most one error a second.
-
-        Args:
-            more: number of messages for which the inbox had no room.
-        """
+        """Return an error with the number of messages above the rate, and `more` lost ones; at most one a second."""
         self._passed_over += more
         now_s = self._clock_s()
         if not self._passed_over or now_s < self._complain_at_s:
@@ -142,7 +137,8 @@ class CommandAdmission:
                 f"(mosquitto_pub -r -n -t {self.topics.command}), and send it without retain",
             )
         if isinstance(name, UnsetType):
-            raise RefusedError("malformed", _no_command(payload))
+            got = _shown(payload.decode("utf-8", "replace"))
+            raise RefusedError("malformed", f'got {got}, expected a JSON object such as {{"command": "report_state"}}')
         if name not in COMMANDS:
             raise RefusedError(
                 "unknown_command", f"no command {_shown(name)}, expected {', '.join(PERMISSIONS)} or resume"
@@ -172,18 +168,6 @@ class CommandAdmission:
         if not is_below or len(wanted) > _LONGEST_TOPIC:
             raise RefusedError("response_topic", f"got {_shown(wanted)}, expected {own} or below it")
         return wanted
-
-
-def _no_command(payload: bytes) -> str:
-    expected = 'expected a JSON object such as {"command": "report_state"}'
-    if not payload:
-        return f"an empty message, {expected}"
-    got = _shown(payload.decode("utf-8", "replace"))
-    try:
-        found = msgspec.json.decode(payload)
-    except _UNREADABLE as cause:
-        return _bounded(f"{got} cannot be read ({cause}), {expected}")
-    return f"got {'one without a text as its command' if isinstance(found, dict) else got}, {expected}"
 
 
 def _wrong_field(cause: str, name: str, payload: bytes) -> str:

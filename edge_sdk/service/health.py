@@ -39,7 +39,6 @@ from edge_sdk.service.process import Notifier, Progress, Start
 
 _log = logging.getLogger(__name__)
 _MB = 1_000_000
-_SOFT_LIMIT = 3  # index of the word SOFT in "Max open files  SOFT  HARD  files"
 _INTERVAL_S = 10.0
 _TURN_S = 330.0  # longest start of one stream: a trial of its bundle (90 s), then the load of its model (240 s)
 
@@ -124,18 +123,11 @@ def _number_at(path: Path, position: int, times: int = 1, parts: int = 1) -> flo
 
 def _open_files(own: Path) -> tuple[int | None, int | None]:
     """Return the open descriptors of this process and their limit; at the limit, the folder itself cannot be opened."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        count: int | None = sum(1 for _ in (own / "fd").iterdir())
+        return sum(1 for _ in (own / "fd").iterdir()), limit
     except OSError as cause:
-        if cause.errno == errno.EMFILE:
-            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            return most, most
-        count = None
-    try:
-        lines = (own / "limits").read_text(encoding="ascii").splitlines()
-        return count, next(int(line.split()[_SOFT_LIMIT]) for line in lines if line.startswith("Max open files"))
-    except (OSError, ValueError, IndexError, StopIteration):  # `unlimited` is not a number
-        return count, None
+        return (limit, limit) if cause.errno == errno.EMFILE else (None, None)
 
 
 _LITTLE_DISK_MB = 500.0  # low free space of a large disk; on a small disk, a twentieth of it is low
@@ -169,9 +161,10 @@ def _memory_level(readings: Readings) -> float | None:
 
 
 def _files_level(readings: Readings) -> float | None:
-    if readings.open_files is None or not readings.open_files_limit:
+    limit = readings.open_files_limit
+    if readings.open_files is None or not limit or limit == resource.RLIM_INFINITY:
         return None
-    return readings.open_files / readings.open_files_limit / _MANY_FILES_SHARE
+    return readings.open_files / limit / _MANY_FILES_SHARE
 
 
 _RULES = (
@@ -262,13 +255,7 @@ class HealthReporter:
         self._readings: Readings | None = None  # readings that are not published yet
 
     def look(self, pipelines: Iterable[Pipeline], *, have_begun: bool, turns: int = 0) -> None:
-        """Report changes; to be called a few times a second.
-
-        Args:
-            pipelines: the pipelines of all cameras.
-            have_begun: whether every started pipeline runs frames, or never will.
-            turns: number of pipeline starts begun so far; they run one after another.
-        """
+        """Report changes; to be called a few times a second, with the number of pipeline starts begun so far."""
         if turns != self._turns and not self._has_been_ready:
             self._turns = turns
             self._notifier.starting(_TURN_S)

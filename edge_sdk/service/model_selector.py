@@ -33,7 +33,6 @@ from edge_sdk.publishing.publisher import Stream
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared, TuningLock
 from edge_sdk.service.start_choice import budget_refusal, choose_start
-from edge_sdk.sources.opening import IMAGES, kind_of
 from edge_sdk.tuning.candidates import Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import DegradationController, Governor, Move, check_free_memory, levels_of
 from edge_sdk.tuning.live import LiveTuner
@@ -70,10 +69,8 @@ class ModelSelector:
         self._shortfalls = ProviderWarnings()
         self._is_live = self._is_over = False
         self._load_limit_s = settings.trial_s + _BESIDE_TRIAL_S
-        # Image files have no frame rate, and their results must not depend on what ran here before.
-        is_paced = kind_of(settings.source) is not IMAGES and not settings.every_frame
         self._tuning: Tuning | None = None
-        if settings.tune and is_paced:
+        if settings.tune and settings.paced:  # other results must not depend on what ran here before
             self._tuning = Tuning(
                 bundle,
                 Limits(budget_ms, settings.cpu_share),

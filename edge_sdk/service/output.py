@@ -82,12 +82,7 @@ class Output:
             load_client()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
-        """Return the stream of a camera, which replaces an earlier one; see `Publisher.stream`.
-
-        Raises:
-            UsageError: there is no standard output.
-            StoppedError: the output was closed before.
-        """
+        """Return the stream of a camera, which replaces an earlier one; raise StoppedError after `close`."""
         with self._lock:
             if self._is_closed:
                 raise StoppedError
@@ -143,12 +138,7 @@ class Output:
             self._streams.clear()
 
     def close(self, timeout_s: float, disk_s: float = LAST_COMMIT_S) -> None:
-        """Send waiting messages within the time, and disconnect; see `Publisher.close`.
-
-        Raises:
-            BrokenPipeError: the reader of standard output is gone.
-            LinesError: standard output cannot be written.
-        """
+        """Send waiting messages within the time, and disconnect; see `Publisher.close`."""
         with self._lock:
             self._is_closed = True
         if isinstance(self._publisher, MqttPublisher):

@@ -138,18 +138,14 @@ class Progress:
 _STARTED_COLUMN = 19  # index in /proc/self/stat (proc_pid_stat(5)), counted after the name, which may hold blanks
 
 
-def process_age_s(root: Path = Path("/"), now_s: float | None = None) -> float | None:
-    """Return the seconds since this process was started; None where /proc does not give them.
-
-    `root` holds `proc`; `now_s` is the time since the machine's boot, by default now.
-    """
+def process_age_s() -> float | None:
+    """Return the seconds since this process was started, to a hundredth; None where /proc does not give them."""
     try:
-        text = (root / "proc/self/stat").read_text(encoding="utf-8", errors="replace")
+        text = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
         ticks = int(text.rpartition(")")[2].split()[_STARTED_COLUMN])
     except (OSError, ValueError, IndexError):
         return None
-    now_s = time.clock_gettime(time.CLOCK_BOOTTIME) if now_s is None else now_s
-    age_s = now_s - ticks / os.sysconf("SC_CLK_TCK")
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return age_s if age_s >= 0 else None  # in a container with a shifted clock the two times cannot be compared
 
 

@@ -1,10 +1,9 @@
 """Keep the pipelines of a process running, one a camera: restart those that fail, change those whose settings change.
 
-`Supervisor.look` is called a few times a second by the process's main thread. A pipeline that fails begins again after
-a delay that grows; one that cannot run is left out until the configuration is read again. A changed one is replaced:
-the new pipeline loads its model while the old one runs, and then takes its place. A failing camera affects no other.
-
-`output_changes` and `other_changes` list the differences of two configurations apart from the cameras.
+The main thread calls `Supervisor.look` a few times a second. A pipeline that fails begins again after a delay that
+grows; one that cannot run is left out until the configuration is read again. A changed one is replaced: the new
+pipeline loads its model while the old one runs, and then takes its place. `output_changes` and `other_changes` list the
+differences of two configurations apart from the cameras.
 """
 
 from __future__ import annotations
@@ -54,11 +53,7 @@ class _Camera:
 
 
 class Supervisor:
-    """Keeps the pipelines of a process running; used from its main thread.
-
-    In a service, a pipeline that fails at run time is restarted, and one that cannot run is left out. Otherwise the
-    first failure ends the process.
-    """
+    """Keeps the pipelines of a process running; where it is no service, the first failure ends the process."""
 
     def __init__(
         self,
@@ -88,10 +83,7 @@ class Supervisor:
             self._begin(each, gate)
 
     def change_to(self, settings: Iterable[PipelineSettings]) -> str:
-        """Apply other settings or replaced bundles, and return for people what changes; only while `have_begun`.
-
-        Unchanged pipelines go on undisturbed.
-        """
+        """Apply other settings or replaced bundles, and return for people what changes; only while `have_begun`."""
         wanted = {each.camera: each for each in settings}
         ends = [name for name in self._cameras if name not in wanted]
         for name in ends:
@@ -112,11 +104,7 @@ class Supervisor:
         return "; ".join(f"{word}: {', '.join(names)}" for word, names in words if names)
 
     def look(self) -> None:
-        """Handle pipelines that ended, or are about to take another's place.
-
-        Raises:
-            BaseException: the failure of a pipeline that ends the whole process.
-        """
+        """Handle pipelines that ended, or take another's place; raise a failure that ends the whole process."""
         self._look_at_coming()
         for name, camera in self._cameras.items():
             failure = camera.running.failure

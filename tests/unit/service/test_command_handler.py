@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from edge_sdk.events.snapshots import Jpeg
+from edge_sdk.messages.commands import PERMISSIONS, UNCHANGED, ControlState
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.service.runner import Shot
+from edge_sdk.service.runner import Controls, Shot
 from tests.support.connections import WAIT_S
 from tests.support.service import CommandedDevice
 
@@ -147,3 +148,18 @@ def test_who_asks_for_a_reload_is_told_why_it_is_not_taken(commanded: CommandedD
     commanded.why_not = ""
     commanded.hear("reload")
     assert commanded.answers(2)[1]["ok"]
+
+
+def test_a_reload_keeps_what_may_still_be_set() -> None:
+    controls = Controls()
+    gate, yard = controls.of("gate"), controls.of("yard")
+    gate.change(paused=True, confidence=0.5, max_fps=2)
+    yard.change(paused=True)
+    controls.keep_only({"gate"}, PERMISSIONS)
+    assert controls.of("gate") is gate
+    assert gate.state == ControlState(paused=True, confidence=0.5, max_fps=2)
+    assert not controls.of("yard").state.paused
+    controls.keep_only({"gate"}, ("set_rate",))  # nobody could resume it any more
+    assert gate.state == ControlState(paused=False, max_fps=2)
+    controls.keep_only({"gate"}, ())
+    assert gate.state == UNCHANGED

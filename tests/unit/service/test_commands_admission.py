@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 
-import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.messages.commands import COMMANDS, PERMISSIONS, Command, Pause, RefusedError, Resume, SetRate, Snapshot
-from edge_sdk.messages.schema import message_schema
+from edge_sdk.messages.commands import COMMANDS, PERMISSIONS, Command, RefusedError, Resume
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.commands import CommandAdmission, CommandInbox, Reply
@@ -106,9 +104,8 @@ def test_a_flood_is_answered_once_a_second_with_its_number() -> None:
         ),
         (b'{"command":"resume"}', "camera is missing", '{"command":"resume","camera":"gate"}'),
         (b'{"command":"pause","camra":"gate"}', "unknown key camra; did you mean camera?", '"camera":"gate"}'),
-        (b"{command: pause}", "'{command: pause}' cannot be read (JSON is malformed", '{"command": "report_state"}'),
         (b"7", "got '7', expected a JSON object", '{"command": "report_state"}'),
-        (b"", "an empty message, expected a JSON object", '{"command": "report_state"}'),
+        (b"", "got '', expected a JSON object", '{"command": "report_state"}'),
     ],
 )
 def test_what_is_wrong_is_said_with_what_came_and_what_is_right(payload: bytes, said: str, example: str) -> None:
@@ -149,12 +146,3 @@ def test_the_inbox_is_bounded_and_counts_what_it_lost() -> None:
         inbox.receive(Incoming(TOPICS.command, b"%d" % number))
     assert [m.payload for m in inbox.take()] == [b"%d" % number for number in range(64)]
     assert (inbox.take(), inbox.lost) == ([], 2)
-
-
-def test_commands_keep_to_the_published_schema() -> None:
-    validator = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("command")))
-    for command in (Pause(camera="gate", id="1"), SetRate(camera="gate", max_fps=0), Snapshot(camera="gate")):
-        document = msgspec.json.decode(msgspec.json.encode(command))
-        assert validator.is_valid(document)
-        assert not validator.is_valid({**document, "path": "x"})
-        assert not validator.is_valid({**document, "camera": ""})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import shutil
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.core.errors import CameraError, ConfigError, PublishError, UsageError
+from edge_sdk.core.errors import ConfigError, PublishError
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Stop, is_any_left
 from edge_sdk.outbox.settings import OutboxSettings
@@ -29,7 +28,6 @@ from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.service import Service
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Shared
-from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, until
 from tests.support.logs import SAID
 from tests.support.outboxes import SlowDisk
@@ -153,15 +151,6 @@ def test_a_reload_to_a_name_that_another_program_has_is_refused(process: Process
     NameLock(taken).close()
 
 
-def test_a_name_that_another_program_has_is_refused_at_the_start(process: Process) -> None:
-    mine = MqttSettings(host="127.0.0.1", port=1, device="pi")
-    other = NameLock(mine)
-    process.start(process.site.settings(), mqtt=mine)
-    process.join()
-    other.close()
-    assert isinstance(process.failure, PublishError)
-
-
 @pytest.mark.parametrize("reloads", [False, True])
 def test_a_disk_that_takes_no_event_holds_up_neither_the_end_nor_a_change_of_names(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reloads: bool
@@ -192,68 +181,6 @@ def test_a_disk_that_takes_no_event_holds_up_neither_the_end_nor_a_change_of_nam
     disk.may_go.set()
     assert ended_s - began_s < 2.0
     assert process.failure is None
-
-
-def test_each_stream_has_a_summary_and_the_process_ends_with_the_last(process: Process, tmp_path: Path) -> None:
-    site = process.site
-    process.start(
-        site.settings("gate", source=_pictures(tmp_path / "a", 3)),
-        site.settings("yard", source=_pictures(tmp_path / "b", 5)),
-        site.settings("hall", bundle=tmp_path / "none.edge"),
-    )
-    process.join()
-    assert (process.failure, type(process.daemon.left_out)) == (None, UsageError)
-    assert {name: (s.results, s.ended_by) for name, s in process.summaries.items()} == {
-        "gate": (3, "end of source"),
-        "yard": (5, "end of source"),
-        "hall": (0, "failure"),
-    }
-    assert [(s.lines.put, s.lines.written) for s in process.summaries.values() if s.lines] == [(8, 8)] * 3
-    assert sorted((d["camera"], d["seq"]) for d in process.results()) == [
-        *(("gate", i) for i in range(3)),
-        *(("yard", i) for i in range(5)),
-    ]
-    assert any(line.startswith("hall: cannot run, and is left out") for line in process.said)
-
-
-def test_without_waiting_the_first_failure_is_that_of_the_process(process: Process, tmp_path: Path) -> None:
-    process.start(process.site.settings(source=str(tmp_path / "none.mp4")), waits=False)
-    process.join()
-    assert isinstance(process.failure, CameraError)
-
-
-def test_it_ends_after_its_duration(process: Process) -> None:
-    process.start(process.site.settings(), duration_s=0.3)
-    process.join()
-    assert (process.summaries["gate"].ended_by, process.failure) == ("duration", None)
-
-
-def test_a_reload_changes_what_is_other_and_lets_the_rest_run(process: Process) -> None:
-    gate, yard, hall = map(process.site.settings, ("gate", "yard", "hall"))
-    process.start(gate)
-    process.until_results("gate")
-    before = process.running["gate"]
-    until(lambda: cv2.getNumThreads() == 1)
-    assert "source pattern:64x48@50 is open" in process.said
-    process.reload(gate, yard)
-    process.until_results("yard")
-    assert "configuration read again: new: yard; as before: gate" in process.said
-    assert "yard: source pattern:64x48@50 is open" in process.said
-    process.reload(gate, msgspec.structs.replace(yard, latency_ms=4000.0), hall)
-    process.until_results("hall", "yard")
-    assert "configuration read again: new: hall; changing: yard; as before: gate" in process.said
-    assert process.running["gate"] is before
-    process.reload(gate)
-    until(lambda: open_cameras() == ["gate"])
-    assert "configuration read again: ending: yard, hall; as before: gate" in process.said
-    shutil.rmtree(process.site.bundle)
-    write_graded(process.site.bundle, width=5)
-    process.reload()
-    until(lambda: process.running["gate"] is not before)
-    assert "configuration read again: changing: gate" in process.said
-    process.until_results("gate")
-    process.reload(gate, commands=("pause",))
-    until(lambda: "configuration read again: commands: pause; as before: gate" in process.said)
 
 
 def test_a_configuration_that_cannot_be_read_changes_nothing_and_is_read_as_often_as_asked(process: Process) -> None:
@@ -288,23 +215,6 @@ def test_threads_beside_a_model_are_those_of_the_only_stream(process: Process) -
     process.until_results("yard")
     process.reload(gate)
     until(lambda: cv2.getNumThreads() == 3)
-
-
-def test_under_another_device_name_all_streams_begin_again(process: Process) -> None:
-    gate, yard = process.site.settings("gate"), process.site.settings("yard")
-    process.start(gate, yard)
-    process.until_results("gate", "yard")
-    process.reload(gate, process.site.settings("door"), device="other")
-    process.until_results("gate", "door")
-    assert sum("all pipelines begin again" in line for line in process.said) == 1
-    until(lambda: sorted(open_cameras()) == ["door", "gate"])  # the yard's is closed
-    process.stop.ask()
-    process.join()
-    assert sorted(process.summaries) == ["door", "gate"]
-    named = {(d["device"], d["camera"]) for d in process.results()}
-    assert named == {("pi", "gate"), ("pi", "yard"), ("other", "gate"), ("other", "door")}
-    keys = [(d["device"], d["run_id"], d["camera"], d["seq"]) for d in process.results()]
-    assert len(set(keys)) == len(keys)  # together they name one result
 
 
 # How a configuration is read beside what runs.

@@ -253,18 +253,3 @@ def test_it_is_said_once_how_far_a_time_server_put_the_clock_forward(scene: Scen
         scene.look_at(Stream("gate", "tiny"))
     [line] = scene.said
     assert line.startswith("the clock is set by a time server now: +86400.0 s")
-
-
-def test_by_default_it_is_this_machine_that_is_read(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    vitals = HealthReporter(Notifier(), Start(0.0), site.outlet, Progress(1.0))
-    site.stream()
-
-    def has_told() -> bool:
-        vitals.look([Stream("gate", "tiny")], have_begun=True)  # type: ignore[list-item]
-        return bool(site.link.documents("telemetry"))
-
-    until(has_told)
-    assert site.link.documents("telemetry")[0]["disk_free_mb"] > 0
-    vitals.close()
-    site.close()

@@ -284,13 +284,10 @@ def test_a_source_that_is_waited_for_is_left_open_for_who_waits() -> None:
     ("source", "every_frame", "is_paced"),
     [
         ("rtsp://host/live", True, True),  # a camera has its own pace, whatever is asked
-        ("pattern", False, True),
-        ("street.mp4", False, True),
         ("street.mp4", True, False),
         ("one.png", False, False),
         ("folder", False, False),
         ("none.png", False, True),
-        ("ftp://host/live", False, True),
     ],
 )
 def test_sources_read_frame_by_frame_have_no_pace(

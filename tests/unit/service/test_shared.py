@@ -33,13 +33,6 @@ def test_a_gate_opens_when_the_last_has_come() -> None:
     Gate(1, patience_s=math.inf).wait(lambda: True)  # who is told to end does not wait
 
 
-def test_a_gate_without_anybody_or_without_patience_is_open() -> None:
-    for gate in (Gate(0, patience_s=math.inf), Gate(5, patience_s=0.0)):
-        asked = list[int]()
-        gate.wait(lambda asked=asked: len(asked) > 3 or bool(asked.append(1)))  # type: ignore[misc]
-        assert len(asked) <= 1
-
-
 def test_the_board_is_read_once_for_all_streams_and_by_nobody_before_one_looks() -> None:
     shared, before = Shared(), _readers()
     assert isinstance(shared.throttled() + shared.throttled(), str)
