@@ -15,7 +15,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -235,12 +235,6 @@ def _emptied(waiting: deque[Any]) -> list[Any]:
 Told: TypeAlias = Callable[[str], None]
 """Callback with the reason why a configuration was refused, in lines; empty where it was accepted."""
 
-LATER: Final = object()
-"""Returned by a handler whose answer comes later."""
-
-Answer: TypeAlias = object
-"""Outcome of a command: the state (`msgspec.Raw`), a `Picture`, the reason of a failure, `LATER`, or None for done."""
-
 
 class CommandHandler:
     """Carries out commands and answers them; `look` is called a few times a second."""
@@ -309,20 +303,19 @@ class CommandHandler:
         if admitted is None:
             return
         reply, command = admitted
-        answer: Answer = command
-        if not isinstance(command, RefusedError):
+        try:
+            if isinstance(command, RefusedError):
+                raise command
             kind = COMMANDS[name_of(command)]
-            try:
-                if kind.control is not None:
-                    answer = self._set(kind, kind.control, command)
-                else:
-                    answer = HANDLERS[type(command)](self, command, reply)
-            except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
-                answer = cause
-        if answer is not LATER:
-            self._answer(reply, answer)
+            if kind.control is not None:
+                self._set(kind, kind.control, command)
+                self._answer(reply)
+            else:
+                HANDLERS[type(command)](self, command, reply)
+        except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
+            self._answer(reply, cause)
 
-    def _set(self, kind: CommandKind, setting: Control, command: Any) -> Answer:
+    def _set(self, kind: CommandKind, setting: Control, command: Any) -> None:
         control = self._control(command.camera)
         if control.known is None and setting.is_threshold:
             raise RefusedError("not_possible", "this camera's model is not loaded yet")
@@ -330,13 +323,12 @@ class CommandHandler:
             raise RefusedError("not_possible", why)
         value = getattr(command, setting.name) if kind.value is None else kind.value
         control.change(**{setting.name: value})
-        return None
 
-    def _report_state(self, _command: ReportState, _reply: Reply) -> Answer:
+    def _report_state(self, _command: ReportState, reply: Reply) -> None:
         broker = self._output.broker
-        return msgspec.Raw(broker.state()) if broker is not None else None
+        self._answer(reply, None if broker is None else msgspec.Raw(broker.state()))
 
-    def _begin_reload(self, _command: Reload, reply: Reply) -> Answer:
+    def _begin_reload(self, _command: Reload, reply: Reply) -> None:
         if self._reload is None:
             raise RefusedError("not_possible", "there is no configuration file to read again")
 
@@ -345,9 +337,8 @@ class CommandHandler:
             self._answer(reply, RefusedError("failed", words) if why_not else None)
 
         self._reload(told)
-        return LATER
 
-    def _begin_snapshot(self, command: Snapshot, reply: Reply) -> Answer:
+    def _begin_snapshot(self, command: Snapshot, reply: Reply) -> None:
         control = self._control(command.camera)
         if control.state.paused:
             raise RefusedError("not_possible", _PAUSED)
@@ -356,7 +347,6 @@ class CommandHandler:
         control.shot = None  # a picture that came after its request timed out
         control.wants_shot = True
         self._snapshots[command.camera] = reply, command, self._clock_s() + _FRAME_WAIT_S
-        return LATER
 
     def _look_at_snapshots(self) -> None:
         """Publish pictures that came, and answer requests whose wait is over."""
@@ -364,7 +354,7 @@ class CommandHandler:
             control = self._controls.of(camera)
             if (shot := control.shot) is not None:
                 control.shot = None
-                answer = self._publish(command, shot)
+                answer: Picture | Exception = self._publish(command, shot)
             elif control.state.paused:
                 answer = RefusedError("not_possible", _PAUSED)
             elif self._clock_s() >= until:
@@ -375,7 +365,7 @@ class CommandHandler:
             del self._snapshots[camera]
             self._answer(reply, answer)
 
-    def _publish(self, command: Snapshot, shot: Shot) -> Answer:
+    def _publish(self, command: Snapshot, shot: Shot) -> Picture | Exception:
         broker = self._output.broker
         if broker is None:
             return RefusedError("failed", "there is no broker any more")
@@ -393,7 +383,8 @@ class CommandHandler:
             raise RefusedError("unknown_camera", f"no camera {shown(camera)} here, expected {known}")
         return self._controls.of(camera)
 
-    def _answer(self, reply: Reply, answer: Answer) -> None:
+    def _answer(self, reply: Reply, answer: msgspec.Raw | Picture | Exception | None = None) -> None:
+        """Answer a command that is done, by default without more; a failure is logged too."""
         if isinstance(answer, Exception) and not isinstance(answer, RefusedError):
             answer = RefusedError("failed", _short(failure_line(answer)))
         error = answer.complaint if isinstance(answer, RefusedError) else UNSET
@@ -420,12 +411,12 @@ class CommandHandler:
             broker.answer(self._answers.popleft())
 
 
-HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], Answer]] = {
+HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], None]] = {
     Snapshot: CommandHandler._begin_snapshot,
     ReportState: CommandHandler._report_state,
     Reload: CommandHandler._begin_reload,
 }
-"""The handlers of commands that set nothing of a camera; they return the answer or `LATER`, or raise RefusedError."""
+"""The handlers of commands that set nothing of a camera; they answer at once or later, or raise RefusedError."""
 
 
 def _short(lines: str) -> str:

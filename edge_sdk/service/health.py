@@ -11,10 +11,12 @@ or implausible is None, never an error.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
@@ -102,14 +104,11 @@ class Gauges:
 
 def _disk(folder: Path | None) -> tuple[float | None, float | None]:
     """Return the free space for this user and the total, in 10^6 bytes, of the disk of the nearest existing parent."""
-    for near in () if folder is None else (folder, *folder.parents):
-        try:
-            disk = os.statvfs(near)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            break
-        return disk.f_bavail * disk.f_frsize / _MB, disk.f_blocks * disk.f_frsize / _MB
+    with contextlib.suppress(OSError):
+        near = next((each for each in (folder, *folder.parents) if each.exists()), None) if folder else None
+        if near is not None:
+            disk = shutil.disk_usage(near)
+            return disk.free / _MB, disk.total / _MB
     return None, None
 
 

@@ -68,7 +68,6 @@ class ModelSelector:
         self._is_fixed = settings.variant is not None
         self._shortfalls = ProviderWarnings()
         self._is_live = self._is_over = False
-        self._load_limit_s = settings.trial_s + _BESIDE_TRIAL_S
         self._tuning: Tuning | None = None
         if settings.tune and settings.paced:  # other results must not depend on what ran here before
             self._tuning = Tuning(
@@ -143,7 +142,6 @@ class ModelSelector:
             throttled=self._shared.throttled,
             is_tuning=lambda: tuner is not None and not tuner.done,
             controller=self._shared.degradation,
-            load_limit_s=self._load_limit_s,
         )
         stack.callback(changer.close)
         changer.begin(loop.stages.variant, self._reason)
@@ -200,7 +198,7 @@ class ModelSelector:
         tuner = tuning.supervisor(
             home,
             source.fps,
-            load_limit_s=self._load_limit_s,
+            load_limit_s=self._settings.trial_s + _BESIDE_TRIAL_S,
             on_tuned=self._take_tuned,
             on_variant=on_variant,
         )
@@ -231,7 +229,6 @@ class LevelChanger:
         announce: called with what runs, at the start and after every change; must not block.
         throttled: returns the reason why the board throttles; empty when it does not.
         is_tuning: returns whether a tuner replaces the loop's stages, or will; the level stays meanwhile.
-        load_limit_s: seconds after which a load is given up.
     """
 
     def __init__(
@@ -246,16 +243,14 @@ class LevelChanger:
         throttled: Callable[[], str],
         is_tuning: Callable[[], bool],
         controller: DegradationController,
-        load_limit_s: float,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._manifest, self._open, self._fixed = manifest, open_stages, fixed
         self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
         self._announce, self._throttled, self._is_tuning = announce, throttled, is_tuning
-        self._controller, self._load_limit_s, self._clock_ns = controller, load_limit_s, clock_ns
+        self._controller, self._clock_ns = controller, clock_ns
         self._loading: BackgroundTask[Stages] | None = None
         self._move: Move | None = None  # the move that waits for the load
-        self._give_up_s = 0.0
         self._short: set[str] = set()  # variants for which a log line has said that memory is short
         self._variant = manifest.variants[0].name
         self._running: Running | None = None
@@ -321,19 +316,16 @@ class LevelChanger:
         except RuntimeError as cause:  # no thread can be started now
             self._fail(variant, cause, now_ns)
             return
-        self._move, self._give_up_s = move, time.monotonic() + self._load_limit_s
+        self._move = move
 
     def _take(self, loop: Loop, loading: BackgroundTask[Stages], now_ns: int) -> None:
-        """Give the loaded stages to the loop once they are ready; give up the load where it takes too long."""
+        """Give the loaded stages to the loop once they are ready."""
         move = self._move
-        if move is None or (not loading.is_done and time.monotonic() < self._give_up_s):
+        if move is None or not loading.is_done:
             return
         self._loading = self._move = None
         variant = move.level.variant
         try:
-            if not loading.is_done:
-                loading.close(0.0)  # does not wait: the thread's result is dropped
-                raise TimeoutError(f"its model was not loaded after {self._load_limit_s:g} s and is given up")
             loop.stages = loading.take()
         except StoppedError:
             return  # the run ends and needs no model any more
@@ -345,7 +337,7 @@ class LevelChanger:
             self._arrive(loop, move, now_ns)
 
     def _fail(self, variant: str, cause: Exception, now_ns: int) -> None:
-        why = str(cause) if isinstance(cause, TimeoutError) else failure_line(cause)
+        why = failure_line(cause)
         if isinstance(cause, NoRoomError) or is_out_of_memory(cause):
             self._governor.postpone(now_ns)
             if variant not in self._short:

@@ -98,7 +98,6 @@ class Scene:
         fixed: bool = False,
         start: str = LARGE,
         open_stages: Callable[[str], Stages] | None = None,
-        load_limit_s: float = 60.0,
         throttled: Callable[[], str] | None = None,
     ) -> None:
         self.folder, self.clock = folder, Clock()
@@ -122,7 +121,6 @@ class Scene:
             throttled=throttled or (lambda: self.heat),
             is_tuning=lambda: self.is_held,
             controller=DegradationController(),
-            load_limit_s=load_limit_s,
             clock_ns=self.clock,
         )
         self.governing.begin(start, "start")

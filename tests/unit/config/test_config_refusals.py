@@ -48,7 +48,7 @@ _BAD = [
     ('[[pipelines]]\nsource = "0"\nbundle = "a.edge"\n', "pipelines[0].name is missing, expected the camera's name"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
     # values
-    (_with("fps = 0.2\nread_timeout_s = 1"), "a V4L2 camera is lost after 2 s without one; expected 0.5"),
+    (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),
     (_source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n", "expected 1 or more, or a read_timeout_s above 2"),
     (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
     (_source("rtsps://h/x") + 'tls_fingerprint = "12:34"\n', f"{_GATE}: tls_fingerprint: '12:34', expected 64 hex"),

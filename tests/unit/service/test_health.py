@@ -198,7 +198,6 @@ def test_files_that_make_no_sense_or_are_not_there_are_unknown(tmp_path: Path) -
         _write(tmp_path, {name: text for name in _FILES if "/fd/" not in name})
         assert Gauges(None, tmp_path).read() == Readings()
     assert Gauges(None, tmp_path / "none").read() == Readings()
-    assert Gauges(Path("/dev/null/below"), tmp_path / "none").read() == Readings()
 
 
 class _Told:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from pathlib import Path
 
 import pytest
@@ -75,29 +74,3 @@ def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(folder: Path) -
     scene.governing.close()  # waits for the thread
     scene.run(60)
     assert (scene.said, scene.variant, scene.loop.every) == ([], LARGE, 1)
-
-
-def test_a_model_that_hangs_while_it_loads_is_given_up_and_the_stream_governed_on(folder: Path) -> None:
-    may_end, opened = threading.Event(), list[str]()
-    late: list[weakref.ref[Stages]] = []
-
-    def hang(variant: str) -> Stages:
-        opened.append(variant)
-        assert may_end.wait(WAIT_S)
-        stages = open_variant(folder, variant)
-        late.append(weakref.ref(stages))
-        return stages
-
-    scene = Scene(folder, open_stages=hang, load_limit_s=0.2)
-    scene.until(lambda: bool(scene.said))
-    assert scene.said == [
-        f"{SMALL} does not load here and is left out: its model was not loaded after 0.2 s and is given up"
-    ]
-    scene.until(lambda: scene.loop.every == 3)  # it goes on down, without that variant
-    scene.costs_ms[LARGE] = 10.0
-    scene.until(lambda: scene.loop.every == 1)
-    may_end.set()
-    scene.until(lambda: bool(late) and late[0]() is None)  # nobody waits for it any more
-    scene.run(60)
-    assert (opened, scene.variant, sum("does not load" in line for line in scene.said)) == ([SMALL], LARGE, 1)
-    scene.governing.close()
