@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -251,19 +250,14 @@ _PIECES = (
 _COUNT = 120  # files
 
 
-def _insert(text: str, chance: random.Random) -> str:
-    at = chance.randrange(len(text))
-    return text[:at] + chance.choice(_PIECES) + text[at:]
-
-
-def _set(text: str, chance: random.Random) -> str:
+def _damaged(text: str, chance: random.Random) -> str:
+    """Give one line another value, and put a piece in somewhere."""
     lines = text.split("\n")
     at = chance.randrange(len(lines))
     lines[at] = re.sub("=.*", lambda _: f"= {chance.choice(_VALUES)}", lines[at])
-    return "\n".join(lines)
-
-
-_DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (_insert, _set)
+    text = "\n".join(lines)
+    at = chance.randrange(len(text))
+    return text[:at] + chance.choice(["", *_PIECES]) + text[at:]
 
 
 def _refusal(path: Path) -> str | None:
@@ -284,8 +278,8 @@ def test_nothing_that_is_written_there_brings_more_than_a_refusal(tmp_path: Path
     refused = 0
     for seed in range(_COUNT):
         chance, text = random.Random(seed), _GOOD
-        for _ in range(chance.randint(1, 4)):
-            text = chance.choice(_DAMAGES)(text, chance) or _GOOD
+        for _ in range(chance.randint(1, 2)):
+            text = _damaged(text, chance)
         path.write_text(text, encoding="utf-8")
         said = _refusal(path)
         if said is None:

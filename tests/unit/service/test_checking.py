@@ -86,15 +86,6 @@ def test_events_of_labels_that_the_bundle_has_and_of_one_that_it_has_not(bundle:
     assert (silent.events, silent.event_topic, silent.snapshot_topic) == ((), None, None)
 
 
-def test_a_password_in_the_open_is_warned_of(bundle: Path) -> None:
-    stream = PipelineSettings(source="rtsp://h/x", bundle=bundle)
-    for scheme, count in (("mqtt", 1), ("mqtts", 0)):
-        mqtt = MqttSettings.parse(f"{scheme}://edge@h", password=Secret("hunter2"))
-        checked = _check(stream, mqtt=mqtt)
-        assert sum("crosses the network as it is" in warning for warning in checked.warnings) == count
-        assert "hunter2" not in repr(checked)
-
-
 def test_a_key_that_is_missing_hides_no_bundle_that_is(tmp_path: Path, bundle: Path) -> None:
     keys = (tmp_path / "none.pub",)
     streams = [

@@ -245,7 +245,6 @@ def _idle_loop() -> Loop:
     ("minutes", "told"),
     [
         ([(40, 600)], []),
-        ([(60, 600), (40, 600)], ["60 of 600"]),  # neither better nor worse
         ([(60, 600), (0, 600), (90, 600)], ["60 of 600", "", "90 of 600"]),
         ([(60, 600), (0, 0)], ["60 of 600"]),  # of a camera that is gone nothing is known
         ([(5, 5)], []),
@@ -297,34 +296,20 @@ class Watch:
         return self.said[before:]
 
 
-def _told(states: list[SourceState]) -> list[tuple[str, str]]:
-    return [(state.status, state.trouble) for state in states]
-
-
 def test_each_status_of_a_source_is_told_once() -> None:
     watch = Watch()
     assert watch.look(SourceStatus.OPENING) == []  # a camera that is there opens in a moment
     assert watch.look(SourceStatus.OPENED) == [f"{_SHOWN} is open"]
     assert watch.look(SourceStatus.LOST, "no frame for 2 s") == [f"{_SHOWN}: lost: no frame for 2 s"]
+    assert watch.look(SourceStatus.LOST, "no route") == [f"{_SHOWN}: lost: no route"]
     assert watch.look(SourceStatus.REOPENED) == [f"{_SHOWN}: reopened"]
     assert watch.look(SourceStatus.ENDED) == [f"{_SHOWN}: ended"]
-    words = ["opening", "opened", "lost", "reopened", "ended"]
-    assert _told(watch.states) == [(word, "no frame for 2 s" if word == "lost" else "") for word in words]
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [(SourceStatus.LOST, ": lost: {}"), (SourceStatus.OPENING, ": not there yet: {}; it is waited for")],
-)
-def test_each_reason_is_told_to_people_and_the_stream(status: SourceStatus, words: str) -> None:
-    watch, reasons = Watch(), ["one", "two", "", "three"]
-    heard = [line for reason in reasons for line in watch.look(status, reason)]
-    assert heard == [_SHOWN + words.format(reason) for reason in ("one", "two", "three")]
-    assert _told(watch.states) == [(status.value, reason) for reason in reasons]
-    watch.look(SourceStatus.REOPENED)
-    *times, reopened = dict.fromkeys(state.since for state in watch.states)
-    assert len(times) == 1  # a status came when it came, whatever its reason
-    assert timedelta() <= datetime.now(timezone.utc) - reopened < timedelta(hours=1)
+    told = [(state.status, state.trouble) for state in watch.states]
+    reasons = [("lost", "no frame for 2 s"), ("lost", "no route")]
+    assert told == [("opening", ""), ("opened", ""), *reasons, ("reopened", ""), ("ended", "")]
+    assert watch.states[2].since == watch.states[3].since  # a status came when it came, whatever its reason
+    assert timedelta() <= datetime.now(timezone.utc) - watch.states[-1].since < timedelta(hours=1)
+    assert Watch().look(SourceStatus.OPENING, "one") == [f"{_SHOWN}: not there yet: one; it is waited for"]
 
 
 def test_remarks_are_told_once_when_the_camera_is_there() -> None:
