@@ -147,10 +147,10 @@ def _with_defaults(document: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _defaults_for(stream: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
-    source, alone = stream.get("source"), set[str]()
+def _defaults_for(pipeline: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
+    source, alone = pipeline.get("source"), set[str]()
     for keys, is_for in ((PASSWORD_KEYS, names_user), (TLS_KEYS, is_encrypted)):
-        if not (isinstance(source, str) and is_for(source)) or not stream.keys().isdisjoint(keys):
+        if not (isinstance(source, str) and is_for(source)) or not pipeline.keys().isdisjoint(keys):
             alone.update(keys)
     return {key: value for key, value in defaults.items() if key not in alone}
 

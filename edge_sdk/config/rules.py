@@ -140,13 +140,13 @@ def _said(check: Callable[[], object], prefix: str) -> Iterator[str]:
         yield prefix + str(cause).removeprefix("--mqtt: ")
 
 
-def _rate(stream: PipelineConfig) -> Iterator[str]:
+def _rate(pipeline: PipelineConfig) -> Iterator[str]:
     """Yield a line where the camera would be lost between two frames."""
-    fps, kind = stream.fps, named_kind(stream.source)
+    fps, kind = pipeline.fps, named_kind(pipeline.source)
     if fps is None or kind not in (DEVICE, PICAMERA):
         return
     # OpenCV has one timeout for all V4L2 cameras, whatever read_timeout_s is.
-    timeout_s = device_timeout_s() if kind is DEVICE else stream.read_timeout_s
+    timeout_s = device_timeout_s() if kind is DEVICE else pipeline.read_timeout_s
     if 1 / fps > timeout_s:
         yield (
             f"fps is {fps:g}, one frame in {1 / fps:.3g} s, and the camera is lost after {timeout_s:g} s without one; "

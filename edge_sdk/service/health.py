@@ -42,7 +42,7 @@ from edge_sdk.service.process import Notifier, Progress, Start
 _log = logging.getLogger(__name__)
 _MB = 1_000_000
 _INTERVAL_S = 10.0
-_TURN_S = 330.0  # longest start of one stream: a trial of its bundle (90 s), then the load of its model (240 s)
+_TURN_S = 330.0  # longest start of one pipeline: a trial of its bundle (90 s), then the load of its model (240 s)
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ _KEY_PASSWORD = "the private key's password"  # noqa: S105 - what it is called
 
 
 class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
-    """Settings of one stream: the keys of its table, and the further settings below.
+    """Settings of one pipeline: the keys of its table, and the further settings below.
 
     Attributes:
         trusted_keys: public key files; when there are any, an unsigned bundle is refused.
