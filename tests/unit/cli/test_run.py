@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,12 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.cli import run as run_module
-from edge_sdk.cli.options import logging_to_standard_error
 from edge_sdk.cli.root import run
 from edge_sdk.cli.run import _closing, _undelivered, _waiting
 from edge_sdk.core.clock import Percentiles
-from edge_sdk.core.logs import is_journal, log_as_json
+from edge_sdk.core.logs import log_as_json
 from edge_sdk.outbox.event import EventStats
 from edge_sdk.publishing.publisher import PublisherStats, StreamStats
 from edge_sdk.service.runner import RunSummary
@@ -92,43 +86,6 @@ def test_lines_are_json_where_that_is_asked_for(tmp_path: Path, capsysbinary: py
     assert any(line["message"].startswith("source ") and line["camera"] == "gate" for line in lines)
     assert "no such bundle" in lines[-1]["message"]
     assert all(datetime.fromisoformat(line["at"].replace("Z", "+00:00")).tzinfo for line in lines)
-
-
-def test_where_nobody_reads_standard_error_lines_are_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_journal.cache_clear()
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w", buffering=1) as closed:
-        monkeypatch.setattr(sys, "stderr", closed)
-        with logging_to_standard_error():
-            logging.getLogger("edge_sdk").info("a line")
-            logging.getLogger("edge_sdk").info("another")
-        monkeypatch.undo()
-        with pytest.raises(BrokenPipeError):
-            closed.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
-
-
-def test_after_a_signal_nobody_waits_for_a_reader_of_documents_that_does_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = _config(tmp_path, "gate", "yard")
-    stopped = [RunSummary(camera=camera, ended_by="signal", budget_ms=5000.0) for camera in ("gate", "yard")]
-    monkeypatch.setattr(run_module, "_run", lambda *_given, **_more: (stopped, None))
-    with contextlib.ExitStack() as stack:
-        reading, writing = (os.fdopen(end, mode, 0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
-        stack.enter_context(reading)
-        stack.enter_context(writing)
-        os.set_blocking(writing.fileno(), False)
-        while writing.write(bytes(4096)):
-            pass
-        os.set_blocking(writing.fileno(), True)
-        monkeypatch.setattr(sys, "stdout", writing)
-        assert run(["run", "--config", str(config), "--json"]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        f"edge-sdk: {camera}: stopped by signal; no results, 0 dropped as too old" for camera in ("gate", "yard")
-    ]
 
 
 # The last lines of a run.

@@ -1,4 +1,4 @@
-"""The daemon: the streams of one process end together, and a reload changes what it must and nothing else."""
+"""The service: the pipelines of one process end together, and a reload changes what it must and nothing else."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import cv2
 import msgspec
-import numpy as np
 import pytest
 
 from edge_sdk.core.errors import ConfigError, PublishError
@@ -24,7 +23,6 @@ from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.process import Notifier, Progress, Start
-from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.service import Service
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Shared
@@ -38,14 +36,14 @@ class Process:
     """A daemon in a thread, whose configuration is what a test says."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.site, self._stdout, self._monkeypatch = Site(folder), io.BytesIO(), monkeypatch
+        self.site, self._monkeypatch = Site(folder), monkeypatch
         self.manager = Manager(folder / "notify")
         self.said, self.stop, self.shared = SAID, Stop(), Shared(Progress(math.inf))
         self.config: RunSettings | Exception
         self.may_read = threading.Event()
         self.may_read.set()
         self.reads = self.asks = 0  # how often it was read again; how often that is asked for while it is read
-        self.summaries: dict[str, RunSummary] = {}
+        self.told = list[str]()
         self.failure: Exception | None = None
         self.thread = threading.Thread(target=self._run)
 
@@ -53,7 +51,7 @@ class Process:
         return RunSettings(**{"device": "pi", "pipelines": streams, "waits": True, **changes})
 
     def start(self, *streams: PipelineSettings, has_config: bool = True, **changes: Any) -> None:
-        self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=self._stdout))
+        self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BytesIO()))
         self.config = self.settings(*streams, **changes)
         self.daemon = Service(
             self.config,
@@ -77,7 +75,7 @@ class Process:
 
     def _run(self) -> None:
         try:
-            self.summaries = self.daemon.run()
+            self.daemon.run()
         except Exception as failure:  # noqa: BLE001 - the test looks at it
             self.failure = failure
 
@@ -101,9 +99,6 @@ class Process:
         running = self.running.get(camera)
         return running is not None and running.first_result_ns > 0 and not running.is_over
 
-    def results(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(line) for line in self._stdout.getvalue().splitlines()]
-
     def join(self) -> None:
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive()
@@ -123,13 +118,6 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process
     made.end()
     cv2.setNumThreads(threads)
     until(lambda: not open_cameras())
-
-
-def _pictures(folder: Path, count: int) -> str:
-    folder.mkdir()
-    for index in range(count):
-        cv2.imwrite(str(folder / f"{index}.png"), np.zeros((8, 8, 3), np.uint8))
-    return str(folder)
 
 
 def test_a_reload_to_a_name_that_another_program_has_is_refused(process: Process) -> None:
@@ -220,86 +208,83 @@ def test_threads_beside_a_model_are_those_of_the_only_stream(process: Process) -
 # How a configuration is read beside what runs.
 
 
-class Asking:
-    """Somebody who asks for a reload, and what each was told."""
-
-    def __init__(self, process: Process) -> None:
-        self._process, self.told = process, list[str]()
-
-    def ask(self, name: str) -> None:
-        self._process.daemon._ask_to_reload(lambda why: self.told.append(f"{name}: {why}"))
+Ask = Callable[[str], None]
 
 
 @pytest.fixture
-def asking(process: Process) -> Asking:
+def ask(process: Process) -> Ask:
+    """Have a command ask for a reload; what it is told is in `told`."""
     process.start(process.site.settings())
     process.until_results("gate")
-    return Asking(process)
+    return lambda name: process.daemon._ask_to_reload(lambda why: process.told.append(f"{name}: {why}"))
 
 
-def test_a_command_to_reload_during_a_reload_is_refused_at_once(process: Process, asking: Asking) -> None:
+def test_a_command_to_reload_during_a_reload_is_refused_at_once(process: Process, ask: Ask) -> None:
     process.may_read.clear()
-    asking.ask("first")
+    ask("first")
     until(lambda: process.reads == 1)
-    asking.ask("second")
-    assert asking.told == ["second: it is being read already; ask again once that is over"]
+    ask("second")
+    assert process.told == ["second: it is being read already; ask again once that is over"]
     process.may_read.set()
-    until(lambda: asking.told[1:] == ["first: "])
+    until(lambda: process.told[1:] == ["first: "])
     assert process.reads == 1
 
 
-def test_a_reload_waits_until_what_starts_has_begun(process: Process) -> None:
-    gate = process.site.settings()
+def test_a_reload_waits_until_what_starts_has_begun(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, look, looks = process.site.settings(), Service._look_at_reload, threading.Semaphore(0)
+    monkeypatch.setattr(Service, "_look_at_reload", lambda service: looks.release() or look(service))  # type: ignore[func-returns-value]
     with process.shared.turn(lambda: False):
         process.start(gate)
         process.stop.reload = True
+        for _ in range(3):
+            assert looks.acquire(timeout=WAIT_S)
         assert process.reads == 0
     process.until_results("gate")
     until(lambda: "configuration read again: as before: gate" in process.said)
 
 
 def test_a_bug_in_a_reading_and_want_of_a_thread_change_nothing(
-    process: Process, asking: Asking, monkeypatch: pytest.MonkeyPatch
+    process: Process, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_given: object) -> None:
         raise RuntimeError("can't start new thread")
 
     before, good = process.running["gate"], process.config
     process.config = ValueError("no")
-    asking.ask("first")
-    until(lambda: len(asking.told) == 1)
+    ask("first")
+    until(lambda: len(process.told) == 1)
     with monkeypatch.context() as patched:
         patched.setattr("edge_sdk.service.service.BackgroundTask", refuse)
-        asking.ask("second")
-        until(lambda: len(asking.told) == 2)
-    assert asking.told[0].startswith("first: this is a bug in edge-sdk: ValueError: no")
-    assert asking.told[1].startswith("second: out of memory: ")
+        ask("second")
+        until(lambda: len(process.told) == 2)
+    assert process.told[0].startswith("first: this is a bug in edge-sdk: ValueError: no")
+    assert process.told[1].startswith("second: out of memory: ")
     process.config = good
-    asking.ask("third")
-    until(lambda: asking.told[2:] == ["third: "])
+    ask("third")
+    until(lambda: process.told[2:] == ["third: "])
     assert process.running["gate"] is before
 
 
-def test_a_change_of_all_streams_must_keep_none_from_running(process: Process, asking: Asking, tmp_path: Path) -> None:
+def test_a_change_of_all_streams_must_keep_none_from_running(process: Process, ask: Ask, tmp_path: Path) -> None:
     before, missing = process.running["gate"], process.site.settings(bundle=tmp_path / "none.edge")
     process.config = process.settings(missing)
-    asking.ask("one stream")
+    ask("one stream")
     until(lambda: any(line.startswith("gate: the new settings cannot run, what ran goes on") for line in process.said))
     process.config = process.settings(missing, device="other")
-    asking.ask("all")
-    until(lambda: len(asking.told) == 2)
-    assert asking.told[0] == "one stream: "
-    assert "no such bundle" in asking.told[1]
+    ask("all")
+    until(lambda: len(process.told) == 2)
+    assert process.told[0] == "one stream: "
+    assert "no such bundle" in process.told[1]
     assert process.running["gate"] is before
 
 
-def test_at_the_end_who_waits_for_a_reading_is_told(process: Process, asking: Asking) -> None:
+def test_at_the_end_who_waits_for_a_reading_is_told(process: Process, ask: Ask) -> None:
     process.may_read.clear()
-    asking.ask("first")
+    ask("first")
     until(lambda: process.reads == 1)
     process.stop.ask()
     process.join()
-    assert asking.told == ["first: the program ends"]
+    assert process.told == ["first: the program ends"]
     assert is_any_left()  # libraries are not taken down below what still reads
     process.may_read.set()
     until(lambda: not is_any_left())
