@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -29,7 +30,6 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.core.errors import BundleError, OutputError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.sources.location import is_utf8
-from edge_sdk_tools.cleanup_guard import cleanup_guard
 
 _PROBE_BYTES = 1 << 20
 
@@ -72,6 +72,24 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 _OLD = "old"  # what is replaced, between two renames
+_CLEAN_UP = 'cat > /dev/null; if [ -e "$2" ] && [ ! -e "$3" ]; then mv "$2" "$3"; fi; rm -rf "$1"'
+"""The shell waits for its owner's end, puts what was replaced (`$2`) back into its place (`$3`), and removes `$1`."""
+
+
+@contextlib.contextmanager
+def cleanup_guard(partial: Path, output: Path) -> Iterator[None]:
+    """Remove `partial` at the end of this, even where a kill or a crash in native code lets Python clean nothing up.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    paths = [str(path.absolute()) for path in (partial, partial / _OLD, output)]
+    # A session of its own: Ctrl-C is for its owner.
+    with subprocess.Popen(
+        ["sh", "-c", _CLEAN_UP, "sh", *paths], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ):
+        yield
+
 
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
@@ -141,7 +159,7 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     except OSError as cause:
         raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
     try:
-        with cleanup_guard(partial, partial / _OLD, output), _temporary_files_in(partial), interrupted_by_sigterm():
+        with cleanup_guard(partial, output), _temporary_files_in(partial), interrupted_by_sigterm():
             yield BundleFolder(output, partial)
     except OSError as cause:
         if is_full(cause):

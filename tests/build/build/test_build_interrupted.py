@@ -196,9 +196,9 @@ def test_what_dies_between_the_renames_gives_the_old_bundle_back(tmp_path: Path)
     model, output = write_project(tmp_path), tmp_path / "a.edge"
     build(model, "x86_64", output, bundle_version=1)
     program = (
-        "import os, sys; from pathlib import Path; from edge_sdk_tools.cleanup_guard import cleanup_guard;"
+        "import os, sys; from pathlib import Path; from edge_sdk_tools.bundle_folder import cleanup_guard;"
         "folder, output = Path(sys.argv[1]), Path(sys.argv[2]);"
-        "guard = cleanup_guard(folder, folder / 'old', output); guard.__enter__();"
+        "guard = cleanup_guard(folder, output); guard.__enter__();"
         "output.rename(folder / 'old'); os._exit(9)"
     )
     partial = tmp_path / ".a.edge.building-1"

@@ -25,10 +25,9 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check import model_file
-from edge_sdk_tools.check.gate import CheckedModel, check_model, examine
+from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, examine
 from edge_sdk_tools.check.model_file import assemble, digest, no_model, read_external
 from edge_sdk_tools.check.report import CheckReport, Finding
-from edge_sdk_tools.check.runtimes import as_admitted
 from edge_sdk_tools.check.sandbox import Limits
 from edge_sdk_tools.check.screen import render
 from tests.support import models as tiny

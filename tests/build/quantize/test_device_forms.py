@@ -17,23 +17,22 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.target_form import fit_to_core
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.quantize.calibration import watch_activations
 from edge_sdk_tools.quantize.quantize import (
     Quantized,
+    first_recipe,
     quantize,
     share_ranges,
     softmax_along_last_axis,
     upsample_by_copies,
 )
-from edge_sdk_tools.quantize.recipe import first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.quantize.target_form import core_form
 from edge_sdk_tools.quantize.uint8_graph import level_graphs
-from edge_sdk_tools.search.uint8_input import level_model
+from edge_sdk_tools.search.shipped_form import fit_to_core, level_model
 from tests.support import models as tiny
 from tests.support.projects import write_project
 from tests.support.reports import flawless_proof, model_variant

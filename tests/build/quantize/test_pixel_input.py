@@ -28,11 +28,10 @@ from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.quantize.calibration import pixel_range, watch_activations
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.quantize.quantize import quantize
-from edge_sdk_tools.quantize.recipe import first_recipe
+from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
-from edge_sdk_tools.search.uint8_input import KernelClock, KernelRun, Way, choose_input, judged, level_model
+from edge_sdk_tools.search.shipped_form import KernelClock, KernelRun, Way, choose_input, judged, level_model
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, picture, write_pictures, write_project
 from tests.support.reports import flawless_proof, model_variant

@@ -28,10 +28,9 @@ from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.quantize.calibration import Activations, Histogram, watch_activations
 from edge_sdk_tools.quantize.convert import convert, integer_mac_share
-from edge_sdk_tools.quantize.local_noise import LocalNoise, local_noise
-from edge_sdk_tools.quantize.quantize import Quantized, quantize
-from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
+from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import Simplified, convolution_macs, decoding_tail, simplify
+from edge_sdk_tools.search.sensitivity import LocalNoise, local_noise
 from tests.support import models as heads
 from tests.support import models as tiny
 from tests.support.models import Head

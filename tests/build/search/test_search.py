@@ -27,7 +27,7 @@ from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.quantize.calibration import watch_activations
-from edge_sdk_tools.quantize.recipe import first_recipe
+from edge_sdk_tools.quantize.quantize import first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import search
 from edge_sdk_tools.search.gates import gate_failure_of

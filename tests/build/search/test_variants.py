@@ -33,7 +33,7 @@ from tests.support.projects import CLASSIFIER, DETECTOR, write_labelled, write_p
 
 def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) -> None:
     model = write_project(tmp_path, model=tiny.wide_classifier())
-    request = Request(sizes=((24, 32), (16, 16)), fp32=True, fp16=True)
+    request = Request(sizes=((24, 32), (16, 16)), precisions=frozenset({"fp32", "fp16"}))
     report = build(model, "x86_64", tmp_path / "a.edge", variants=request)
     bundle = Bundle.open(tmp_path / "a.edge")
     found = {v.name: v for v in bundle.manifest.variants}
@@ -76,7 +76,7 @@ def test_a_size_has_ranges_of_its_own(tmp_path: Path) -> None:
 def test_labels_give_quality_beside_float_at_the_first_size(tmp_path: Path) -> None:
     float_model = tiny.wide_classifier()
     model, data = write_project(tmp_path, model=float_model), write_labelled(tmp_path / "labelled", float_model, 6)
-    request = Request(sizes=((32, 32),), fp32=True)
+    request = Request(sizes=((32, 32),), precisions=frozenset({"fp32"}))
     report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], variants=request)
     int8, small, fp32 = Bundle.open(tmp_path / "a.edge").manifest.variants
     for variant, row in zip((int8, small, fp32), report.variants, strict=True):
@@ -97,7 +97,7 @@ def test_the_difference_is_of_pairs_and_tuning_has_it(tmp_path: Path) -> None:
     float_model = tiny.wide_classifier()
     model = write_project(tmp_path, model=float_model)
     data = write_labelled(tmp_path / "labelled", float_model, 40, wrong=20)
-    request = Request(sizes=((8, 8),), fp32=True)
+    request = Request(sizes=((8, 8),), precisions=frozenset({"fp32"}))
     report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], variants=request)
     manifest = Bundle.open(tmp_path / "a.edge").manifest
     by_name = {v.name: v.quality for v in manifest.variants}
@@ -145,14 +145,14 @@ def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest
 def test_the_size_gate_is_for_each_model(tmp_path: Path) -> None:
     text = CLASSIFIER + "\n[gates]\nmax_size_mb = {}\n"
     model = write_project(tmp_path, text.format(0.05), tiny.wide_classifier())
-    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(fp32=True))
+    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(precisions=frozenset({"fp32"})))
     [_, fp32] = report.variants
     assert fp32.problem is not None
     assert "gates.max_size_mb allows 0.05" in fp32.problem
     assert [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants] == ["int8"]
     (tmp_path / "model.toml").write_text(text.format(0.001))
     with pytest.raises(SizeGateError):
-        build(model, "x86_64", tmp_path / "b.edge", variants=Request(fp32=True))
+        build(model, "x86_64", tmp_path / "b.edge", variants=Request(precisions=frozenset({"fp32"})))
 
 
 def test_the_command_shows_a_row_for_each_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

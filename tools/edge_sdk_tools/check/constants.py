@@ -15,7 +15,7 @@ from onnx import TensorProto, numpy_helper
 
 from edge_sdk_tools.check.model_file import Weight, tensors
 from edge_sdk_tools.check.report import Finding, RefusedModelError, show_shape
-from edge_sdk_tools.check.values import Value, element_count, element_name, nodes_of
+from edge_sdk_tools.graph.index import Value, element_count, element_name, nodes_of
 
 LAYERS = (
     "BatchNormalization",

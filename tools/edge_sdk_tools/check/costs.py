@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from edge_sdk_tools.check.model_file import Weight, tensors
 from edge_sdk_tools.check.report import Costs, Finding, OperatorUse
-from edge_sdk_tools.check.values import FAR, Value, Values, element_count, element_name, nodes_of
+from edge_sdk_tools.graph.index import FAR, Value, Values, element_count, element_name, nodes_of
 
 NOT_COUNTED = ("Attention", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 """Operators that multiply and accumulate in ways that are not counted."""
@@ -105,16 +105,10 @@ def operator_uses(proto: onnx.ModelProto, values: Values) -> tuple[OperatorUse, 
     return tuple(sorted(uses, key=lambda use: (-(use.macs or 0), -use.nodes, use.name)))
 
 
-def check_memory(costs: Costs, allowed_mb: int | None, target: str) -> list[Finding]:
-    """Say so where a device could not hold a model even in integers of 8 bits, a quarter of float32.
-
-    Args:
-        costs: in float32.
-        allowed_mb: memory of the device, in MiB; None for no limit.
-        target: its name.
-    """
+def check_memory(costs: Costs, allowed_mb: int, target: str) -> list[Finding]:
+    """Say so where a device with `allowed_mb` MiB could not hold a model even in INT8, a quarter of float32's costs."""
     needed_mb = (costs.weight_bytes + (costs.peak_activation_bytes or 0)) / _INT8_SHRINKS / 2**20
-    if allowed_mb is None or needed_mb <= allowed_mb:
+    if needed_mb <= allowed_mb:
         return []
     what = f"weights and activations take {needed_mb:.0f} MiB even in INT8, {target} has {allowed_mb}"
     step = "choose a smaller input.size_wh or a smaller model"

@@ -18,9 +18,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import first_line
+from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk_tools.check.model_file import DTYPES, Weight
 from edge_sdk_tools.check.report import RefusedModelError
-from edge_sdk_tools.check.values import Value, Values
+from edge_sdk_tools.graph.index import Value, Values
 from edge_sdk_tools.graph.profile import register_extensions
 
 _QUIET = 4  # fatal only: what goes wrong becomes a finding
@@ -90,13 +91,6 @@ def compare(
     return ""
 
 
-class _Event(msgspec.Struct):
-    """One line of ONNX Runtime's profile."""
-
-    name: str
-    args: dict[str, Any] = {}
-
-
 def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> dict[str, Value]:
     """Run a skeleton once and read from the profile what its tensors were, by name."""
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +100,7 @@ def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[
         session = _load(proto, options)
         _run(session, _feeds(session, weights, files))
         try:
-            events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[_Event])
+            events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
         except (OSError, msgspec.DecodeError):  # no space for it: what cannot be seen stays unknown
             events = []
     shapes = {e.name.removesuffix("_kernel_time"): e.args.get("output_type_shape", []) for e in events}

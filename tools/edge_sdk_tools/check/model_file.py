@@ -29,7 +29,7 @@ from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, Truncated, fields
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import open_regular
 from edge_sdk_tools.check.report import RefusedModelError, show_shape
-from edge_sdk_tools.check.values import element_count, nodes_of
+from edge_sdk_tools.graph.index import element_count, nodes_of
 
 if TYPE_CHECKING:
     import onnx

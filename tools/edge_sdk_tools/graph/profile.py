@@ -7,11 +7,14 @@ gives.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import platform
 import statistics
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import onnx
@@ -108,3 +111,13 @@ def interleaved_latency_ms(
         if done >= 3 and time.perf_counter() > deadline:
             break
     return [statistics.median(times) for times in taken]
+
+
+_ONE = threading.Lock()
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Discard what is printed within the context."""
+    with _ONE, contextlib.redirect_stdout(io.StringIO()):
+        yield

@@ -26,10 +26,8 @@ from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.check.values import nodes_of
-from edge_sdk_tools.graph.index import copy_of, keep_used_domains
-from edge_sdk_tools.graph.profile import ProfiledSession
-from edge_sdk_tools.quiet import silenced
+from edge_sdk_tools.graph.index import copy_of, keep_used_domains, nodes_of
+from edge_sdk_tools.graph.profile import ProfiledSession, silenced
 
 _PACKAGE = "onnxruntime.tools"
 

@@ -20,8 +20,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.check.values import nodes_of
-from edge_sdk_tools.graph.index import GraphIndex, attribute, keep_used_domains
+from edge_sdk_tools.graph.index import GraphIndex, attribute, keep_used_domains, nodes_of
 from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
 
 

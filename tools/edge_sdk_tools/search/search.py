@@ -18,7 +18,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.datasets.split import ImageSplit
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calibration_warnings
-from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.search.gates import NOTHING_IN_INTEGERS, BoardTimes, GateFailure, gate_failure_of, relative_drop
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants, time_again

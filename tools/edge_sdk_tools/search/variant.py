@@ -35,8 +35,8 @@ from edge_sdk_tools.jobs.store import key_of
 from edge_sdk_tools.prove.board import estimate_once
 from edge_sdk_tools.prove.golden import Proof, measure, timed
 from edge_sdk_tools.quantize.convert import Converted
-from edge_sdk_tools.quantize.precisions import PRECISIONS, Ranges
-from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
+from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search.gates import BoardTimes, GateFailure
 
@@ -174,7 +174,7 @@ def build_variant(spec: VariantSpec, recipe: Recipe, ranges: Ranges) -> BuiltMod
         OutputError: the disk is full, or refuses.
     """
     spec.check_here(recipe)
-    maker = PRECISIONS[recipe.precision]
+    maker = MAKERS[recipe.precision]
     try:
         with tempfile.TemporaryDirectory(prefix="variant-", dir=spec.folder) as name:
             folder = Path(name)

@@ -1,8 +1,13 @@
-"""Integers or floats: which of them the bundle's model takes, and of how many channels.
+"""The form of the chosen model that ships: for the target's core, and with integers or floats as its input.
 
-Integers must be equal to the last bit, run nothing more, and be faster in a race of both on this machine. What differs
-is a part of a millisecond in an inference of ten, which the noise of a whole inference would hide: preparation is timed
-whole, and of the inference those kernels of which the two run different numbers, by ONNX Runtime's own profile.
+`fit_to_core` rewrites the INT8 model into a form that computes the same with less work on the target's core. It is used
+only if its outputs equal those of the chosen model, except for integers that are rounded to the other side of a tie,
+and if at least the same share of its convolutions runs in integers.
+
+`choose_input` decides which input the model takes. Integers must be equal to the last bit, run nothing more, and be
+faster in a race of both on this machine. The difference is a part of a millisecond in ten, which the noise of a whole
+inference would hide: preparation is timed whole, and of the inference those kernels that differ, by ONNX Runtime's own
+profile.
 """
 
 from __future__ import annotations
@@ -19,16 +24,72 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.manifest import InputTensor, InputType, TensorColor
+from edge_sdk.bundle.golden import NOISE_SHARE, energies_of, largest_difference, noise_of
+from edge_sdk.bundle.manifest import Golden, InputTensor, InputType, TensorColor
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import ModelError, SessionError
 from edge_sdk.core.frame import Frame, Image, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import ProfileEvent
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.graph.profile import ProfiledSession
-from edge_sdk_tools.quantize.convert import Converted, convert
+from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
+from edge_sdk_tools.quantize.target_form import core_form, has_core_form
 from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
 from edge_sdk_tools.search.variant import ModelVariant
+
+_TOLERANCE = Golden(file="", count=1, absolute=0.0, relative=1e-6, noise_share=NOISE_SHARE)
+_COMPARED_IMAGES = 2  # few, because a workstation takes ten times as long with signed activations
+
+
+def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVariant:
+    """Write an INT8 model in the form that its target's core runs fastest, in `folder`, which must exist.
+
+    Returns:
+        The variant with another .ort file that has the same outputs, or the same variant if there is no such form.
+    """
+    if variant.precision != "int8" or not has_core_form(target.cpu):
+        return variant
+    proto = core_form(onnx.load(variant.onnx), target.cpu)
+    if proto is None:
+        return variant
+    work = folder / "core"
+    work.mkdir()
+    path = work / "int8.onnx"
+    onnx.save(proto, path)
+    try:
+        converted = convert(path, target, work)
+        share = integer_mac_share(converted.model, variant.macs, work)
+        if share < variant.proof.integer_mac_share or not _computes_the_same(converted.model, variant):
+            return variant
+    except (ModelError, SessionError):
+        return variant  # the chosen model runs everywhere
+    size_mb = converted.model.stat().st_size / 1e6
+    return msgspec.structs.replace(
+        variant,
+        converted=converted,
+        proof=msgspec.structs.replace(variant.proof, integer_mac_share=share, model_mb=size_mb),
+        recipe=msgspec.structs.replace(variant.recipe, core_form=target.cpu),
+        timed=variant.converted.model,
+    )
+
+
+def _computes_the_same(model: Path, variant: ModelVariant) -> bool:
+    """Tell whether a model gives the same outputs as a variant, compared as a device compares golden outputs."""
+    one, other = (Session(f.read_bytes(), SessionSettings(), f.name) for f in (model, variant.converted.model))
+    reference, spec = variant.fp32.clone(), variant.spec.input
+    floats, taken = Prepare(spec), Prepare(spec, variant.tensor)
+    for file in variant.proof.images.spread(_COMPARED_IMAGES).images:
+        image = file.read()
+        tensor = taken.normalise(taken.resize(image))
+        expected, unquantized = other.run(tensor), reference.run(floats.normalise(floats.resize(image)))
+        noise = noise_of([[energies_of(a, b) for a, b in zip(expected, unquantized, strict=True)]])
+        if isinstance(largest_difference(one.run(tensor), expected, _TOLERANCE, noise), str):
+            return False
+    return True
+
 
 _RUN = "model_run"
 
@@ -213,7 +274,6 @@ def _run_ms(clock: KernelClock, prepare: Prepare) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-_COMPARED_IMAGES = 2  # all levels were compared one by one; these are for the rest of the graph
 _CAMERA_WH = (1280, 720)
 _FOUR_ARE_FASTER = ("x86_64",)
 """Machines whose integer convolutions may be faster with four channels than with three: docs/adr/0012."""
