@@ -40,11 +40,7 @@ def is_full(cause: OSError) -> bool:
 
 
 def raise_if_full(folder: Path, cause: Exception) -> None:
-    """Find out whether the disk made a library fail: by what it raised, or by writing and removing one MiB.
-
-    Raises:
-        OSError: the disk's own reason.
-    """
+    """Raise the OSError that made a library fail, if one did: its own, or that of writing one MiB."""
     if isinstance(cause, OSError):  # the disk's, whatever it is: no model is a reason for one
         raise cause
     probe = folder / "probe"
@@ -78,11 +74,7 @@ _CLEAN_UP = 'cat > /dev/null; if [ -e "$2" ] && [ ! -e "$3" ]; then mv "$2" "$3"
 
 @contextlib.contextmanager
 def cleanup_guard(partial: Path, output: Path) -> Iterator[None]:
-    """Remove `partial` at the end of this, even where a kill or a crash in native code lets Python clean nothing up.
-
-    Raises:
-        OSError: no process can be started.
-    """
+    """Remove `partial` at the end of this, even where a kill or a crash in native code ends Python."""
     paths = [str(path.absolute()) for path in (partial, partial / _OLD, output)]
     # A session of its own: Ctrl-C is for its owner.
     with subprocess.Popen(
@@ -95,12 +87,9 @@ Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
 
 class BundleFolder:
-    """The temporary folder of a build, which takes the bundle's name when the build has succeeded.
+    """The temporary folder of a build, which takes the bundle's name, `output`, when the build has succeeded.
 
-    Attributes:
-        output: where the bundle will be.
-        work: for the steps between; gone at the end.
-        replaces: what will be replaced: `nothing`, `unsigned` or `signed`.
+    `work` is for files between the steps; it is gone at the end.
     """
 
     def __init__(self, output: Path, partial: Path) -> None:
@@ -150,8 +139,8 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     """Open a temporary sibling of `output` for a build; it is removed whatever happens.
 
     Raises:
-        UsageError: when `output` is something else than a bundle, or in no folder.
-        OutputError: when the disk refuses.
+        UsageError: `output` is something else than a bundle, or in no folder.
+        OutputError: the disk refuses.
     """
     try:
         _refuse_other_things(output)

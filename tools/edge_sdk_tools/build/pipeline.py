@@ -71,11 +71,10 @@ def build(
         calibration: folders of images; model.toml's by default.
         evaluation: folders of images; model.toml's by default, else every fourth calibration image is held out.
         bundle_version: grows from build to build; seconds since the epoch by default.
-        prove_runtimes: further versions of ONNX Runtime to replay golden in; fetched with pip. The bundle then runs
-            from the lowest of them to this machine's.
+        prove_runtimes: further versions of ONNX Runtime to replay golden outputs in, fetched with pip.
         require_int8: fail where no INT8 model holds, instead of carrying FP32.
-        job_runner: makes and measures the models, and remembers what is finished; opened by the caller, and closed
-            after an error. By default everything is done in this process, and nothing remembered.
+        job_runner: makes and measures the models, and remembers what is finished; by default this process does
+            everything, and remembers nothing.
         variants: further models for the same bundle.
         on_progress: for progress bars.
     """
@@ -149,10 +148,7 @@ def _fit(variant: ModelVariant, target: Target, work: Path) -> tuple[ModelVarian
 def _compare(
     model: VariantSpec, distilled: Distilled | None, activations: Activations, search: Search, first: ModelVariant
 ) -> tuple[ModelVariant, Compared]:
-    """Requires the file that ships; ensures that its size and its time on the board are within their gates.
-
-    Compares all forms of the model on the way too: their outputs, their memory, and the noise of each layer.
-    """
+    """Requires the file that ships; ensures that its size and time are within their gates, and compares all forms."""
     files: dict[StepKind, Path] = {"teacher": distilled.teacher_file} if distilled else {}
     simplified, shown = model.simplified, search.int8
     files |= {"fp32": simplified.given, "simplified": simplified.path, "int8": shown.onnx, "ort": first.converted.model}

@@ -45,11 +45,7 @@ _ORT_SUFFIX = ".ort"
 
 
 def add_variants(folder: BundleFolder, made: Sequence[ModelVariant]) -> tuple[Variant, ...]:
-    """Write the models that have no problem.
-
-    Returns:
-        What the manifest says of them, in the same order.
-    """
+    """Write the models that have no problem; return what the manifest says of them, in the same order."""
     carried = [one for one in made if one.problem is None]
     variants = tuple(_add(folder, one, is_first=index == 0) for index, one in enumerate(carried))
     folder.add(OPERATORS_FILE, _operators([one.converted.model for one in carried], variants, folder.work).encode())
@@ -166,25 +162,16 @@ class BuildResult(BuildReport, frozen=True, kw_only=True):
     """The report of a build, as in report.json, and further facts for the person who built.
 
     Attributes:
-        bundle: path of the bundle.
-        version: version of the bundle, as in the manifest.
-        precision: precision of the model in the bundle. Figures of INT8 are those of the most accurate INT8 model.
+        precision: what the bundle carries. Figures of INT8 are those of the most accurate INT8 model.
         fallback_reason: why the bundle holds the FP32 model; None when it holds the INT8 one.
         fp32_mb, int8_mb: size of the model as it was given, and in INT8; MB of 1e6 bytes.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
-        agreement: agreement of INT8 with FP32, on images that calibration did not use.
-        quality: INT8 compared with FP32 against the labels of the evaluation images; empty without labels.
-        distillation: FP32 compared with its teacher on the same images; None when model.toml names no teacher.
-        integer_mac_share: share of the multiply-accumulates of convolutions outside the float tail that run in
-            integers, 0-1.
-        float_nodes: number of nodes that were left float on purpose.
-        calibration_images: number of images that calibrated the model.
-        found_images: number of images that were found for calibration.
-        samples: results of both models for a few images.
-        replaced: what was at `bundle` before: `nothing`, `unsigned` or `signed`.
+        distillation: FP32 compared with its teacher; None when model.toml names no teacher.
+        integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
+        found_images: number of images that were found for calibration; `calibration_images` of them were used.
+        replaced: what was at `bundle` before.
         onnxruntime: lowest and highest version of ONNX Runtime that may run the bundle.
         is_for_here: whether this machine could run the bundle.
-        input: whether the model takes uint8 levels or normalised floats, and why.
         remembered_steps: number of steps that an earlier build had finished and that were not done again.
     """
 
@@ -214,7 +201,7 @@ class BuildResult(BuildReport, frozen=True, kw_only=True):
 def result_of(
     report: BuildReport, manifest: Manifest, steps: Steps, folder: BundleFolder, job_runner: JobRunner
 ) -> BuildResult:
-    """Return the result of a build after its bundle was written; `job_runner` counts the remembered steps."""
+    """Return the result of a build whose bundle is written."""
     search, images = steps.search, steps.images
     proof = search.int8.proof
     told = {name: getattr(report, name) for name in report.__struct_fields__}
@@ -248,7 +235,7 @@ def result_of(
 
 
 def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner) -> list[str]:
-    """Return warnings for the person who built that are of no interest to those who use the bundle."""
+    """Return warnings that are of no interest to those who only use the bundle."""
     warnings = []
     if job_runner.unkept:
         warnings.append(f"{job_runner.unkept}; an interrupted build will begin anew")

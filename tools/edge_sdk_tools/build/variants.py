@@ -60,7 +60,7 @@ def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def size_text(size_wh: tuple[int, int]) -> str:
-    """`640x384`."""
+    """Return `640x384`."""
     return f"{size_wh[0]}x{size_wh[1]}"
 
 
@@ -85,14 +85,7 @@ class Resized(msgspec.Struct, frozen=True, eq=False):
 
 
 def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tuple[int, int], path: Path) -> Resized:
-    """Give a checked model another input size.
-
-    Args:
-        spec: says how its outputs are read.
-        checked: the model at the size of `spec`.
-        target: what must run it.
-        size_wh: the new size, pixels.
-        path: of a file to write.
+    """Give a checked model another input size, in pixels, in a new file at `path`.
 
     Raises:
         UsageError: cells of its outputs would not lie evenly on the input.
@@ -289,7 +282,7 @@ def _with_times(variant: ModelVariant, taken_ms: float, same_size_ms: float, fir
 
 
 def _judged(once: ModelVariant, again: ModelVariant, spec: VariantSpec, *, requires_int8: bool) -> ModelVariant:
-    """With what keeps it from the bundle, or what to doubt. What is called slow must have been so both times."""
+    """With what keeps it from the bundle, or what to doubt; it must have been slow both times to be called slow."""
     gates, target, proof = spec.spec.gates, spec.target, again.proof
     try:
         check_size(gates, proof.model_mb)

@@ -74,13 +74,7 @@ def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
 
 
 def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -> Costs:
-    """Add up the costs of a skeleton and its weights.
-
-    Args:
-        proto: a skeleton.
-        weights: what it lacks.
-        values: type and shape of every tensor, as far as they are known.
-    """
+    """Add up the costs of a skeleton and its weights."""
     large = [Value(element_name(w.data_type), w.dims) for w in weights]
     small = [Value(element_name(t.data_type), tuple(t.dims)) for t in tensors(proto.graph) if _is_parameter(t)]
     held = (*large, *small)
@@ -174,5 +168,5 @@ def _known(value: Value | None) -> tuple[int, ...] | None:
 
 
 def _is_parameter(tensor: onnx.TensorProto) -> bool:
-    """Tell whether a constant is a trained parameter and no bound, shape or axis."""
+    """Whether a constant is a trained parameter and no bound, shape or axis."""
     return bool(tensor.dims) and tensor.data_type not in _NOT_PARAMETERS

@@ -46,9 +46,7 @@ def as_admitted(target: Target, versions: Sequence[str]) -> Target:
     """Return the target with the lowest ONNX Runtime that its bundle admits, and the highest opset that this one runs.
 
     Where the target cannot have the version that builds, its highest is meant: no build does without a proof in that.
-
-    Raises:
-        UsageError: a version is none, or outside what target and builder allow.
+    A UsageError is raised as by `runtime_range`.
     """
     _check_versions(target, versions)
     limit = [target.max_onnxruntime] if target.max_onnxruntime else []
@@ -104,11 +102,7 @@ def examine(spec: ModelSpec, target: Target | None = None) -> CheckReport:
 
 
 def check_model(spec: ModelSpec, target: Target | None) -> CheckedModel:
-    """Load, check and fix the model of `spec`.
-
-    Raises:
-        ModelError: with the first thing that is wrong, where, what was expected and got.
-    """
+    """Load, check and fix the model of `spec`; a ModelError has the first thing that is wrong."""
     examined = _examine(spec, target, wants_model=True)
     report = examined.report
     if not report.passed:

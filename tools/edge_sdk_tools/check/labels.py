@@ -127,10 +127,7 @@ _CORRECT = "correct task, decoder and input.size_wh in model.toml"
 
 
 def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
-    """Return what is wrong with the labels, and whether the decoder can read the outputs with this number of them.
-
-    If there are too many or too few lines, that is the only finding, because correcting it may correct the others.
-    """
+    """Return what is wrong with the labels, and whether the decoder can read the outputs with this number of them."""
     flag = list(check_flag(spec))
     try:
         labels = read_labels(Path(spec.labels))
@@ -151,12 +148,7 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
 
 
 def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> bool:
-    """Whether the number of lines is known to be that of the outputs.
-
-    Raises:
-        WrongLabelsError: it is another one.
-        ModelError: the decoder does not read such outputs.
-    """
+    """Whether the number of lines is known to be that of the outputs; WrongLabelsError where it is another one."""
     errors = {error.rule for error in report.of("error")}
     # Without costs the graph was not looked at: the outputs are as the file declares them.
     is_open = report.costs is None or bool(errors.intersection(_BEFORE_OUTPUTS))
@@ -189,7 +181,6 @@ def _check_count(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo
 def _readings(
     spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]
 ) -> Iterator[tuple[ModelOutput, TensorInfo]]:
-    """What the decoder may read, each with the output that it reads it from."""
     for expected, place in decoder_of(spec).class_outputs(
         spec, label_count, [output.shape or () for output in outputs]
     ):

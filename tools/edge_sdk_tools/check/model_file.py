@@ -40,13 +40,7 @@ MOST_BYTES = 2**31 - 1
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A part of a file.
-
-    Attributes:
-        file: relative to the model's folder.
-        offset: in bytes.
-        length: in bytes; None up to the file's end.
-    """
+    """A part of a file in the model's folder: offset and length in bytes; without a length, up to the file's end."""
 
     file: str
     offset: int
@@ -54,11 +48,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def external_part(tensor: onnx.TensorProto) -> Part:
-    """Read where a tensor's data lies.
-
-    Raises:
-        RefusedModelError: the path is not a plain relative one, or a number is none.
-    """
+    """Read where a tensor's data lies; a RefusedModelError says that the path is not a plain relative one."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     file = entries.get("location", "")
     path = PurePosixPath(file)
@@ -73,11 +63,7 @@ def external_part(tensor: onnx.TensorProto) -> Part:
 
 
 def open_model(path: Path) -> BufferedReader:
-    """Open the file of a model itself.
-
-    Raises:
-        RefusedModelError: it is missing, no regular file, or cannot be opened.
-    """
+    """Open the file of a model itself; a RefusedModelError says that it is missing or no regular file."""
     step = "put it there, or correct `model` in model.toml"
     try:
         return open_regular(path)
@@ -88,15 +74,7 @@ def open_model(path: Path) -> BufferedReader:
 
 
 def read_opened(file: BufferedReader, room: int) -> bytes:
-    """Read a whole file.
-
-    Args:
-        file: a regular file, opened.
-        room: bytes that are left below `MOST_BYTES`.
-
-    Raises:
-        RefusedModelError: it is larger, or cannot be read.
-    """
+    """Read a whole regular file; a RefusedModelError says that it is larger than `room` bytes, or unreadable."""
     size = os.fstat(file.fileno()).st_size
     if size > room:
         raise too_large(size - room)
@@ -107,16 +85,7 @@ def read_opened(file: BufferedReader, room: int) -> bytes:
 
 
 def read_external(folder: Path, file: str, room: int) -> bytes:
-    """Read one file that a model names.
-
-    Args:
-        folder: the model's.
-        file: checked by `external_part`.
-        room: bytes that are left below `MOST_BYTES`.
-
-    Raises:
-        RefusedModelError: it is missing, outside the folder, no regular file, or too large.
-    """
+    """Read one file that a model names; a RefusedModelError says why not: it must lie in the model's folder."""
     path = folder / file
     where = f"{file!r}, which holds weights,"
     try:
@@ -236,12 +205,10 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """One weight of a model: name, type, shape and where its bytes lie.
+    """One weight of a model.
 
     Attributes:
-        name: of the tensor.
         data_type: TensorProto's number of its type, one of `DTYPES`.
-        dims: its shape.
         file: the file that holds it, relative to the model's folder; empty for the model itself.
         offset, length: where in that file, in bytes.
     """
@@ -382,9 +349,8 @@ class ModelFile(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         proto: the model, its large weights replaced by inputs.
-        weights: these weights.
         files: bytes of the model, under an empty name, and of each other file that it names.
-        sha256: of the model, in hex; with other files, of the model's digest and theirs, see `digest`.
+        sha256: see `digest`.
     """
 
     proto: onnx.ModelProto
@@ -426,11 +392,7 @@ def read_model(path: Path) -> ModelFile:
 def assemble(
     path: Path, names: Sequence[str], skeleton: bytes, weights: Sequence[Weight], sha256: str
 ) -> onnx.ModelProto:
-    """Put a checked skeleton and its weights together.
-
-    Raises:
-        ModelError: a file has changed since.
-    """
+    """Put a checked skeleton and its weights together; a ModelError says that a file has changed since."""
     files = {"": _read(path), **{name: read_external(path.parent, name, MOST_BYTES) for name in names}}
     if digest(files) != sha256:
         raise ModelError(f"{path}: changed while it was checked; check it again")

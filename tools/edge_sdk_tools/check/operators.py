@@ -27,11 +27,9 @@ _IR_VERSION = 8
 
 
 def function_body(node: onnx.NodeProto, values: Values, opset: int) -> onnx.ModelProto | None:
-    """Return the function body of a node, which computes the same with other operators.
+    """Return the function body of a node, which computes the same with other operators, as a model with inferred types.
 
-    Returns:
-        A model whose graph is the body, with inferred types. The graph is empty when the body depends on an unknown
-        type. None when ONNX has no body for this operator.
+    The graph is empty when the body depends on an unknown type. None when ONNX has no body for this operator.
     """
     function = _function(node, values, opset)
     if function is None:
@@ -87,7 +85,7 @@ def _typed(formal: str, actual: str, values: Values) -> onnx.ValueInfoProto:
 
 
 def _substituted(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """Return a node of a function with references to attributes replaced by `given`, in graphs inside it too."""
+    """A node of a function with references to attributes replaced by `given`, in graphs inside it too."""
     result = onnx.NodeProto()
     result.CopyFrom(node)
     del result.attribute[:]
@@ -113,8 +111,7 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
     """One implementation of an operator.
 
     Attributes:
-        first: the first version of the operator that the kernel implements.
-        last: the last such version; None for version `first` only, which is how ONNX Runtime reads an open end.
+        first, last: versions of the operator that it implements; without a last one, `first` only.
         types: element types by type parameter or parameter name of the operator's schema, separated by spaces, or
             `=NAME` for one of the table's `type_sets`. Types that are not tensors are left out, and always match.
     """
@@ -141,9 +138,7 @@ class KernelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
     """The kernels of one ONNX Runtime.
 
     Attributes:
-        onnxruntime: the version of ONNX Runtime.
-        max_opset: the highest ai.onnx opset of a model that this version loads, measured.
-        max_ir_version: the highest IR version of a model that this version loads, measured.
+        max_opset, max_ir_version: the highest ai.onnx opset and IR version of a model that it loads, measured.
         type_sets: sets of types that many kernels share, by name.
         kernels: kernels by domain (`ai.onnx` for the default one) and operator.
     """
@@ -183,7 +178,6 @@ class Parameter(msgspec.Struct, frozen=True):
     """One input or output of an operator.
 
     Attributes:
-        name: the name in the schema.
         type_name: the type parameter (`T`), or a type.
         is_variadic: whether it stands for all further inputs or outputs.
     """
@@ -198,7 +192,6 @@ class OperatorSchema(msgspec.Struct, frozen=True):
 
     Attributes:
         since_version: the opset that brought this version.
-        inputs, outputs: the parameters in order.
         is_deprecated: whether the operator is absent from this opset on.
     """
 
@@ -234,7 +227,7 @@ def operator_schema(domain: str, operator: str, opset: int) -> OperatorSchema | 
 
 @functools.cache
 def _runtime_schemas() -> Mapping[tuple[str, str], OperatorSchema]:
-    """Return the schemas of domains that onnx does not know; each operator there has one version."""
+    """The schemas of domains that onnx does not know; each operator there has one version."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
     schemas = {}
@@ -266,8 +259,7 @@ class Verdict(msgspec.Struct, frozen=True):
             kernels, but not for this type; `version` when there are kernels, but not for this version of the operator;
             `missing` when there are none; `extension` when the installed onnxruntime-extensions has its domain.
         operator: the operator that the verdict is about: the node's own, or one in its function body.
-        element: the type that has no kernel; empty for other verdicts.
-        available: the types that have a kernel.
+        element, available: the type that has no kernel, and the types that have one.
     """
 
     kind: Literal["runs", "casts", "type", "version", "missing", "extension"]
@@ -288,13 +280,7 @@ class CpuKernels:
         self.table = table
 
     def judge(self, node: onnx.NodeProto, values: Values, opsets: Mapping[str, int]) -> Verdict:
-        """Return the verdict on a node.
-
-        Args:
-            node: a node of a model, or of a graph inside it.
-            values: types of its tensors; an unknown type matches every kernel.
-            opsets: the version of each domain that the model imports.
-        """
+        """Return the verdict on a node; a tensor of unknown type matches every kernel."""
         return self._judge(node, values, opsets, _DEEPEST_BODY)
 
     def _judge(self, node: onnx.NodeProto, values: Values, opsets: Mapping[str, int], levels: int) -> Verdict:
@@ -331,7 +317,7 @@ class CpuKernels:
         return Verdict("casts" if casts else "type", node.op_type, given[refused] or "", available)
 
     def _refused(self, kernel: Kernel, given: Mapping[str, str | None]) -> list[str]:
-        """Return the parameters whose type a kernel does not take."""
+        """The parameters whose type a kernel does not take."""
         return [p for p in kernel.types if given[p] is not None and given[p] not in self.table.types(kernel, p)]
 
 
@@ -354,11 +340,10 @@ class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=
     """The operators and types that one execution provider supports.
 
     Attributes:
-        provider: ONNX Runtime's name of the provider.
         source: the document that the table follows.
         unknown: operators of ai.onnx that the provider takes in some versions only.
-        operators: operators of ai.onnx that the provider takes, each with its first and last versions; None for the
-            last means `first` only. Empty where the document names no versions.
+        operators: operators of ai.onnx that the provider takes, each with its first and last versions as in `Kernel`.
+            Empty where the document names no versions.
     """
 
     provider: str
@@ -419,13 +404,7 @@ def judge_nodes(
 
 
 def check_kernels(judged: Sequence[tuple[onnx.NodeProto, Verdict]], runtime: str, opset: int) -> list[Finding]:
-    """Name the nodes that the CPU provider does not run, or not as they are; each kind of node once.
-
-    Args:
-        judged: of `judge_nodes`.
-        runtime: what to call the runtime: `ONNX Runtime 1.20.1`.
-        opset: of ai.onnx.
-    """
+    """Name the nodes that the CPU provider does not run, or not as they are; each kind of node once."""
     groups: dict[tuple[str, str, Verdict], list[onnx.NodeProto]] = {}
     for node, verdict in judged:
         if verdict.kind != "runs":

@@ -27,9 +27,7 @@ class Job(msgspec.Struct, frozen=True):
     """One model to examine.
 
     Attributes:
-        name: name of the model.
         model: absolute path of the ONNX file, in the file system's own bytes, which may be no text.
-        input: what model.toml says of its image.
         target: what must run the model; None for this machine.
         wants_model: whether the checked model is wanted too, not only the report.
     """
@@ -56,12 +54,9 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """The result of an examination.
+    """The result of an examination, without the model's path, and without what labels and decoder add to the report.
 
-    Attributes:
-        report: without the model's path, and without what labels and decoder add to it.
-        skeleton: the serialised model without its large weights; empty when it was not wanted or did not pass.
-        weights: what the skeleton lacks.
+    The skeleton is the model without its large weights; it is empty when it was not wanted or the model did not pass.
     """
 
     report: CheckReport

@@ -79,11 +79,7 @@ def lower_ir_version(proto: onnx.ModelProto, highest: int, runtime: str) -> list
 
 
 def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Convert a model of a lower opset to `QUANTIZABLE_OPSET`.
-
-    Raises:
-        RefusedModelError: the converter cannot.
-    """
+    """Convert a model of a lower opset to `QUANTIZABLE_OPSET`; a RefusedModelError says that onnx cannot."""
     resized = {node.output[0] for node in proto.graph.node if _is_old_resize(node, opsets_of(proto)[""])}
     try:
         converted = onnx.version_converter.convert_version(proto, QUANTIZABLE_OPSET)
@@ -191,11 +187,7 @@ _ONE_ERROR = re.compile(r"\(op_type:\s*(?P<operator>[^,)]*)(?:, node name: (?P<n
 
 
 def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueInfoProto:
-    """Find the one input that is no weight.
-
-    Raises:
-        RefusedModelError: there is none, or more than one, or it is not float32.
-    """
+    """Find the one float32 input that is no weight; a RefusedModelError says that there is none, or another one."""
     constants = {*weights, *(t.name for t in proto.graph.initializer)}
     inputs = [i for i in proto.graph.input if i.name not in constants]
     if len(inputs) != 1:
@@ -213,11 +205,7 @@ def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueI
 
 
 def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
-    """Give the image input the shape of model.toml, in place.
-
-    Raises:
-        RefusedModelError: a side is fixed to something else.
-    """
+    """Give the image input model.toml's shape, in place; RefusedModelError where a side is fixed to another."""
     expected = spec.tensor_shape
     found = declared_value(image).shape
     if found is not None and not _fits(found, expected):
@@ -256,11 +244,7 @@ def _size_wh(found: tuple[int | str | None, ...], spec: InputSpec) -> tuple[int,
 
 
 def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:
-    """Infer every type and shape; ignore the file's own declarations of inner tensors.
-
-    Returns:
-        The model with the inferred types and shapes, and findings about contradictions.
-    """
+    """Infer every type and shape, whatever the file says of inner tensors; return the findings on contradictions."""
     del proto.graph.value_info[:]
     try:
         return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True), []

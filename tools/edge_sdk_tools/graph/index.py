@@ -19,10 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 class GraphIndex:
     """The links of one graph, of its own nodes alone: graphs inside them are not looked at.
 
-    Attributes:
-        makers: the node that makes each tensor.
-        constants: the initializers, by name.
-        outputs: names of the graph's outputs.
+    `makers` has the node that makes each tensor, `constants` the initializers, both by name.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -144,7 +141,7 @@ class Value(msgspec.Struct, frozen=True):
     """Type and shape of one tensor of a graph.
 
     Attributes:
-        element: its element type in ONNX Runtime's spelling (`float`, `int64`); None when unknown, or no tensor.
+        element: element type in ONNX Runtime's spelling (`float`, `int64`); None when unknown, or no tensor.
         shape: its sides; a name or None for one that is not fixed; None as a whole when the rank is unknown.
     """
 

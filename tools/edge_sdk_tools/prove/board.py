@@ -23,10 +23,9 @@ _TIME_LIMIT_S = 300.0
 
 
 def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
-    """Return the counter of instructions for the target's core.
+    """Return the counter of instructions for the target's core; None where there is none for it.
 
-    Return None where there is no counter for it, and for a model with operators of onnxruntime-extensions, which the
-    emulated board does not have.
+    A model with operators of onnxruntime-extensions has none: the emulated board does not have these.
     """
     return find_counter() if target.cpu in CPUS and not extension_nodes(model) else None
 
@@ -34,10 +33,7 @@ def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
 def estimate_board(
     model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
 ) -> BoardEstimate | None:
-    """Estimate the latency of one inference on the target.
-
-    Returns:
-        The estimate; None without a counter, where the core's time cannot be estimated, or where counting failed.
+    """Estimate the latency of one inference on the target; None where it cannot be counted.
 
     Raises:
         ModelError: the emulated core cannot run the model, so that no device could.
@@ -87,11 +83,7 @@ def estimate_once(
 
 
 def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: float) -> None:
-    """Refuse a model that the board clearly cannot run in time.
-
-    Raises:
-        LatencyGateError: the low end of the estimate, divided by the number of threads, is over the budget.
-    """
+    """Raise LatencyGateError where even the low end of the estimate, over all threads, exceeds the budget."""
     if estimated is None or estimated.low_ms / target.intra_op_num_threads <= budget_ms:
         return
     threads = target.intra_op_num_threads

@@ -92,11 +92,7 @@ def _quantize_products(model: Simplified, _ranges: Ranges, recipe: Recipe, path:
 
 
 def with_half_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with float16 weights, each with a Cast to float32 behind it.
-
-    Raises:
-        ModelError: a weight is too large for float16.
-    """
+    """Return the graph with float16 weights, each cast to float32; a ModelError says that one is too large."""
     result = copy_of(proto)
     casts = []
     for weight in result.graph.initializer:

@@ -37,11 +37,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one model file. For a float model only `precision` counts, for a dynamic one `reduce_range` too.
 
     Attributes:
-        precision: the numbers that the model computes with.
-        activation_type, weight_type: integer types of activations and weights.
         per_channel: whether each output channel has a weight scale, instead of one scale for the tensor.
         reduce_range: whether weights have 7 bits, for CPUs that would saturate.
-        calibration: the method that chooses the ranges of activations.
         float_nodes: nodes that are left float in addition to the decoding tail.
         shared_scales: whether all inputs of a Concat have one scale, so that it only copies.
         leaves_room: whether the largest weight of wide convolutions is one integer less, so that the form for the core
@@ -103,10 +100,6 @@ def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
 
     Among the recipes without float layers it needs the fewest instructions on every core that was counted
     (docs/arm-cost.md), and it is the fastest on x86.
-
-    Args:
-        target: the target, which gives the integer types.
-        reduce_range: whether weights have 7 bits, because this machine would saturate.
     """
     return Recipe(
         activation_type=target.activation_type,
@@ -125,11 +118,7 @@ _PASSING = ("Concat", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze
 def share_ranges(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], float_nodes: Collection[str]
 ) -> dict[str, tuple[float, float]]:
-    """Widen ranges until those that meet in a Concat are the same.
-
-    Returns:
-        The same tensors.
-    """
+    """Return ranges, widened until those that meet in a Concat are the same."""
     groups: dict[str, list[str]] = {name: [name] for name in ranges}
     joined: set[str] = set()
     for node in proto.graph.node:
@@ -150,11 +139,7 @@ def share_ranges(
 def softmax_along_last_axis(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Replace, in place, each float Softmax along another axis by one along the last, between two Transposes.
 
-    The values are the same, but for the order in which a row is summed.
-
-    Args:
-        proto: of opset 13 or later, before which the axis meant something else.
-        shapes: of its tensors, by name.
+    The values are the same, but for the order in which a row is summed. Before opset 13 the axis meant something else.
     """
     graph = proto.graph
     nodes: list[onnx.NodeProto] = []
@@ -244,7 +229,7 @@ def _times(node: onnx.NodeProto, links: GraphIndex, larger: tuple[int, ...]) -> 
 
 
 def _source(place: bytes, rounding: bytes, index: int, times: int) -> int:
-    """Return an output value's source index by ONNX's definition of Resize; -1 for unknown modes."""
+    """The source index of an output value by ONNX's definition of Resize; -1 for unknown modes."""
     exact = {b"asymmetric": index / times, b"half_pixel": (index + 0.5) / times - 0.5}.get(place)
     if exact is None:
         return -1
@@ -258,7 +243,7 @@ def _source(place: bytes, rounding: bytes, index: int, times: int) -> int:
 
 
 class Quantized(msgspec.Struct, frozen=True):
-    """A quantized model on disk.
+    """A model file before conversion.
 
     Attributes:
         path: the ONNX file; in QDQ form where its ranges are fixed.
@@ -274,12 +259,7 @@ class Quantized(msgspec.Struct, frozen=True):
 
 
 def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, path: Path) -> Quantized:
-    """Quantize by a recipe.
-
-    Raises:
-        ModelError: the quantizer cannot handle the model.
-        OSError: the disk is full.
-    """
+    """Quantize by a recipe; a ModelError says that the quantizer cannot."""
     float_nodes = (*model.tail, *(name for name in recipe.float_nodes if name not in set(model.tail)))
     try:
         proto = quantized_proto(model.proto, ranges, recipe, float_nodes)
@@ -295,7 +275,7 @@ def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recip
 def quantized_proto(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Sequence[str]
 ) -> onnx.ModelProto:
-    """The quantized graph; whatever ONNX Runtime's quantizer raises passes."""
+    """Return the quantized graph; whatever ONNX Runtime's quantizer raises passes."""
     copy = copy_of(proto)
     if recipe.shared_scales:
         ranges = share_ranges(proto, ranges, set(float_nodes))

@@ -121,11 +121,10 @@ class Simplified(msgspec.Struct, frozen=True, eq=False):
     """A float model, ready to be quantized.
 
     Attributes:
-        proto: simplified, with the shapes of all tensors.
-        path: the same as a file.
+        proto: simplified, with the shapes of all tensors; `path` is the same as a file.
         given: the file of the checked model, as it was before.
         tail: names of the nodes of its decoding tail.
-        macs: multiply-accumulates of every convolution outside of that, by node name.
+        macs: multiply-accumulates of every convolution outside of the tail, by node name.
     """
 
     proto: onnx.ModelProto
@@ -136,16 +135,7 @@ class Simplified(msgspec.Struct, frozen=True, eq=False):
 
 
 def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
-    """Simplify a checked model.
-
-    Args:
-        proto: with fixed shapes, float.
-        folder: for the file; must exist.
-
-    Raises:
-        ModelError: ONNX Runtime cannot.
-        OSError: the disk is full.
-    """
+    """Simplify a checked float model, in `folder`; a ModelError says that ONNX Runtime cannot."""
     source, result = folder / "fp32.onnx", folder / "simplified.onnx"
     onnx.save(proto, source)
     try:
@@ -183,11 +173,7 @@ def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:
 
 
 def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:
-    """Refuse a model that is quantized already, before other checks, because it rounds in ways of its own.
-
-    Raises:
-        ModelError: with the operators that show it.
-    """
+    """Raise ModelError for a model that is quantized already: it rounds in ways of its own."""
     found = Counter(node.op_type for node in proto.graph.node if node.op_type in _INTEGER_TYPES)
     if found:
         named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))

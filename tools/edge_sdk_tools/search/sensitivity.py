@@ -36,13 +36,11 @@ _TINY = 1e-30
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
-    """One layer, or all operators of a type that have no weights.
+    """One layer with its fused Relu or Clip, or all operators of a type that have no weights.
 
     Attributes:
-        nodes: their names.
-        operator: their type.
         noise: mean over the outputs' channels of squared error over squared signal, 0-1, with only these in INT8.
-        macs_share: of the model's multiply-accumulates, 0-1.
+        macs_share: share of the model's multiply-accumulates, 0-1.
     """
 
     nodes: tuple[str, ...]
@@ -73,7 +71,7 @@ class Ranking:
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """What is judged together: the operators' type and the nodes' names."""
+    """The nodes that are judged together, and their operator."""
 
     operator: str
     nodes: tuple[str, ...]
@@ -159,12 +157,10 @@ class LocalNoise(msgspec.Struct, frozen=True):
     """Quantization noise of one layer with weights.
 
     Attributes:
-        node: its name.
-        operator: its type.
         activation_noise: energy of the error over energy of the signal, of its quantized input on the calibration
-            images, 0 or more; None where that is not quantized.
+            images; None where that is not quantized.
         weight_noise: the same of its weights.
-        macs_share: of the model's multiply-accumulates, 0-1.
+        macs_share: share of the model's multiply-accumulates, 0-1.
     """
 
     node: str
@@ -175,7 +171,7 @@ class LocalNoise(msgspec.Struct, frozen=True):
 
     @property
     def sqnr_db(self) -> float | None:
-        """Signal to quantization noise of both together, which are independent, decibels; None where there is none."""
+        """Signal to quantization noise of both together, in decibels; None where there is none."""
         noise = (self.activation_noise or 0.0) + (self.weight_noise or 0.0)
         return -10 * math.log10(noise) if noise > 0 else None
 
@@ -205,7 +201,6 @@ class _Integers:
         self._links = GraphIndex(proto.graph)
 
     def activation_noise(self, name: str, histograms: Mapping[str, Histogram]) -> float | None:
-        """Return the noise that QuantizeLinear and DequantizeLinear add to an activation."""
         dequantize = self._links.makers.get(name)
         quantize = self._links.maker(dequantize.input[0], "QuantizeLinear") if dequantize else None
         if quantize is None or quantize.input[0] not in histograms:
@@ -217,7 +212,6 @@ class _Integers:
         return _noise_of(histograms[quantize.input[0]], step, (least - offset) * step, (most - offset) * step)
 
     def weight_noise(self, name: str, original: NDArray[Any] | None) -> float | None:
-        """Return the noise of quantized weights against the float ones."""
         dequantize = self._links.maker(name, "DequantizeLinear")
         if original is None or dequantize is None or dequantize.input[0] not in self._links.constants:
             return None

@@ -45,11 +45,7 @@ _COMPARED_IMAGES = 2  # few, because a workstation takes ten times as long with 
 
 
 def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVariant:
-    """Write an INT8 model in the form that its target's core runs fastest, in `folder`, which must exist.
-
-    Returns:
-        The variant with another .ort file that has the same outputs, or the same variant if there is no such form.
-    """
+    """Return the variant in the form that its target's core runs fastest, written to `folder`, or as it is."""
     if variant.precision != "int8" or not has_core_form(target.cpu):
         return variant
     proto = core_form(onnx.load(variant.onnx), target.cpu)
@@ -77,7 +73,7 @@ def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVar
 
 
 def _computes_the_same(model: Path, variant: ModelVariant) -> bool:
-    """Tell whether a model gives the same outputs as a variant, compared as a device compares golden outputs."""
+    """Compare a model's outputs with a variant's as a device compares golden outputs."""
     one, other = (Session(f.read_bytes(), SessionSettings(), f.name) for f in (model, variant.converted.model))
     reference, spec = variant.fp32.clone(), variant.spec.input
     floats, taken = Prepare(spec), Prepare(spec, variant.tensor)
@@ -158,13 +154,7 @@ _DOUBT = 0.05  # that the median of a gain lies below its lower bound
 
 
 class Way(msgspec.Struct, frozen=True):
-    """Medians on this machine, one thread, in milliseconds.
-
-    Attributes:
-        prepare_ms: from a frame to the tensor.
-        kernels_ms: in the inference, those kernels of which the two ways run different numbers.
-        run_ms: one whole inference, profiled.
-    """
+    """Medians here, one thread: a frame's preparation, the kernels that differ between both ways, and one whole run."""
 
     prepare_ms: float
     kernels_ms: float
@@ -175,11 +165,9 @@ class Race(msgspec.Struct, frozen=True):
     """The outcome of timing two models against each other.
 
     Attributes:
-        floats, levels: the two ways.
         saved_ms: what a frame takes less with levels: medians of preparation and of the kernels that differ.
-        clear: the lower bounds of both medians, of 95 % confidence, come to a gain.
+        clear: whether the lower bounds of both medians, of 95 % confidence, come to a gain.
         more: operators of which levels run more than floats; they should run fewer only.
-        rounds: how many there were.
     """
 
     floats: Way
@@ -196,14 +184,10 @@ def race(
     image: Image,
     seconds: float = _SECONDS,
 ) -> Race:
-    """Let both have the same frame in turn.
+    """Let both ways have the same frame in turn.
 
-    Args:
-        floats: the file that takes normalised floats, or whatever is to be beaten, warmed up, and what prepares it; its
-            clock is stopped.
-        levels: the same for levels.
-        image: uint8 (H, W, 3), BGR, of a camera's size.
-        seconds: of CPU time, after which no round begins, but for the first three.
+    Each way is a warmed-up model and what prepares frames for it. `image` is uint8 (H, W, 3), BGR. No round begins
+    after so many `seconds` of CPU time, but for the first three.
     """
     frame = Frame(image, 0, 0.0, 0, "race")
     prepare_ms: list[list[float]] = []
@@ -224,14 +208,7 @@ def judged(
     float_runs: Sequence[KernelRun],
     level_runs: Sequence[KernelRun],
 ) -> Race:
-    """Judge the measured rounds.
-
-    Args:
-        prepare_ms: float64 (frames, 2): of floats and of levels.
-        run_ms: float64 (rounds, 2), likewise.
-        float_runs: kernels of each round.
-        level_runs: the same of the other way.
-    """
+    """Judge the rounds: float64 (frames, 2) and (rounds, 2) ms of floats and of levels, and the kernels of each."""
     more = level_runs[0].operators - float_runs[0].operators
     of_floats, of_levels = float_runs[0].counts, level_runs[0].counts
     differ = {*(of_levels - of_floats), *(of_floats - of_levels)}
@@ -252,10 +229,7 @@ def judged(
 
 
 def _lower_bound(values: NDArray[np.float64]) -> float:
-    """Return the lower 95 % bound of the median, an order statistic; of few values the least.
-
-    The number of values below the median is binomial, whatever the noise looks like.
-    """
+    """The lower 95 % bound of the median: an order statistic, by the binomial law, whatever the noise is like."""
     count = len(values)
     below = np.cumsum([math.comb(count, number) for number in range(count + 1)]) / 2**count
     rank = int(np.searchsorted(below, _DOUBT)) - 1
@@ -280,15 +254,9 @@ _FOUR_ARE_FASTER = ("x86_64",)
 
 
 class InputTrial(msgspec.Struct, frozen=True):
-    """The outcome of choosing the model's input.
+    """The outcome of choosing the model's input: which it takes, and why, in words.
 
-    Attributes:
-        dtype: `uint8` where the model takes integers, `float32` where it takes normalised values.
-        layout, color: of the tensor.
-        line: why, for people.
-        floats, levels: what a frame of 1280x720 takes here with floats and with integers; None where there was nothing
-            to compare.
-        saved_ms: of a frame, by integers; None likewise.
+    `floats`, `levels` and `saved_ms` are what a frame of 1280x720 takes here; None where nothing was compared.
     """
 
     dtype: InputType
@@ -314,16 +282,7 @@ class LevelModel(msgspec.Struct, frozen=True, eq=False):
 
 
 def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[ModelVariant, InputTrial]:
-    """Find out whether the model had better take integers.
-
-    Args:
-        variant: the model that a bundle would carry.
-        target: what is built for.
-        folder: for files; must exist.
-
-    Returns:
-        The same variant, with the model that takes integers where that is better; and why.
-    """
+    """Return the variant with the model that takes integers, where that is better, and why."""
     spec = variant.spec.input
     floats = InputTrial("float32", spec.layout, spec.color, "")
     if variant.precision == "fp32":
@@ -350,14 +309,14 @@ def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[M
 
 
 def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
-    """Convert a graph that takes levels, in `folder`, which must exist."""
+    """Convert a graph that takes levels, in `folder`."""
     path = folder / "levels.onnx"
     onnx.save(graph.proto, path)
     return LevelModel(path, convert(path, target, folder), graph.tensor)
 
 
 class _Trial(msgspec.Struct, frozen=True):
-    """What models that take integers are compared with: the one that takes floats, and pictures."""
+    """The model that takes floats, and pictures, to compare models that take integers with."""
 
     floats: Path
     spec: InputSpec
@@ -369,7 +328,7 @@ class _Trial(msgspec.Struct, frozen=True):
         return three if isinstance(outcome, str) or not outcome.clear else four
 
     def race(self, model: LevelModel) -> Race | str:
-        """Against floats; in words, why a model is no choice."""
+        """The race against floats, or why a model is no choice."""
         return self._raced(self.floats, None, model)
 
     def _raced(self, file: Path, taken: InputTensor | None, model: LevelModel) -> Race | str:
