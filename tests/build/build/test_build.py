@@ -52,7 +52,13 @@ def test_the_command_shows_a_table_and_leaves_only_the_bundle(
     model = write_detector(tmp_path)
     assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "cells.edge")]) == 0
     captured = capsys.readouterr()
-    for expected in ("cells for x86_64, measured on 3 images", "INT8 sees blue", "(F1)", "next: edge-sdk run"):
+    for expected in (
+        "cells for x86_64, measured on 3 images",
+        "INT8 sees blue",
+        "(F1)",
+        "\ntakes ",
+        "next: edge-sdk run",
+    ):
         assert expected in captured.out
     assert "replacing" not in captured.out
     # A CPU without VNNI is warned of, too.

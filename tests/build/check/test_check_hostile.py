@@ -171,17 +171,6 @@ def test_damaged_files_never_get_past_the_process(tmp_path: Path) -> None:
     assert all(outcome.isprintable() for outcome in outcomes)
 
 
-@pytest.mark.sandbox
-def test_the_caller_keeps_its_own_limits(tmp_path: Path) -> None:
-    before = [resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_CORE)]
-    folder = Path.cwd()
-    assert _examine(tmp_path, tiny.classifier(size=SIZE)).passed
-    assert [
-        resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
-    ] == before
-    assert Path.cwd() == folder
-
-
 _LIMITS = Limits(memory_mb=300, cpu_s=2, wall_s=200)
 _PROGRAM = """
 import os, sys, time

@@ -158,20 +158,19 @@ def _conv(element: type[np.generic]) -> onnx.ModelProto:
     return network(text, {"y": [1, 3, 1, 1]}, {"w": np.ones((3, 3, 3, 3), element)})
 
 
-def test_a_type_without_a_kernel_is_named_with_those_that_have_one(tmp_path: Path) -> None:
-    report = report_on(tmp_path, _conv(np.float64))
+@pytest.mark.parametrize(
+    ("element", "name", "severity", "tail"),
+    [(np.float64, "double", "error", ""), (np.float16, "float16", "warning", "; it will run in float, between Casts")],
+)
+def test_a_type_without_a_kernel_is_named_with_those_that_have_one(
+    tmp_path: Path, element: type[np.generic], name: str, severity: str, tail: str
+) -> None:
+    report = report_on(tmp_path, _conv(element))
     finding = only(report, "kernel")
-    assert (finding.severity, finding.where) == ("error", "first")
-    assert finding.what == "node 'first': Conv of tensor(double): ONNX Runtime 1.20.1's CPU provider has it for float"
-    assert report.providers[-1].not_taken == ("Conv",)
-    assert report.providers[-1].taken == report.providers[-1].nodes - 1
-
-
-def test_half_floats_run_in_float_and_that_is_said(tmp_path: Path) -> None:
-    finding = only(report_on(tmp_path, _conv(np.float16)), "kernel")
-    assert finding.severity == "warning"
-    assert "Conv of tensor(float16): ONNX Runtime 1.20.1's CPU provider has it for float" in finding.what
-    assert "run in float" in finding.what
+    assert (finding.severity, finding.where) == (severity, "first")
+    has = f"Conv of tensor({name}): ONNX Runtime 1.20.1's CPU provider has it for float"
+    assert finding.what == f"node 'first': {has}{tail}"
+    assert report.providers[-1].not_taken == (("Conv",) if severity == "error" else ())
 
 
 def test_the_same_trouble_is_said_once(tmp_path: Path) -> None:

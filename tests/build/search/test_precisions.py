@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,9 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
-from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.runtime_versions import replay_variants
-from edge_sdk_tools.quantize.convert import bare, convert, float_file
+from edge_sdk_tools.quantize.convert import bare, float_file
 from edge_sdk_tools.quantize.precisions import MAKERS, with_half_weights
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
@@ -82,21 +80,6 @@ def test_operator_sets_of_inner_graphs_stay() -> None:
     proto = tiny.model([node], [1], {"out": [1]}, {"c": np.array(True)})
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     assert [one.domain for one in bare(proto).opset_import] == ["", "com.microsoft"]
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="ONNX Runtime has these kernels on x86_64 only")
-def test_only_onnx_is_arranged_in_blocks(tmp_path: Path) -> None:
-    def kernels(file: Path) -> set[str]:
-        session = ProfiledSession(file, tmp_path)
-        session.run(np.zeros(session.input_shape, session.input_dtype))
-        return {event.args["op_name"] for event in session.stop_profile() if event.is_kernel}
-
-    onnx_file = _written(tmp_path / "a", wide_classifier(), "x86_64")
-    folder = tmp_path / "b"
-    folder.mkdir()
-    ort_file = convert(tmp_path / "a" / "source.onnx", load_target("x86_64"), folder).model
-    assert "ReorderOutput" in kernels(onnx_file)
-    assert "ReorderOutput" not in kernels(ort_file)
 
 
 @pytest.mark.parametrize(

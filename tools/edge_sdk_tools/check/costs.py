@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from edge_sdk_tools.check.model_file import Weight, tensors
 from edge_sdk_tools.check.report import Costs, Finding, OperatorUse
-from edge_sdk_tools.graph.index import FAR, Value, Values, element_count, element_name, nodes_of
+from edge_sdk_tools.graph.index import FAR, Value, Values, attribute, element_count, element_name, nodes_of
 
 NOT_COUNTED = ("Attention", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 """Operators that multiply and accumulate in ways that are not counted."""
@@ -23,38 +23,31 @@ _NOT_PARAMETERS = (TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING)
 _Shapes = Sequence[Sequence[int]]
 
 
-def _convolution(inputs: _Shapes, outputs: _Shapes, weight: int = 1) -> int:
+def _convolution(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
     """Every output element takes one filter: input channels of its group times the kernel."""
+    weight = 3 if node.op_type == "QLinearConv" else 1
     return element_count(outputs[0]) * element_count(inputs[weight][1:])
 
 
-def _transposed(inputs: _Shapes, _outputs: _Shapes) -> int:
+def _transposed(_node: onnx.NodeProto, inputs: _Shapes, _outputs: _Shapes) -> int:
     """Every input element goes through one filter: output channels of its group times the kernel."""
     return element_count(inputs[0]) * element_count(inputs[1][1:])
 
 
-def _product(inputs: _Shapes, outputs: _Shapes) -> int:
+def _product(_node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
     """Every output element takes as many as A's last axis is long."""
     return element_count(outputs[0]) * inputs[0][-1]
 
 
 def _gemm(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
-    transposed = any(a.name == "transA" and a.i for a in node.attribute)
-    return element_count(outputs[0]) * inputs[0][0 if transposed else 1]
+    return element_count(outputs[0]) * inputs[0][0 if attribute(node, "transA", 0) else 1]
 
 
 _COUNTS: Mapping[str, Callable[[onnx.NodeProto, _Shapes, _Shapes], int]] = {
-    "Conv": lambda _node, i, o: _convolution(i, o),
-    "ConvInteger": lambda _node, i, o: _convolution(i, o),
-    "FusedConv": lambda _node, i, o: _convolution(i, o),
-    "QLinearConv": lambda _node, i, o: _convolution(i, o, weight=3),
-    "ConvTranspose": lambda _node, i, o: _transposed(i, o),
-    "MatMul": lambda _node, i, o: _product(i, o),
-    "MatMulInteger": lambda _node, i, o: _product(i, o),
-    "QLinearMatMul": lambda _node, i, o: _product(i, o),
-    "FusedMatMul": lambda _node, i, o: _product(i, o),
-    "Gemm": _gemm,
-    "FusedGemm": _gemm,
+    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _convolution),
+    "ConvTranspose": _transposed,
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"), _product),
+    **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
 }
 
 

@@ -14,9 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
-from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -25,15 +23,11 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, Truncated, fields, length_field
+from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, fields, length_field
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import open_regular
 from edge_sdk_tools.check.report import RefusedModelError, show_shape
 from edge_sdk_tools.graph.index import element_count, nodes_of
-
-if TYPE_CHECKING:
-    import onnx
-
 
 MOST_BYTES = 2**31 - 1
 """Largest model with everything in it: protobuf's own limit for a message."""
@@ -139,8 +133,6 @@ _TEXTS: tuple[tuple[str, str, str], ...] = (
     ("<html", "a web page", "download the file itself, not the page that shows it"),
 )
 _SAMPLE = 4096  # bytes
-_FIELDS = frozenset((*range(1, 9), 14, 20, 25, 26))  # of ModelProto
-_MOST_FIELDS = 10_000  # a model has some dozens beside its functions
 
 
 def no_model(data: bytes) -> RefusedModelError:
@@ -154,11 +146,7 @@ def no_model(data: bytes) -> RefusedModelError:
         kind, step = next(((k, s) for at, mark, k, s in _SIGNATURES if data.startswith(mark, at)), ("", _AGAIN))
     if kind:
         return RefusedModelError(f"not an ONNX model: it looks like {kind} ({len(data)} bytes)", step)
-    missing = _missing(data)
-    if missing:
-        what = f"not an ONNX model: truncated after {len(data)} bytes, at least {missing} more are missing"
-        return RefusedModelError(what, _AGAIN)
-    return RefusedModelError(f"not an ONNX model, or damaged ({len(data)} bytes)", _AGAIN)
+    return RefusedModelError(f"not an ONNX model, damaged or not whole ({len(data)} bytes)", _AGAIN)
 
 
 def _text(data: bytes) -> str | None:
@@ -177,21 +165,6 @@ def _kind_of_text(text: str) -> tuple[str, str]:
         if begins.startswith(mark):
             return kind, step
     return "text", f"give the .onnx file itself: {_CORRECT}"
-
-
-def _missing(data: bytes) -> int:
-    """How many bytes a file lacks that begins as a model does; 0 for any other."""
-    known = 0
-    try:
-        for field in islice(fields(data, 0, len(data)), _MOST_FIELDS):
-            if field.number not in _FIELDS:
-                return 0
-            known += 1
-    except Truncated as cut:
-        return cut.missing if known and cut.number in _FIELDS else 0
-    except Damaged:
-        return 0
-    return 0
 
 
 DTYPES: dict[int, np.dtype[np.generic]] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Any, Literal
 
 import msgspec
 import onnx
@@ -45,21 +45,9 @@ def function_body(node: onnx.NodeProto, values: Values, opset: int) -> onnx.Mode
     return onnx.shape_inference.infer_shapes(model)
 
 
-class _Bodies(Protocol):
-    """Methods of onnx's OpSchema that its stubs lack."""
-
-    @property
-    def function_opset_versions(self) -> Sequence[int]: ...
-    @property
-    def context_dependent_function_opset_versions(self) -> Sequence[int]: ...
-    def get_function_with_opset_version(self, version: int, /) -> bytes: ...
-    def get_context_dependent_function_with_opset_version(
-        self, version: int, node: bytes, input_types: list[bytes], /
-    ) -> bytes: ...
-
-
 def _function(node: onnx.NodeProto, values: Values, opset: int) -> onnx.FunctionProto | None:
-    schema = cast("_Bodies", onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain))
+    # Any: onnx's stubs lack what it has about functions.
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
     fixed = [version for version in schema.function_opset_versions if version <= opset]
     by_type = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
     function: onnx.FunctionProto | None = None

@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import cv2
 import msgspec
@@ -29,7 +30,7 @@ from edge_sdk.bundle.manifest import Golden, InputTensor, InputType, TensorColor
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, SessionError
-from edge_sdk.core.frame import Frame, Image, Tensor
+from edge_sdk.core.frame import Frame, Image
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.session import Session
@@ -87,6 +88,8 @@ def _computes_the_same(model: Path, variant: ModelVariant) -> bool:
     return True
 
 
+T = TypeVar("T")
+
 _RUN = "model_run"
 
 
@@ -110,34 +113,20 @@ class KernelRun(msgspec.Struct, frozen=True):
         return found
 
 
-class KernelClock:
-    """A session that notes what it runs."""
-
-    def __init__(self, model: Path, folder: Path) -> None:
-        self._session = ProfiledSession(model, folder)
-
-    def run(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """Run once; outputs are overwritten by the next call."""
-        return self._session.run(tensor)
-
-    def stop(self) -> list[KernelRun]:
-        """All runs so far, in their order; nothing is noted any more."""
-        events = self._session.stop_profile()
-        kernels = [event for event in events if event.is_kernel]
-        return [
-            _run([kernel for kernel in kernels if run.ts <= kernel.ts < run.ts + run.dur])
-            for run in sorted((event for event in events if event.name == _RUN), key=lambda event: event.ts)
-        ]
-
-
-def _run(kernels: list[ProfileEvent]) -> KernelRun:
-    ms: dict[str, float] = {}
-    counts: Counter[str] = Counter()
-    for kernel in kernels:
-        name = _name(kernel)
-        counts[name] += 1
-        ms[name] = ms.get(name, 0.0) + kernel.dur / 1e3
-    return KernelRun(counts, ms)
+def kernel_runs(session: ProfiledSession) -> list[KernelRun]:
+    """End a session's profile and return all its runs, in their order."""
+    events = session.stop_profile()
+    found = []
+    for run in sorted((event for event in events if event.name == _RUN), key=lambda event: event.ts):
+        counts: Counter[str] = Counter()
+        ms: dict[str, float] = {}
+        for kernel in events:
+            if kernel.is_kernel and run.ts <= kernel.ts < run.ts + run.dur:
+                name = _name(kernel)
+                counts[name] += 1
+                ms[name] = ms.get(name, 0.0) + kernel.dur / 1e3
+        found.append(KernelRun(counts, ms))
+    return found
 
 
 def _name(kernel: ProfileEvent) -> str:
@@ -179,26 +168,21 @@ class Race(msgspec.Struct, frozen=True):
 
 
 def race(
-    floats: tuple[KernelClock, Prepare],
-    levels: tuple[KernelClock, Prepare],
+    floats: tuple[ProfiledSession, Prepare],
+    levels: tuple[ProfiledSession, Prepare],
     image: Image,
-    seconds: float = _SECONDS,
 ) -> Race:
-    """Let both ways have the same frame in turn.
-
-    Each way is a warmed-up model and what prepares frames for it. `image` is uint8 (H, W, 3), BGR. No round begins
-    after so many `seconds` of CPU time, but for the first three.
-    """
+    """Let both ways have the same frame in turn; each is a warmed-up model and what prepares frames for it."""
     frame = Frame(image, 0, 0.0, 0, "race")
     prepare_ms: list[list[float]] = []
     run_ms: list[list[float]] = []
     for _, prepare in (floats, levels):
         prepare(frame)  # the first frame of a size paints the padding
-    deadline = time.process_time() + seconds  # on a busy machine seconds pass without a round
+    deadline = time.process_time() + _SECONDS  # on a busy machine seconds pass without a round
     while len(run_ms) < _LEAST_ROUNDS or (len(run_ms) < _MOST_ROUNDS and time.process_time() < deadline):
-        prepare_ms += [[_prepared_ms(prepare, frame) for _, prepare in (floats, levels)] for _ in range(_FRAMES)]
-        run_ms.append([_run_ms(clock, prepare) for clock, prepare in (floats, levels)])
-    float_runs, level_runs = (clock.stop()[-len(run_ms) :] for clock, _ in (floats, levels))
+        prepare_ms += [[_ms(prepare, frame) for _, prepare in (floats, levels)] for _ in range(_FRAMES)]
+        run_ms.append([_ms(session.run, prepare.tensor) for session, prepare in (floats, levels)])
+    float_runs, level_runs = (kernel_runs(session)[-len(run_ms) :] for session, _ in (floats, levels))
     return judged(np.array(prepare_ms), np.array(run_ms), float_runs, level_runs)
 
 
@@ -236,15 +220,9 @@ def _lower_bound(values: NDArray[np.float64]) -> float:
     return float(np.sort(values)[max(rank, 0)])
 
 
-def _prepared_ms(prepare: Prepare, frame: Frame) -> float:
+def _ms(call: Callable[[T], object], argument: T) -> float:
     start = time.perf_counter()
-    prepare(frame)
-    return (time.perf_counter() - start) * 1e3
-
-
-def _run_ms(clock: KernelClock, prepare: Prepare) -> float:
-    start = time.perf_counter()
-    clock.run(prepare.tensor)
+    call(argument)
     return (time.perf_counter() - start) * 1e3
 
 
@@ -284,84 +262,68 @@ class LevelModel(msgspec.Struct, frozen=True, eq=False):
 def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[ModelVariant, InputTrial]:
     """Return the variant with the model that takes integers, where that is better, and why."""
     spec = variant.spec.input
-    floats = InputTrial("float32", spec.layout, spec.color, "")
+
+    def stays(line: str, *figures: Any) -> tuple[ModelVariant, InputTrial]:
+        return variant, InputTrial("float32", spec.layout, spec.color, line, *figures)
+
     if variant.precision == "fp32":
-        return variant, _said(floats, "an FP32 model computes with normalised floats")
+        return stays("an FP32 model computes with normalised floats")
     if variant.timed is not None:
-        return variant, _said(floats, f"the integers for {target.cpu} are signed, pixels are not")
+        return stays(f"the integers for {target.cpu} are signed, pixels are not")
     proto = onnx.load(variant.onnx)
     graphs = level_graphs(proto, spec)
     if isinstance(graphs, str):
-        return variant, _said(floats, graphs)
+        return stays(graphs)
     pictures = [file.read() for file in variant.proof.images.spread(_COMPARED_IMAGES).images]
-    trial = _Trial(variant.converted.model, spec, pictures)
+    floats = variant.converted.model
     reason = ""
     for number, graph in enumerate(graphs):
-        model = level_model(graph, target, _new(folder / f"levels_{number}"))
+        model = level_model(graph, target, folder / f"levels_{number}")
         if graph.tensor.layout == "NHWC" and target.machine in _FOUR_ARE_FASTER:
             four = with_fourth_channel(proto, spec, graph.tensor)
-            model = trial.faster(model, level_model(four, target, _new(folder / "four"))) if four else model
-        outcome = trial.race(model)
-        if not isinstance(outcome, str):
-            return _faster_of(variant, floats, model, outcome)
-        reason = outcome
-    return variant, _said(floats, reason)
-
-
-def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
-    """Convert a graph that takes levels, in `folder`."""
-    path = folder / "levels.onnx"
-    onnx.save(graph.proto, path)
-    return LevelModel(path, convert(path, target, folder), graph.tensor)
-
-
-class _Trial(msgspec.Struct, frozen=True):
-    """The model that takes floats, and pictures, to compare models that take integers with."""
-
-    floats: Path
-    spec: InputSpec
-    pictures: Sequence[Image]
-
-    def faster(self, three: LevelModel, four: LevelModel) -> LevelModel:
-        """The one of four channels where it is clearly faster and gives the same."""
-        outcome = self._raced(three.converted.model, three.tensor, four)
-        return three if isinstance(outcome, str) or not outcome.clear else four
-
-    def race(self, model: LevelModel) -> Race | str:
-        """The race against floats, or why a model is no choice."""
-        return self._raced(self.floats, None, model)
-
-    def _raced(self, file: Path, taken: InputTensor | None, model: LevelModel) -> Race | str:
-        folder = model.converted.model.parent
-        one = (KernelClock(file, folder), Prepare(self.spec, taken))
-        other = (KernelClock(model.converted.model, folder), Prepare(self.spec, model.tensor))
-        for number, picture in enumerate(self.pictures):
-            expected, got = (clock.run(prepare.normalise(prepare.resize(picture))) for clock, prepare in (one, other))
-            if [output.tobytes() for output in got] != [output.tobytes() for output in expected]:
-                return f"integers give other results on image {number} of {len(self.pictures)}"
-        outcome = race(one, other, np.asarray(cv2.resize(self.pictures[0], _CAMERA_WH), np.uint8))
-        if outcome.more:
-            return f"a graph that takes integers runs more of {', '.join(outcome.more)}"
-        return outcome
-
-
-def _new(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-def _faster_of(
-    variant: ModelVariant, floats: InputTrial, model: LevelModel, outcome: Race
-) -> tuple[ModelVariant, InputTrial]:
-    figures = (outcome.floats, outcome.levels, outcome.saved_ms)
-    if outcome.clear:
+            if four is not None:
+                with_four = level_model(four, target, folder / "four")
+                better = _raced(model.converted.model, model.tensor, with_four, spec, pictures)
+                model = with_four if isinstance(better, Race) and better.clear else model
+        outcome = _raced(floats, None, model, spec, pictures)
+        if isinstance(outcome, str):
+            reason = outcome
+            continue
+        figures = (outcome.floats, outcome.levels, outcome.saved_ms)
+        if not outcome.clear:
+            rounds = f"{outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds"
+            return stays(f"integers are not clearly faster here ({rounds})", *figures)
         tensor = model.tensor
         why = "the device makes the integers" if tensor.scale else "the first QuantizeLinear gave every level back"
         line = f"{why}; {outcome.saved_ms:.2f} ms a frame less here"
         trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *figures)
         return _taking_levels(variant, model, outcome), trial
-    line = f"integers are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
-    return variant, InputTrial(floats.dtype, floats.layout, floats.color, line, *figures)
+    return stays(reason)
+
+
+def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
+    """Convert a graph that takes levels, in a new `folder`."""
+    folder.mkdir()
+    path = folder / "levels.onnx"
+    onnx.save(graph.proto, path)
+    return LevelModel(path, convert(path, target, folder), graph.tensor)
+
+
+def _raced(
+    file: Path, taken: InputTensor | None, model: LevelModel, spec: InputSpec, pictures: Sequence[Image]
+) -> Race | str:
+    """The race of a model that takes integers against another file; in words, why it is no choice."""
+    folder = model.converted.model.parent
+    one = (ProfiledSession(file, folder), Prepare(spec, taken))
+    other = (ProfiledSession(model.converted.model, folder), Prepare(spec, model.tensor))
+    for number, picture in enumerate(pictures):
+        expected, got = (session.run(prepare.normalise(prepare.resize(picture))) for session, prepare in (one, other))
+        if [output.tobytes() for output in got] != [output.tobytes() for output in expected]:
+            return f"integers give other results on image {number} of {len(pictures)}"
+    outcome = race(one, other, np.asarray(cv2.resize(pictures[0], _CAMERA_WH), np.uint8))
+    if outcome.more:
+        return f"a graph that takes integers runs more of {', '.join(outcome.more)}"
+    return outcome
 
 
 def _taking_levels(variant: ModelVariant, model: LevelModel, outcome: Race) -> ModelVariant:
@@ -373,7 +335,3 @@ def _taking_levels(variant: ModelVariant, model: LevelModel, outcome: Race) -> M
     return msgspec.structs.replace(
         variant, onnx=model.onnx, converted=model.converted, proof=proof, tensor=model.tensor
     )
-
-
-def _said(trial: InputTrial, line: str) -> InputTrial:
-    return msgspec.structs.replace(trial, line=line)
