@@ -27,8 +27,9 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter, Cpu
+from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter
 from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.prove.board import core_of
 from edge_sdk_tools.prove.output_change import Form, Inputs, OutputChange, Parts, StepKind, compare_forms, parts_of
 
 Emulated: TypeAlias = "BoardOutputs | str"
@@ -58,11 +59,6 @@ def begin_emulation(
             return
         with running:
             yield running
-
-
-def core_of(target: Target) -> Cpu | None:
-    """The target's core, where it can be emulated."""
-    return next((cpu for cpu in CPUS if cpu == target.cpu), None)
 
 
 def outputs_of(emulated: Emulated) -> list[tuple[Tensor, ...]] | str:

@@ -92,11 +92,6 @@ _FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {"cortex-a72": offset_wei
 """By core, in qemu's spelling. The others were not counted, or gain nothing; they take the model as it is."""
 
 
-def has_core_form(cpu: str) -> bool:
-    """Whether there is another form for a core, in qemu's spelling."""
-    return cpu in _FORMS
-
-
 def signs_activations(cpu: str) -> bool:
     """Whether the form of a core has signed activations, so that its model cannot take a picture's levels."""
     return _FORMS.get(cpu) is sign_activations

@@ -37,7 +37,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
-from edge_sdk_tools.quantize.target_form import core_form, has_core_form
+from edge_sdk_tools.quantize.target_form import core_form
 from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
 from edge_sdk_tools.search.variant import ModelVariant
 
@@ -47,9 +47,7 @@ _COMPARED_IMAGES = 2  # few, because a workstation takes ten times as long with 
 
 def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVariant:
     """Return the variant in the form that its target's core runs fastest, written to `folder`, or as it is."""
-    if variant.precision != "int8" or not has_core_form(target.cpu):
-        return variant
-    proto = core_form(onnx.load(variant.onnx), target.cpu)
+    proto = core_form(onnx.load(variant.onnx), target.cpu) if variant.precision == "int8" else None
     if proto is None:
         return variant
     work = folder / "core"

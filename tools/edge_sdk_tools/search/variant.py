@@ -32,7 +32,7 @@ from edge_sdk_tools.evaluate.statistics import Figure
 from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.jobs.runner import Finished, JobRunner
 from edge_sdk_tools.jobs.store import key_of
-from edge_sdk_tools.prove.board import estimate_once
+from edge_sdk_tools.prove.board import estimate_board
 from edge_sdk_tools.prove.golden import Proof, measure, timed
 from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
@@ -110,7 +110,7 @@ class VariantSpec:
 
     def estimate(self, model: Path) -> BoardEstimate | None:
         """Estimate a model file's time on the target's core; None where nothing counts it."""
-        return estimate_once(self.job_runner, model, self.target, self.counter, self.on_progress)
+        return estimate_board(self.job_runner, model, self.target, self.counter, self.on_progress)
 
     def check_here(self, recipe: Recipe) -> None:
         """Raise UsageError on a worker whose CPU saturates sums of INT8 where the builder's does not."""
