@@ -36,6 +36,7 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
     assert report.calibration_images == 9
     assert manifest.onnxruntime.admits(ort.__version__)
     assert "com.microsoft:QLinearConv" in manifest.operators
+    assert manifest.provenance.recipe["format"] == "QDQ"
     assert manifest.provenance.recipe["reduce_range"] is (target == "x86_64_avx2" or host_saturates())
     assert any("has no VNNI" in line for line in report.warnings) is (host_saturates() and target != "x86_64_avx2")
     names = {"golden.npz", "labels.txt", "model.int8.ort", "report.html", "report.json"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -24,9 +25,11 @@ from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.quantize.quantize import first_recipe
+from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import search
 from edge_sdk_tools.search.gates import gate_failure_of
 from edge_sdk_tools.search.search import Search, closest_to_fp32
+from edge_sdk_tools.search.sensitivity import rank_layers
 from tests.support import models as tiny
 from tests.support.models import uneven
 from tests.support.projects import write_labelled, write_pictures, write_project
@@ -63,6 +66,16 @@ def test_layers_that_cost_quality_return_to_float(tmp_path: Path) -> None:
     assert left & {"uneven", "even"}
     assert "first" not in left
     assert manifest.variants[0].integer_mac_share == 1.0
+
+
+def test_layers_are_ranked_by_their_noise_for_their_work(tmp_path: Path) -> None:
+    model = simplify(uneven(), tmp_path)
+    noises = {"first": 0.2, "uneven": 0.15, "even": 1e-4}  # the last tells nothing
+    runner = SimpleNamespace(run=lambda _noise, layers, **_: [noises.get(one.nodes[0], 0.0) for one in layers])
+    ranked = rank_layers(SimpleNamespace(model=model, digest=""), runner, lambda _step, _done, _total: None)
+    # The first layer has more noise, and so much more work that the other is worth more.
+    assert model.macs["first"] > 1.5 * model.macs["uneven"]
+    assert [one.nodes[0] for one in ranked] == ["uneven", "first"]
 
 
 def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
