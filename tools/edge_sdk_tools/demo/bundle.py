@@ -77,7 +77,8 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
 
 
 def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> None:
-    model = import_darknet(media.cfg, media.weights, media.labels, folder / "model", name=_NAME)
+    model = folder / "model" / "model.toml"
+    import_darknet(media.cfg, media.weights, media.labels, model.parent, name=_NAME)
     with tempfile.TemporaryDirectory(prefix=".images-", dir=folder) as pictures:
         images = write_images(media, Path(pictures))
         report = build(
