@@ -22,7 +22,6 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, MissingDependencyError, ModelError, OutputError, UsageError
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk_tools.arm_cost import installation
-from edge_sdk_tools.arm_cost.apt import Apt
 from edge_sdk_tools.arm_cost.counter import (
     CORES,
     CPUS,
@@ -34,7 +33,7 @@ from edge_sdk_tools.arm_cost.counter import (
     write_record,
 )
 from edge_sdk_tools.arm_cost.estimate import CYCLES, WORST_ERROR, estimate
-from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
+from edge_sdk_tools.arm_cost.installation import Apt, download_wheels, set_up
 from edge_sdk_tools.arm_cost.instructions import CLASSES, classify
 from tests.support.bundles import make_manifest, write_bundle
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_sdk_tools.distillation.paired import compared_classes, mcnemar
+from edge_sdk_tools.distillation.gate import compared_classes, mcnemar
 from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, Judged, LabelledBoxes, judge
 from edge_sdk_tools.evaluate.statistics import (
     CONFIDENCE,

@@ -22,19 +22,20 @@ from edge_sdk_tools.evaluate.average_precision import (
     judge,
     true_positives_for,
 )
-from edge_sdk_tools.evaluate.classification import (
+from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.participants import align_labels
+from edge_sdk_tools.evaluate.scores import (
     CALIBRATION_BINS,
     calibration_error,
     divergences,
+    mean_iou,
+    overlap_of,
     probabilities_of,
     ranks_of,
     restricted,
     softened,
     top_columns,
 )
-from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.evaluate.participants import align_labels
-from edge_sdk_tools.evaluate.segmentation import mean_iou, overlap_of
 from edge_sdk_tools.evaluate.tasks import match
 from tests.support import models as tiny
 from tests.support.absent import Lazy

@@ -367,7 +367,6 @@ def _fault(what: str, cpu: str, code: int, said: str) -> EdgeError:
     return EdgeError(f"{what}: the emulator of {cpu} ended with {code}: {words}")
 
 
-_OUTPUTS_GUEST = Path(__file__).with_name("guest_outputs.py")
 _SPARE_S = 45.0  # beyond the time for inputs: start-up takes 3 s, the first inference of a YOLOv8n 10
 
 
@@ -389,7 +388,7 @@ class BoardOutputs:
         for number, tensor in enumerate(tensors):
             np.save(self._folder / f"input_{number}.npy", tensor)
         self._process = subprocess.Popen(
-            [*counter.board_python(cpu), str(_OUTPUTS_GUEST), str(model.absolute()), str(self._folder), str(seconds)],
+            [*counter.board_python(cpu), str(_GUEST), str(model.absolute()), str(self._folder), str(seconds)],
             env=counter.environment,
             cwd=self._folder,
             stdin=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """Fetch the parts of a counter and put them together, without installing anything on this machine.
 
 There is either a whole counter or none: what an interrupted attempt fetched is kept for the next one. A system is a
-Debian for another architecture in a folder, and wheels for its Python are unpacked, which is all that an import needs.
+Debian for another architecture in a folder: apt gets a state folder of its own for it, so that root is not needed.
+Wheels for its Python are unpacked, which is all that an import needs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edge_sdk.core.errors import MissingDependencyError, OutputError
-from edge_sdk_tools.arm_cost.apt import Apt, require_apt, unpack
 from edge_sdk_tools.arm_cost.counter import (
     Core,
     Counter,
@@ -32,6 +32,101 @@ from edge_sdk_tools.arm_cost.counter import (
     find_counter,
     write_record,
 )
+
+_PROGRAMS = ("apt-get", "dpkg-deb", "tar")
+_TIMEOUT_S = 300
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
+
+# The hooks of this machine's own apt are cleared, because they would clean its caches after this update.
+_CONFIGURATION = """\
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear APT::Architectures;
+APT::Architecture "{architecture}";
+APT::Architectures {{ "{architecture}"; }};
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Debug::NoLocking "true";
+Dir::State "{state}";
+Dir::State::status "{state}/status";
+Dir::Cache "{state}";
+Dir::Cache::Archives "{archives}";
+"""
+
+
+def require_apt() -> None:
+    """Check that apt-get, dpkg-deb and tar are installed.
+
+    Raises:
+        MissingDependencyError: one of them is not installed.
+    """
+    for program in _PROGRAMS:
+        if shutil.which(program) is None:
+            raise MissingDependencyError(f"{program} is not installed, expected a Debian or Ubuntu machine")
+
+
+class Apt:
+    """apt-get with a state folder of its own, for one architecture.
+
+    Args:
+        architecture: the architecture in Debian's spelling (`arm64`).
+        state: an empty folder for apt's package lists.
+        archives: folder for packages; packages that it already has are not fetched again.
+        sources: lines of a sources.list to use instead of this machine's own; empty for this machine's.
+    """
+
+    def __init__(self, architecture: str, state: Path, archives: Path, sources: str = "") -> None:
+        require_apt()
+        for folder in (state / "lists" / "partial", archives / "partial"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (state / "status").touch()
+        configuration = _CONFIGURATION.format(architecture=architecture, state=state, archives=archives)
+        if sources:
+            (state / "sources.list").write_text(sources)
+            configuration += f'Dir::Etc::SourceList "{state}/sources.list";\nDir::Etc::SourceParts "-";\n'
+        (state / "apt.conf").write_text(configuration)
+        self._command = ["apt-get", "-c", str(state / "apt.conf"), "-qq"]
+        self._archives = archives
+
+    def download(self, packages: Sequence[str]) -> list[Path]:
+        """Fetch packages (`name` or `name=version`) and all they depend on.
+
+        Raises:
+            MissingDependencyError: apt cannot fetch the packages; the message has the last line that apt printed.
+            OSError: the disk is full.
+        """
+        # Errors are ignored: a third party's source may lack this architecture. The installation below decides.
+        subprocess.run([*self._command, "update"], check=False, capture_output=True, timeout=_TIMEOUT_S)
+        # Remove packages of an earlier attempt that the server has replaced since.
+        subprocess.run([*self._command, "autoclean"], check=False, capture_output=True, timeout=_TIMEOUT_S)
+        install = [*self._command, "install", "--yes", "--download-only", *packages]
+        done = subprocess.run(install, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        if done.returncode:
+            complaint = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise MissingDependencyError(
+                f"apt-get cannot fetch {', '.join(packages)} ({_CREDENTIALS.sub('//', complaint)}); "
+                "is the package server reachable?"
+            )
+        return sorted(self._archives.glob("*.deb"))
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack one package into `folder`; follow links such as `lib` to `usr/lib`, which `dpkg-deb -x` would replace.
+
+    Raises:
+        OSError: the package cannot be unpacked.
+    """
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as reading:
+        tar = ["tar", "-x", "--no-same-owner", "--keep-directory-symlink", "-C", str(folder)]
+        done = subprocess.run(
+            tar, stdin=reading.stdout, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+    if reading.returncode or done.returncode:
+        words = done.stderr.strip().splitlines() or [f"dpkg-deb ended with {reading.returncode}"]
+        raise OSError(f"{archive.name}: {words[0]}")
+
 
 _MERGED = ("bin", "lib", "sbin")
 
@@ -60,9 +155,8 @@ def lay_root(root: Path, system: Path, core: Core) -> None:
         path.write_text(text)
 
 
-_TIMEOUT_S = 1200
+_PIP_TIMEOUT_S = 1200
 _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.17
-_CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
 def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> list[Path]:
@@ -82,7 +176,9 @@ def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> l
     options += [part for name in (*platforms, "manylinux2014_aarch64") for part in ("--platform", name)]
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check"]
     command += ["--quiet", "--retries=2", *options, "--dest", str(folder), *requirements]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, errors="replace", timeout=_PIP_TIMEOUT_S
+    )
     if done.returncode:
         raise MissingDependencyError(
             f"pip cannot fetch {', '.join(requirements)} for aarch64 ({_last_words(done.stderr)}); "

@@ -18,8 +18,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
-from edge_sdk_tools.datasets.image_header import MAX_PIXELS
-from edge_sdk_tools.datasets.images import ImageFile, ImageSet
+from edge_sdk_tools.datasets.images import MAX_PIXELS, ImageFile, ImageSet
 
 IGNORE = 255
 """Value of mask pixels that are not scored; PASCAL VOC and Cityscapes use the same value."""

@@ -27,9 +27,8 @@ from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets.dataset import Dataset, MaskTruth
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, Skipped
 from edge_sdk_tools.evaluate.average_precision import Boxes
-from edge_sdk_tools.evaluate.classification import probabilities_of
 from edge_sdk_tools.evaluate.model import Answer, Subject
-from edge_sdk_tools.evaluate.segmentation import UNKNOWN, Overlap, overlap_of
+from edge_sdk_tools.evaluate.scores import UNKNOWN, Overlap, overlap_of, probabilities_of
 
 _TINY = 1e-30
 

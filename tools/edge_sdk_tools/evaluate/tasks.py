@@ -28,15 +28,16 @@ from edge_sdk_tools.evaluate.average_precision import (
     box_overlaps,
     judge,
 )
-from edge_sdk_tools.evaluate.classification import (
+from edge_sdk_tools.evaluate.predictions import Observed
+from edge_sdk_tools.evaluate.scores import (
+    Overlap,
     calibration_error,
     divergences,
+    mean_iou,
     ranks_of,
     restricted,
     top_columns,
 )
-from edge_sdk_tools.evaluate.predictions import Observed
-from edge_sdk_tools.evaluate.segmentation import Overlap, mean_iou
 from edge_sdk_tools.evaluate.statistics import Metric, mean_of, ratio_of, share_metric
 
 MATCH_IOU = 0.5

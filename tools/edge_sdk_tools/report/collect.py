@@ -19,7 +19,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.images import MAX_BYTES, decode_image
-from edge_sdk_tools.datasets.split import ImageSplit
+from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.distillation.step import Distilled
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
