@@ -64,9 +64,6 @@ def count_classes(record: bytes) -> dict[str, int]:
 
     Returns:
         Instructions by class.
-
-    Raises:
-        ValueError: the record is cut short.
     """
     if len(record) % 4:
         raise ValueError("the record of counts is cut short")
@@ -281,11 +278,7 @@ class Counter:
         return self._run(cpu, model, time_limit_s)
 
     def try_out(self, cpu: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
-        """Run the board's Python, ONNX Runtime and the plugin without a model; it leaves their bytecode too.
-
-        Raises:
-            EdgeError: they do not work together on this machine.
-        """
+        """Run the board's Python, ONNX Runtime and the plugin without a model; it leaves their bytecode too."""
         counts = self._run(cpu, None, time_limit_s)
         if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
             raise EdgeError(f"the emulated {cpu} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")

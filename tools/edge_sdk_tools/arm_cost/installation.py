@@ -57,11 +57,7 @@ Dir::Cache::Archives "{archives}";
 
 
 def require_apt() -> None:
-    """Check that apt-get, dpkg-deb and tar are installed.
-
-    Raises:
-        MissingDependencyError: one of them is not installed.
-    """
+    """Check that apt-get, dpkg-deb and tar are installed."""
     for program in _PROGRAMS:
         if shutil.which(program) is None:
             raise MissingDependencyError(f"{program} is not installed, expected a Debian or Ubuntu machine")
@@ -91,12 +87,7 @@ class Apt:
         self._archives = archives
 
     def download(self, packages: Sequence[str]) -> list[Path]:
-        """Fetch packages (`name` or `name=version`) and all they depend on.
-
-        Raises:
-            MissingDependencyError: apt cannot fetch the packages; the message has the last line that apt printed.
-            OSError: the disk is full.
-        """
+        """Fetch packages (`name` or `name=version`) and all they depend on."""
         # Errors are ignored: a third party's source may lack this architecture. The installation below decides.
         subprocess.run([*self._command, "update"], check=False, capture_output=True, timeout=_TIMEOUT_S)
         # Remove packages of an earlier attempt that the server has replaced since.
@@ -113,11 +104,7 @@ class Apt:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack one package into `folder`; follow links such as `lib` to `usr/lib`, which `dpkg-deb -x` would replace.
-
-    Raises:
-        OSError: the package cannot be unpacked.
-    """
+    """Unpack one package into `folder`; follow links such as `lib` to `usr/lib`, which `dpkg-deb -x` would replace."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as reading:
         tar = ["tar", "-x", "--no-same-owner", "--keep-directory-symlink", "-C", str(folder)]
         done = subprocess.run(
@@ -132,11 +119,7 @@ _MERGED = ("bin", "lib", "sbin")
 
 
 def make_system(folder: Path, archives: Iterable[Path]) -> None:
-    """Unpack packages into `folder`, which is made.
-
-    Raises:
-        OSError: one of them cannot be unpacked.
-    """
+    """Unpack packages into `folder`, which is made."""
     for name in _MERGED:
         (folder / "usr" / name).mkdir(parents=True)
         (folder / name).symlink_to(f"usr/{name}")
@@ -166,9 +149,6 @@ def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> l
         requirements: each `name==version`.
         python: the minor version, such as `3.11`.
         folder: where to keep them.
-
-    Raises:
-        MissingDependencyError: pip cannot; with its own last words.
     """
     folder.mkdir(parents=True, exist_ok=True)
     platforms = [f"manylinux_2_{minor}_aarch64" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]
@@ -188,11 +168,7 @@ def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> l
 
 
 def unpack_wheels(wheels: Iterable[Path], folder: Path) -> None:
-    """Lay wheels into one folder, for PYTHONPATH.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Lay wheels into one folder, for PYTHONPATH."""
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)  # zipfile keeps members inside the folder

@@ -82,11 +82,7 @@ class CocoFile(msgspec.Struct, frozen=True):
 
 
 def read_coco_file(path: Path) -> CocoFile:
-    """Read one file.
-
-    Raises:
-        DataError: when it cannot be read, is not JSON, or lacks what is needed.
-    """
+    """Read one file."""
     try:
         data = read_regular(path, _MOST_BYTES).removeprefix(_BYTE_ORDER_MARK)
         return msgspec.json.decode(data, type=CocoFile)
@@ -149,15 +145,7 @@ def _located(message: str, data: bytes) -> str:
 
 
 def read_coco(path: Path, names: ClassNames) -> Labelled:
-    """Read one file of COCO.
-
-    Args:
-        path: the .json, or a folder with exactly one, in itself or in its `annotations`.
-        names: of the model's classes; categories are theirs by name.
-
-    Raises:
-        DataError: when something is wrong with it; it names the file and the entry.
-    """
+    """Read one file of COCO."""
     path = _the_file(path)
     coco = read_coco_file(path)
     rows = _rows_by_image(coco, path)

@@ -117,22 +117,14 @@ class ImageFile(msgspec.Struct, frozen=True):
     size_wh: tuple[int, int]
 
     def data(self) -> bytes:
-        """The file's bytes.
-
-        Raises:
-            DataError: when it is not there any more.
-        """
+        """The file's bytes."""
         try:
             return read_regular(self.path, MAX_BYTES)
         except OSError as cause:
             raise DataError(f"{self.path}: cannot be read any more: {cause.strerror}") from cause
 
     def read(self) -> Image:
-        """The picture as uint8 (H, W, 3), BGR, turned as EXIF says.
-
-        Raises:
-            DataError: when it is not there any more, or cannot be decoded.
-        """
+        """The picture as uint8 (H, W, 3), BGR, turned as EXIF says."""
         image = decode_image(self.data())
         if image is None:
             raise DataError(f"{self.path}: cannot be decoded, expected a whole image; leave it out or copy it again")
@@ -246,9 +238,6 @@ def files_below(folder: Path) -> list[Path]:
     """Every file below `folder`, in order of their paths; hidden ones and what is in hidden folders left out.
 
     Links to folders are followed, each folder is entered once.
-
-    Raises:
-        DataError: when a folder cannot be read.
     """
     return sorted(_walk(folder), key=lambda path: path.parts)
 
@@ -266,11 +255,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """The folders in `folder`, in order of their names, hidden ones left out.
-
-    Raises:
-        DataError: when it cannot be read.
-    """
+    """The folders in `folder`, in order of their names, hidden ones left out."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and is_folder(path))
     except OSError as cause:

@@ -103,12 +103,7 @@ class Broker(msgspec.Struct, frozen=True):
 
 @contextmanager
 def running_broker(kind: Kind | None = None) -> Iterator[Broker]:
-    """Run a broker.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-        PublishError: it does not start.
-    """
+    """Run a broker."""
     program = find_mosquitto()
     kind = kind or ("mosquitto" if program else "amqtt")
     if kind == "mosquitto" and program is None:
@@ -177,11 +172,7 @@ _PATIENCE_S = 5.0
 
 @contextmanager
 def listening(port: int, messages: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run the subscriber.
-
-    Raises:
-        PublishError: the broker does not accept it.
-    """
+    """Run the subscriber."""
     messages.touch()
     command = [sys.executable, "-m", "edge_sdk_tools.demo.subscriber", str(port), str(messages)]
     with child(command, errors) as process:

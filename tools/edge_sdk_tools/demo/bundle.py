@@ -42,11 +42,7 @@ class DemoBundle(msgspec.Struct, frozen=True):
 
 
 def target_for(machine: str, cpu_info: str) -> str:
-    """Name of the target for a machine.
-
-    Raises:
-        IncompatibleError: there is no target for it.
-    """
+    """Name of the target for a machine."""
     if machine == "aarch64":
         return "arm64"
     if machine != "x86_64":

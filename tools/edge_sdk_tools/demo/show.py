@@ -41,9 +41,6 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
 
     Yields:
         The temporary folder.
-
-    Raises:
-        OutputError: `folder` holds something else, or cannot be written.
     """
     folder = folder.absolute()
     _check(folder)

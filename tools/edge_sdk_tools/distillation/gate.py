@@ -104,11 +104,7 @@ _SEVERAL = 2  # classes
 
 
 def check_label_order(observed: Observed) -> None:
-    """Refuse a student and a teacher whose labels are in different orders; this works for classifiers only.
-
-    Raises:
-        ModelError: significantly more images agree by class number than by label.
-    """
+    """Refuse a student and a teacher whose labels are in different orders; this works for classifiers only."""
     if observed.task != "classification" or len(observed.records) < ENOUGH_IMAGES:
         return
     student, teacher = said(observed, 0), said(observed, 1)
@@ -164,12 +160,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(evaluation: Evaluation, gates: Gates) -> Verdict:
-    """Judge a student by its quality where the images have labels, else by its agreement with the teacher.
-
-    Args:
-        evaluation: the evaluation of the student, with the teacher as reference.
-        gates: the gates; `distill_max_drop_points` or `distill_min_agreement` is used.
-    """
+    """Judge a student by its quality where the images have labels, else by its agreement with the teacher."""
     if evaluation.quality:
         return _judge_drop(evaluation.quality[0], evaluation.images, gates.distill_max_drop_points)
     return _judge_agreement(evaluation.agreement[0], evaluation.images, gates.distill_min_agreement)

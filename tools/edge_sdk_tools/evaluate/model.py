@@ -71,16 +71,7 @@ _FLIPPED = 0.01  # share of whole numbers that may differ: of nearly equal score
 
 
 def check_optimization(model: bytes, session: Session, spec: ModelSpec) -> None:
-    """Run a picture of noise through the model as it is and as ONNX Runtime optimizes it.
-
-    Args:
-        model: bytes of the .onnx.
-        session: of the same model, optimized.
-        spec: how a picture becomes an input.
-
-    Raises:
-        ModelError: the results differ.
-    """
+    """Run a picture of noise through the model as it is and as ONNX Runtime optimizes it."""
     plain = Session(model, SessionSettings(graph_level="disabled"), spec.model)
     prepare = Prepare(spec.input)
     width, height = spec.input.size_wh
@@ -202,12 +193,7 @@ class Subject:
 
 
 def open_subject(path: Path) -> Subject:
-    """Open a model.toml or a NAME.edge folder.
-
-    Raises:
-        UsageError: it is neither.
-        EdgeError: of the family that says what is wrong with it.
-    """
+    """Open a model.toml or a NAME.edge folder."""
     if path.suffix == ".toml":
         return _from_spec(path)
     if is_file(path / MANIFEST_FILE):
@@ -275,11 +261,7 @@ def _from_bundle(path: Path) -> Subject:
 
 
 def probed(subject: Subject) -> Subject:
-    """Run the model once on zeros, so that a misfit raises an error before any image is read.
-
-    Raises:
-        ModelError: the outputs are not what the decoder reads, or ONNX Runtime fails.
-    """
+    """Run the model once on zeros, so that a misfit raises an error before any image is read."""
     where = subject.spec.model if isinstance(subject.spec, ModelSpec) else subject.name
     try:
         answer = subject.open()(np.zeros((32, 32, 3), np.uint8))
@@ -292,11 +274,7 @@ def probed(subject: Subject) -> Subject:
 
 
 def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
-    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on.
-
-    Raises:
-        ModelError: the decoder is the other one.
-    """
+    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on."""
     if spec.task != "classification" or not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
     are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK

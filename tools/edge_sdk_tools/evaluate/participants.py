@@ -132,11 +132,7 @@ def _background_unsaid(subjects: Sequence[Subject]) -> str:
 
 
 def check_there(data: Path | None) -> None:
-    """Check that `data` exists, before any model is loaded.
-
-    Raises:
-        DataError: there is no folder or file at `data`.
-    """
+    """Check that `data` exists, before any model is loaded."""
     if data is not None and not (is_folder(data) or is_file(data)):
         raise DataError(f"{data}: no such folder, or .json of COCO")
 

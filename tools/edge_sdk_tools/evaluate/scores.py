@@ -44,12 +44,7 @@ def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64
 
 
 def ranks_of(probabilities: Probabilities, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first.
-
-    Args:
-        probabilities: float64 (N, C).
-        columns: int64 (N,), the right column of each row.
-    """
+    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first."""
     rows = np.arange(len(columns))
     right = probabilities[rows, columns][:, None]
     before = np.arange(probabilities.shape[1])[None, :] < columns[:, None]
@@ -80,13 +75,7 @@ def softened(probabilities: Probabilities, temperature: float) -> Probabilities:
 
 
 def divergences(reference: Probabilities, candidate: Probabilities, temperature: float = 1.0) -> NDArray[np.float64]:
-    """Kullback-Leibler divergence of each row, sum of p * log(p / q) with p the reference, in nats; float64 (N,).
-
-    Args:
-        reference: float64 (N, C).
-        candidate: float64 (N, C).
-        temperature: both are softened by it first.
-    """
+    """Kullback-Leibler divergence of each row, sum of p * log(p / q) with p the reference, in nats; float64 (N,)."""
     result = np.empty(len(reference))
     for start in range(0, len(reference), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)

@@ -62,11 +62,7 @@ def make_probes(spec: InputSpec, images: ImageSet, *, batch: bool = False) -> tu
 
 
 def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
-    """The real images to compare on: those of `folders`, else model.toml's calibration folder where it is there.
-
-    Raises:
-        DataError: when one of `folders` is not there or holds no image.
-    """
+    """The real images to compare on: those of `folders`, else model.toml's calibration folder where it is there."""
     if folders:
         return find_images(folders)
     calibration = Path(spec.data.calibration) if spec.data.calibration else None
@@ -164,9 +160,6 @@ class Runner:
         model: its bytes, or the path of a file whose weights may lie beside it.
         where: what to call it in errors.
         optimize: whether ONNX Runtime may rewrite the graph, as it does by default.
-
-    Raises:
-        ModelError: when ONNX Runtime cannot load it.
     """
 
     def __init__(self, model: bytes | str, where: str, *, optimize: bool = True) -> None:
@@ -183,11 +176,7 @@ class Runner:
         self._names = [str(output.name) for output in self._session.get_outputs()]
 
     def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
-        """Run it on one input; gives the outputs by name, in order.
-
-        Raises:
-            ModelError: when ONNX Runtime fails.
-        """
+        """Run it on one input; gives the outputs by name, in order."""
         try:
             outputs = self._session.run(None, {self._input_name: tensor})
             return {name: np.asarray(output) for name, output in zip(self._names, outputs, strict=True)}
@@ -208,9 +197,6 @@ def verify(model: bytes, where: str, probes: Sequence[Probe], original: Observat
         where: what to call it in errors.
         probes: its inputs.
         original: what it said on them.
-
-    Raises:
-        ModelError: when ONNX Runtime fails.
     """
     found = _compare(Runner(model, where), probes, original)
     if found.problem is None or _compare(Runner(model, where, optimize=False), probes, original).problem is not None:

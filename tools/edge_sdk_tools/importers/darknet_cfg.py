@@ -94,9 +94,6 @@ def read_cfg(path: Path) -> tuple[Section, list[Section]]:
 
     Returns:
         The [net] section, and one section for each layer in order.
-
-    Raises:
-        ModelError: the file is missing, is not text, does not have Darknet's syntax, or has no layers.
     """
     sections: list[Section] = []
     for number, raw in enumerate(_read_text(path).splitlines(), start=1):
@@ -189,11 +186,7 @@ class Weights(msgspec.Struct, frozen=True, eq=False):
 
 
 def read_weights(path: Path, wanted: Sequence[Convolution]) -> dict[str, Weights]:
-    """Read the weights of all convolutions, by the names of their layers.
-
-    Raises:
-        ModelError: the file is missing, has fewer or more bytes than `wanted` needs, or numbers that are not finite.
-    """
+    """Read the weights of all convolutions, by the names of their layers."""
     numbers = _read_numbers(path, sum(convolution.count for convolution in wanted))
     found: dict[str, Weights] = {}
     start = 0

@@ -118,11 +118,7 @@ _LEAKY_SLOPE = 0.1  # activations.h: leaky_activate
 
 
 def add_layer(graph: Graph, section: Section) -> None:
-    """Add one layer to the graph.
-
-    Raises:
-        ModelError: a kind, an activation or an option that is not converted, or numbers that do not fit together.
-    """
+    """Add one layer to the graph."""
     build = _KINDS.get(section.kind)
     if build is None:
         raise section.error(f"this kind of layer is not supported; supported: {', '.join(_KINDS)}")

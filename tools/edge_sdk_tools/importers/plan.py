@@ -49,11 +49,7 @@ from edge_sdk_tools.importers.comparison import (
 
 @contextlib.contextmanager
 def needed_by(source: str, package: str, remedy: str) -> Iterator[None]:
-    """Import a framework inside this; a missing package becomes an error that names the remedy.
-
-    Raises:
-        MissingDependencyError: exit code 8.
-    """
+    """Import a framework inside this; a missing package becomes an error that names the remedy."""
     try:
         yield
     except ImportError as cause:
@@ -203,11 +199,7 @@ def _input_shape(proto: onnx.ModelProto) -> tuple[int | str, ...]:
 
 
 def check_writable(folder: Path, output: Path) -> None:
-    """Open a file without a name in `folder`, or in the nearest folder above it that is there.
-
-    Raises:
-        OutputError: the system refuses; permissions alone do not tell a file system that is mounted read-only.
-    """
+    """Open a file without a name in `folder`, or in the nearest folder above it that is there."""
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=there):
@@ -402,11 +394,7 @@ def _descriptors_to_nowhere() -> Iterator[None]:
 
 
 def check_source(path: Path, expected: str, *, folder: bool = False, most_bytes: int | None = None) -> None:
-    """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever.
-
-    Raises:
-        ModelError: it is not there, cannot be opened, is no regular file, or too large.
-    """
+    """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever."""
     if folder and is_folder(path):
         return
     try:

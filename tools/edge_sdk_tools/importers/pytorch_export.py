@@ -77,7 +77,7 @@ class Order(msgspec.Struct, frozen=True, eq=False):
 
 def _exporters_for(model: TorchModel, opset: int) -> dict[str, Callable[[Order], Exported | Failure]]:
     """The exporters that take this model at this opset, the better one first."""
-    exporters = {}
+    exporters: dict[str, Callable[[Order], Exported | Failure]] = {}
     if model.form != "script" and opset >= PREFERRED_OPSET:
         exporters[_PROGRAM] = _export_program
     if model.form != "program":
@@ -181,11 +181,7 @@ class Success(msgspec.Struct, frozen=True, eq=False):
 
 
 def export(order: Order, probes: Sequence[Probe], observation: Observation) -> Success:
-    """Try the exporters.
-
-    Raises:
-        ModelError: when none succeeds.
-    """
+    """Try the exporters."""
     failures: list[Failure] = []
     for name, exporter in _exporters_for(order.model, order.opset).items():
         tried = _try(name, exporter(order), probes, observation)

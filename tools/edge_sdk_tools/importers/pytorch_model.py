@@ -62,9 +62,6 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
 
         Returns:
             The outputs by name, in order: `output`, or the keys and numbers of the dicts and tuples they lie in.
-
-        Raises:
-            ModelError: forward raises, or returns other things than tensors.
         """
         try:
             with torch.no_grad():
@@ -100,16 +97,7 @@ def _flatten(value: object, name: str) -> Iterator[tuple[str, object]]:
 
 
 def load_model(path: Path, function: str, weights: Path | None) -> TorchModel:
-    """Load a model.
-
-    Args:
-        path: a Python file, a .pt2 of torch.export, or TorchScript.
-        function: of the Python file; empty for an archive.
-        weights: a state dict for the function's module.
-
-    Raises:
-        ModelError: it cannot be loaded, or cannot be exported as it is.
-    """
+    """Load a model."""
     folder = path.resolve().parent
     if function:
         return _load_function(path, function, weights, f"{path}:{function}", folder)
@@ -243,11 +231,7 @@ _SAVE = "save the state dict alone: torch.save(model.state_dict(), 'state_dict_a
 
 
 def load_state_dict(module: torch.nn.Module, path: Path, where: str) -> None:
-    """Load a state dict into `module`; nothing but tensors and plain containers is unpickled.
-
-    Raises:
-        ModelError: it is missing, damaged, holds code, or belongs to another model.
-    """
+    """Load a state dict into `module`; nothing but tensors and plain containers is unpickled."""
     state = _read_state_dict(path)
     try:
         missing, unexpected = module.load_state_dict(state, strict=False)

@@ -56,11 +56,7 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
         return self.layout != self.wanted
 
     def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
-        """Run the model on an input in model.toml's layout, and return its outputs by name.
-
-        Raises:
-            ModelError: TensorFlow cannot run the model.
-        """
+        """Run the model on an input in model.toml's layout, and return its outputs by name."""
         try:
             outputs = self.run(tensor.transpose(_TO_NHWC) if self.turns else tensor)
         except Exception as cause:  # TensorFlow raises whatever its parts raise
@@ -74,23 +70,14 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
 
 
 def check_tensorflow_source(source: Path) -> None:
-    """Check, without TensorFlow, that `source` is a file or folder of a kind that can be loaded.
-
-    Raises:
-        ModelError: it is missing or of another kind.
-    """
+    """Check, without TensorFlow, that `source` is a file or folder of a kind that can be loaded."""
     check_source(source, f"SOURCE is {_SOURCE}", folder=True)
     if not source.is_dir() and source.suffix not in _LOADERS:
         raise ModelError(f"{source}: expected {_SOURCE}")
 
 
 def load_tensorflow_model(source: Path, spec: InputSpec) -> TensorflowModel:
-    """Load a model; the file name's ending (.tflite, .keras, .h5, or none for a folder) gives the format.
-
-    Raises:
-        MissingDependencyError: TensorFlow or tf2onnx is not installed.
-        ModelError: TensorFlow cannot load the model.
-    """
+    """Load a model; the file name's ending (.tflite, .keras, .h5, or none for a folder) gives the format."""
     load = _load_saved if source.is_dir() else _LOADERS[source.suffix]
     tf, tf2onnx = _require("tensorflow"), _require("tf2onnx")
     try:
