@@ -250,12 +250,6 @@ def test_a_teacher_far_below_its_student_is_doubted(tmp_path: Path, teacher: Pat
     assert "points below its student: are the student's labels in the order of its outputs?" in warning
 
 
-def test_a_background_that_nobody_declared_is_the_reason_why_labels_do_not_match(tmp_path: Path, teacher: Path) -> None:
-    student = write_project(tmp_path / "student", labels="background\na\nb\n", pictures=0)
-    with pytest.raises(ModelError, match=r"the first label of tiny is .* background_class = true missing"):
-        distill_check(student, teacher, write_pictures(tmp_path / "data", 3))
-
-
 def _project(folder: Path, bias: float = -10.0, *, name: str = "cells") -> Path:
     """A detector that needs more light for an object the lower its bias is."""
     proto: onnx.ModelProto = tiny.head_detector()

@@ -211,46 +211,24 @@ _GUEST_ENVIRONMENT = {
 
 
 class Counter:
-    """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime."""
+    """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime.
+
+    Attributes:
+        folder: holds all of it.
+        recipe, key: what it was made of, and the name of that.
+        emulator: the user emulator of qemu.
+        libraries: shared libraries of this machine's kind that the emulator needs.
+        system: the arm64 Debian.
+        site: the unpacked aarch64 wheels.
+        plugin: the compiled plugin.
+        record: the recipe as JSON; written last, so that where it is, everything is.
+    """
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
-        self.folder = folder
-        self.recipe = recipe
-
-    @property
-    def emulator(self) -> Path:
-        """The user emulator of qemu."""
-        return self.folder / "qemu-aarch64"
-
-    @property
-    def key(self) -> str:
-        """Names the counter by all that it was made of."""
-        return self.recipe.key
-
-    @property
-    def libraries(self) -> Path:
-        """Shared libraries of this machine's kind that the emulator needs."""
-        return self.folder / "libraries"
-
-    @property
-    def system(self) -> Path:
-        """The arm64 Debian."""
-        return self.folder / "system"
-
-    @property
-    def site(self) -> Path:
-        """The unpacked aarch64 wheels."""
-        return self.folder / "site"
-
-    @property
-    def plugin(self) -> Path:
-        """The compiled plugin."""
-        return self.folder / "icount.so"
-
-    @property
-    def record(self) -> Path:
-        """The recipe as JSON; written last, so that where it is, everything is."""
-        return self.folder / "counter.json"
+        self.folder, self.recipe, self.key = folder, recipe, recipe.key
+        self.emulator = folder / "qemu-aarch64"
+        self.libraries, self.system, self.site = folder / "libraries", folder / "system", folder / "site"
+        self.plugin, self.record = folder / "icount.so", folder / "counter.json"
 
     def root(self, cpu: str) -> Path:
         """The system as programs see it on a board with that core."""
@@ -340,11 +318,6 @@ def find_counter(folder: Path | None = None) -> Counter | None:
 def counters_folder(folder: Path | None = None) -> Path:
     """Return the folder of the installed counters inside the cache."""
     return (folder or cache_folder()).absolute() / "arm-cost"
-
-
-def write_record(counter: Counter) -> None:
-    """Write the recipe, which marks a counter's folder as complete."""
-    counter.record.write_bytes(msgspec.json.format(msgspec.json.encode(counter.recipe), indent=2) + b"\n")
 
 
 def _escaped(path: Path) -> str:

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from edge_sdk.core.errors import MissingDependencyError, OutputError
 from edge_sdk_tools.arm_cost.counter import (
     Core,
@@ -30,7 +32,6 @@ from edge_sdk_tools.arm_cost.counter import (
     counters_folder,
     current_recipe,
     find_counter,
-    write_record,
 )
 
 _PROGRAMS = ("apt-get", "dpkg-deb", "tar")
@@ -226,18 +227,18 @@ def _install(place: Path, recipe: Recipe, compiler: str, on_progress: OnProgress
     with tempfile.TemporaryDirectory(prefix=".making-", dir=place) as scratch:
         fresh = Counter(Path(scratch) / "counter", recipe)
         fresh.folder.mkdir()
-        steps: dict[str, Callable[[], None]] = {
+        steps: dict[str, Callable[[], object]] = {
             "emulator": lambda: _add_emulator(fresh, Path(scratch), place / _DOWNLOADS),
             "arm64 Python": lambda: _add_system(fresh, Path(scratch), place / _DOWNLOADS),
             "arm64 wheels": lambda: _add_wheels(fresh, place / _DOWNLOADS),
             "plugin": lambda: _add_plugin(fresh, compiler),
-            "trial": lambda: _try_out(fresh),
+            "trial": lambda: [fresh.try_out(core.model) for core in recipe.cores],
         }
         for name, step in steps.items():
             on_progress(name, 0, 1)
             step()
             on_progress(name, 1, 1)
-        write_record(fresh)
+        fresh.record.write_bytes(msgspec.json.format(msgspec.json.encode(recipe), indent=2) + b"\n")
         kept = Counter(place / recipe.key, recipe)
         shutil.rmtree(kept.folder, ignore_errors=True)  # without its record it is no counter
         fresh.folder.rename(kept.folder)
@@ -281,11 +282,6 @@ def _add_plugin(counter: Counter, compiler: str) -> None:
         raise MissingDependencyError(
             f"{compiler} cannot compile the plugin ({words}); install Debian's build-essential"
         )
-
-
-def _try_out(counter: Counter) -> None:
-    for core in counter.recipe.cores:
-        counter.try_out(core.model)
 
 
 def _find_compiler() -> str:

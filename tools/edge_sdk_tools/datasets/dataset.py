@@ -118,7 +118,7 @@ class BoxTruth(msgspec.Struct, frozen=True, eq=False):
     relative: bool
 
     def in_pixels(self, size_wh: tuple[int, int]) -> NDArray[np.float64]:
-        """Return the boxes in pixels of the image."""
+        """Return the boxes in pixels of the image: float64 (N, 4), not clipped."""
         if not self.relative:
             return self.boxes_xyxy
         return self.boxes_xyxy * np.array([*size_wh, *size_wh], np.float64)
