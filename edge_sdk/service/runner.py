@@ -31,6 +31,7 @@ from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, 
 from edge_sdk.service.progress import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tuning.measurement import Window
 
 _log = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class PipelineRunner:
         self._settings, self._source, self._stream, self._budget = settings, source, stream, budget
         self._controls, self._control, self._version = controls, controls.of(stream.camera), -1
         manifest = bundle.manifest
-        self._confidence = manifest.thresholds.confidence if manifest.task == "detection" else None
+        self._confidence = manifest.thresholds.confidence if TRAITS[manifest.task].has_objects else None
         self._control.known = Camera(
             name=stream.camera,
             task=manifest.task,

@@ -14,6 +14,7 @@ from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.decoders import decoder_of
 from edge_sdk.tasks.outputs import ModelOutput, Shape
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
 
@@ -50,7 +51,7 @@ class Lines:
 
 def check_flag(spec: ModelSpec) -> Iterator[Finding]:
     """Say so where background_class stands in a model.toml that does not use it."""
-    if spec.task != "classification" and spec.classification.background_class:
+    if not TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class:
         what = f"background_class = true in model.toml does nothing in {spec.task}: class_id counts all lines from 0"
         step = "take it out; only a classifier's class_id begins behind its background"
         yield Finding(severity="note", rule="labels", where="model.toml", what=what, next_step=step)
@@ -58,7 +59,7 @@ def check_flag(spec: ModelSpec) -> Iterator[Finding]:
 
 def check_background(spec: ModelSpec, lines: Lines) -> Iterator[Finding]:
     """Hold the line of the background against what model.toml says of it."""
-    if spec.task != "classification":
+    if not TRAITS[spec.task].is_of_whole_picture:
         return
     numbers, count = lines.background, len(lines.labels)
     first = f"{spec.labels}: line 1 is {_shown(lines.labels[0])}"

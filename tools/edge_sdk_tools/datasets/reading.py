@@ -13,7 +13,7 @@ import msgspec
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import DataError, UsageError
-from edge_sdk.tasks.spec import Task
+from edge_sdk.tasks.spec import TRAITS, Task
 from edge_sdk_tools.datasets import class_folders, yolo
 from edge_sdk_tools.datasets.class_names import ClassNames
 from edge_sdk_tools.datasets.coco import coco_files, read_coco
@@ -68,8 +68,6 @@ FORMATS: dict[Format, LabelFormat] = {
 }
 """All formats, in the order in which they are tried."""
 
-_KIND: dict[Task, str] = {"classification": "classes", "detection": "boxes", "segmentation": "masks"}
-
 
 def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False) -> Dataset:
     """Read a dataset: images with their labels, if there are any.
@@ -108,7 +106,7 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
         first = FORMATS[there[0]]
         wanted = ", ".join(known.sign for known in FORMATS.values() if known.task == task)
         raise DataError(
-            f"{path}: holds {_KIND[first.task]} ({first.sign}), but the model's task is {task}; expected {_KIND[task]} "
+            f"{path}: holds {TRAITS[first.task].truths} ({first.sign}), but the model's task is {task}; expected {TRAITS[task].truths} "
             f"({wanted}), or images without labels"
         )
     return "images"
@@ -181,7 +179,7 @@ def split_images(
         chosen, held_out = found.hold_out()
         measuring = Dataset(held_out, None, "images")
     calibrating = chosen.spread(MAX_CALIBRATION_IMAGES)
-    classes = _classes(spec, labels, calibration, calibrating) if spec.task == "classification" else ()
+    classes = _classes(spec, labels, calibration, calibrating) if TRAITS[spec.task].is_of_whole_picture else ()
     return ImageSplit(len(chosen), calibrating, measuring.spread(MAX_EVALUATION_IMAGES), classes)
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
 from edge_sdk.core.errors import AccuracyGateError, ModelError, UsageError
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, OnProgress, constant_answer, summarise
 from edge_sdk_tools.evaluate.model import Subject, open_subjects
@@ -105,7 +106,7 @@ _SEVERAL = 2  # classes
 
 def check_label_order(observed: Observed) -> None:
     """Refuse a student and a teacher whose labels are in different orders; this works for classifiers only."""
-    if observed.task != "classification" or len(observed.records) < ENOUGH_IMAGES:
+    if not TRAITS[observed.task].is_of_whole_picture or len(observed.records) < ENOUGH_IMAGES:
         return
     student, teacher = said(observed, 0), said(observed, 1)
     real = (student < observed.classes) & (teacher < observed.classes)

@@ -24,7 +24,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.tasks.spec import Thresholds
+from edge_sdk.tasks.spec import TRAITS, Thresholds, has_background
 from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.check.gate import CheckedModel, check_model
 from edge_sdk_tools.datasets.images import is_file
@@ -162,12 +162,12 @@ class Subject:
     @property
     def background(self) -> int:
         """1 when output 0 is "background", else 0."""
-        return int(self.spec.task == "classification" and self.spec.classification.background_class)
+        return int(has_background(self.spec))
 
     @property
     def classifier_labels(self) -> tuple[str, ...]:
         """Labels in output order, of a classifier; empty for every other model."""
-        return self.labels if self.spec.task == "classification" else ()
+        return self.labels if TRAITS[self.spec.task].is_of_whole_picture else ()
 
     @property
     def class_labels(self) -> tuple[str, ...]:
@@ -275,7 +275,7 @@ def probed(subject: Subject) -> Subject:
 
 def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
     """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on."""
-    if spec.task != "classification" or not np.isfinite(output).all():
+    if not TRAITS[spec.task].is_of_whole_picture or not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
     are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
     if spec.decoder == "logits" and are_probabilities:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.core.frame import Classification, Detections, Image, Segmentation, Tensor
-from edge_sdk.tasks.spec import Task
+from edge_sdk.tasks.spec import TRAITS, Task
 from edge_sdk_tools.datasets.dataset import Dataset, MaskTruth
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, Skipped
 from edge_sdk_tools.evaluate.average_precision import Boxes
@@ -390,7 +390,7 @@ def _fingerprint(answer: Answer) -> int:
 def _class_table(participant: Participant) -> ClassTable:
     """`UNKNOWN` of a class map stays what it is."""
     common = np.arange(len(participant.class_ids))
-    if participant.subject.spec.task == "segmentation":
+    if TRAITS[participant.subject.spec.task].has_class_map:
         of_map = np.full(256, UNKNOWN, np.uint8)
         of_map[participant.class_ids] = common
         return of_map
