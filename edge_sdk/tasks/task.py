@@ -125,9 +125,8 @@ def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
     Segmentation is tried only with two or more labels.
     """
     for other in sorted(TABLE, key=lambda decoder: decoder.task != spec.task):
-        if (other.task, other.name) == (spec.task, spec.decoder) or (
-            TRAITS[other.task].has_class_map and label_count < 2
-        ):
+        is_same = (other.task, other.name) == (spec.task, spec.decoder)
+        if is_same or (TRAITS[other.task].has_class_map and label_count < 2):
             continue
         if other.is_likely(spec, label_count, got):
             needs = f" and give {other.needs}" if other.needs else ""

@@ -137,7 +137,7 @@ def _edit(old: str, new: str) -> Callable[[], bytes]:
         (_edit("dog", "d\xff\xfeg"), "not valid JSON in UTF-8: "),
         (lambda: b'{"x": ' + b"[" * 100000, "not valid JSON in UTF-8: "),
         (lambda: b"{}", "Object missing required field `images`; expected images, annotations and categories"),
-        (_edit("[1, 2, 3, 4]", "[1, 2, 3]"), "Expected `array` of length 4, got 3 - at `$.annotations[0].bbox`"),
+        (_edit("[1, 2, 3, 4]", "[1, 2, 3]"), "Expected `array` of length 4 - at `$.annotations[0].bbox`"),
         (_edit("1, 2, 3, 4]", "1e308, 2, 1e308, 4]"), "annotations[0].bbox is [1e+308, 2.0, 1e+308, 4.0], expected"),
         (_edit("3, 4]", "-3, 4]"), "annotations[0].bbox is [1.0, 2.0, -3.0, 4.0], expected x, y, width and"),
         (_edit('"image_id": 1', '"image_id": 7'), "annotations[0].image_id is 7, expected the id of an image"),

@@ -255,11 +255,12 @@ class Counter:
             raise UsageError(f"{cpu!r} cannot be counted, expected one of: {', '.join(CPUS)}")
         return self._run(cpu, model, time_limit_s)
 
-    def try_out(self, cpu: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
-        """Run the board's Python, ONNX Runtime and the plugin without a model; it leaves their bytecode too."""
-        counts = self._run(cpu, None, time_limit_s)
-        if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
-            raise EdgeError(f"the emulated {cpu} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")
+    def try_out(self) -> None:
+        """Run Python, ONNX Runtime and the plugin on each core without a model; it leaves their bytecode too."""
+        for core in self.recipe.cores:
+            counts = self._run(core.model, None, TIME_LIMIT_S)
+            if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
+                raise EdgeError(f"the emulated {core.model} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")
 
     def _run(self, cpu: str, model: Path | None, time_limit_s: float) -> Counts:
         what = model.name if model else "a trial"

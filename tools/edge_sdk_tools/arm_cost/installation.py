@@ -232,7 +232,7 @@ def _install(place: Path, recipe: Recipe, compiler: str, on_progress: OnProgress
             "arm64 Python": lambda: _add_system(fresh, Path(scratch), place / _DOWNLOADS),
             "arm64 wheels": lambda: _add_wheels(fresh, place / _DOWNLOADS),
             "plugin": lambda: _add_plugin(fresh, compiler),
-            "trial": lambda: [fresh.try_out(core.model) for core in recipe.cores],
+            "trial": fresh.try_out,
         }
         for name, step in steps.items():
             on_progress(name, 0, 1)

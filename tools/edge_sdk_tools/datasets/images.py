@@ -65,7 +65,7 @@ def read_size(data: bytes) -> tuple[int, int] | None:
         try:
             with reader(io.BytesIO(data)) as image:
                 width, height = image.size
-                turned = _orientation(image.info.get("exif") or _late_exif(data)) in _TURNED
+                turned = _orientation(image.info.get("exif", b"")) in _TURNED
         except _DAMAGED:
             return None
     return (height, width) if turned else (width, height)
@@ -80,12 +80,6 @@ def _webp_size(data: bytes) -> tuple[int, int]:
         bits = int.from_bytes(data[21:25], "little")
         return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
-
-
-def _late_exif(data: bytes) -> bytes:
-    """The EXIF of a PNG that stands after its pixels: OpenCV obeys it, Pillow sees it only when it decodes."""
-    place = data.rfind(b"eXIf") if data.startswith(b"\x89PNG") else -1
-    return b"" if place < 0 else data[place + 4 :]
 
 
 def _orientation(exif: bytes) -> object:

@@ -106,8 +106,8 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
         first = FORMATS[there[0]]
         wanted = ", ".join(known.sign for known in FORMATS.values() if known.task == task)
         raise DataError(
-            f"{path}: holds {TRAITS[first.task].truths} ({first.sign}), but the model's task is {task}; expected {TRAITS[task].truths} "
-            f"({wanted}), or images without labels"
+            f"{path}: holds {TRAITS[first.task].truths} ({first.sign}), but the model's task is {task}; expected "
+            f"{TRAITS[task].truths} ({wanted}), or images without labels"
         )
     return "images"
 
