@@ -338,14 +338,9 @@ _SPARE_S = 45.0  # beyond the time for inputs: start-up takes 3 s, the first inf
 
 
 class BoardOutputs:
-    """An emulation that runs; use it as a context, at whose end its process and its files are gone.
+    """An emulation that runs, a context at whose end its process and its files are gone.
 
-    Args:
-        counter: what was set up.
-        model: an .ort or .onnx file with one input.
-        cpu: the core.
-        tensors: float32, its inputs; kept nowhere.
-        seconds: after so many no further input is begun.
+    After `seconds` no further input, float32, is begun.
     """
 
     def __init__(self, counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float) -> None:

@@ -65,13 +65,9 @@ def require_apt() -> None:
 
 
 class Apt:
-    """apt-get with a state folder of its own, for one architecture.
+    """apt-get with a state folder of its own, for one architecture in Debian's spelling (`arm64`).
 
-    Args:
-        architecture: the architecture in Debian's spelling (`arm64`).
-        state: an empty folder for apt's package lists.
-        archives: folder for packages; packages that it already has are not fetched again.
-        sources: lines of a sources.list to use instead of this machine's own; empty for this machine's.
+    Packages in `archives` are not fetched again; `sources` are lines of a sources.list, empty for this machine's own.
     """
 
     def __init__(self, architecture: str, state: Path, archives: Path, sources: str = "") -> None:
@@ -144,13 +140,7 @@ _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.
 
 
 def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> list[Path]:
-    """Fetch wheels for aarch64 without what they depend on; those that are in `folder` already are not fetched again.
-
-    Args:
-        requirements: each `name==version`.
-        python: the minor version, such as `3.11`.
-        folder: where to keep them.
-    """
+    """Fetch wheels (`name==version`) for aarch64 into `folder`, without what they depend on."""
     folder.mkdir(parents=True, exist_ok=True)
     platforms = [f"manylinux_2_{minor}_aarch64" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]
     options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]

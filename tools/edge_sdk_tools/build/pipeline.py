@@ -30,7 +30,7 @@ from edge_sdk_tools.check.gate import CheckedModel, check_model
 from edge_sdk_tools.check.runtimes import as_admitted, runtime_range
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.reading import split_images
-from edge_sdk_tools.distillation.step import Distilled, check_distillation
+from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.prove.board import board_counter, check_latency

@@ -29,13 +29,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class CocoImage(msgspec.Struct, frozen=True, gc=False):
-    """One image of a COCO file.
-
-    Attributes:
-        id: the id that annotations refer to.
-        file_name: path of the image below one of the image folders.
-        width, height: pixels of the picture that was annotated.
-    """
+    """One image of a COCO file; width and height are those of the picture that was annotated."""
 
     id: int | str
     file_name: str
@@ -49,14 +43,7 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
-    """One annotated box of a COCO file.
-
-    Attributes:
-        image_id: id of the image.
-        category_id: id of the category.
-        bbox: x and y of the upper left corner, width and height, in pixels.
-        iscrowd: whether the box is around many objects.
-    """
+    """One annotated box of a COCO file: x and y of the upper left corner, width and height, in pixels."""
 
     image_id: int | str
     category_id: int

@@ -23,14 +23,7 @@ from edge_sdk_tools.datasets.images import ImageSet, files_below, is_candidate, 
 
 
 class LabelFormat(NamedTuple):
-    """One format of labels.
-
-    Attributes:
-        task: the task that the labels are for.
-        sign: what the format is recognised by, in words.
-        is_there: returns whether a folder has this format.
-        read: reads the images and labels of a folder.
-    """
+    """One format of labels: what it is for, its sign in words, whether a folder has it, and its reader."""
 
     task: Task
     sign: str

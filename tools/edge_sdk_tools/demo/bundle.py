@@ -26,14 +26,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 class DemoBundle(msgspec.Struct, frozen=True):
-    """The bundle that the demo runs, and the figures of its build.
-
-    Attributes:
-        path: the bundle.
-        model: the model.toml that it was built from; the FP32 ONNX model lies beside it.
-        report: what the build measured.
-        cached: whether an earlier demo built it.
-    """
+    """The bundle that the demo runs, and the figures of its build."""
 
     path: Path
     model: Path

@@ -31,21 +31,7 @@ _POLL_S = 0.1
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a demo.
-
-    Attributes:
-        output: folder with the picture, the video and the messages.
-        bundle: the bundle that ran.
-        model: the model.toml that it was built from.
-        video: the video that it ran on.
-        broker: name of the broker.
-        frames: results received by the subscriber.
-        dropped: frames of the video that became none.
-        people: in all frames together.
-        most_people: in one frame, the one in the picture.
-        age: capture to outbox.
-        inference: the bare runs.
-    """
+    """The outcome of a demo; people are counted in all frames together, and in the frame of the picture."""
 
     output: str
     bundle: str

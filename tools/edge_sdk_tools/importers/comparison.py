@@ -85,23 +85,15 @@ def _real_picture(spec: InputSpec, image: ImageFile) -> Tensor:
 
 
 def _two_pictures(spec: InputSpec) -> Tensor:
-    two: Tensor = np.concatenate([_made_picture(spec, _white), _made_picture(spec, _random_pixels)])
+    two: Tensor = np.concatenate([_made_picture(spec, _PICTURES[name]) for name in ("white", "random pixels")])
     return two
 
 
-def _black(shape: tuple[int, int, int]) -> Image:
-    return np.zeros(shape, np.uint8)
-
-
-def _white(shape: tuple[int, int, int]) -> Image:
-    return np.full(shape, 255, np.uint8)
-
-
-def _random_pixels(shape: tuple[int, int, int]) -> Image:
-    return np.random.default_rng(2).integers(0, 256, shape, np.uint8)
-
-
-_PICTURES = {"black": _black, "white": _white, "random pixels": _random_pixels}
+_PICTURES: dict[str, Callable[[tuple[int, int, int]], Image]] = {
+    "black": lambda shape: np.zeros(shape, np.uint8),
+    "white": lambda shape: np.full(shape, 255, np.uint8),
+    "random pixels": lambda shape: np.random.default_rng(2).integers(0, 256, shape, np.uint8),
+}
 
 
 ABSOLUTE_TOLERANCE = 1e-4
@@ -191,12 +183,6 @@ def verify(model: bytes, where: str, probes: Sequence[Probe], original: Observat
     """Run a model as a device would on every probe and compare it with what the original said.
 
     Where it differs, the cause is looked for in ONNX Runtime's own optimizer.
-
-    Args:
-        model: its bytes.
-        where: what to call it in errors.
-        probes: its inputs.
-        original: what it said on them.
     """
     found = _compare(Runner(model, where), probes, original)
     if found.problem is None or _compare(Runner(model, where, optimize=False), probes, original).problem is not None:

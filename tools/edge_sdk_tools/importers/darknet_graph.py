@@ -47,13 +47,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Graph:
-    """Collects what the layers add.
-
-    Attributes:
-        layers: each layer's output by Darknet's count; None where a layer has none that others may read.
-        weights: what is read from the .weights file, in its order.
-        heads: raw outputs in their order.
-    """
+    """Collects what the layers add."""
 
     def __init__(self, value: Value) -> None:
         self.input = value

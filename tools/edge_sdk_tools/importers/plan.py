@@ -270,16 +270,7 @@ def _pass_gate(spec: ModelSpec, partial: Path, target: Target | None) -> None:
 
 
 class ImportPlan(msgspec.Struct, frozen=True, eq=False):
-    """What is imported, where it goes, and what it is compared on.
-
-    Attributes:
-        source: as the user named it.
-        model_toml: describes the model, and names the file to write.
-        spec: its content.
-        target: whose ONNX Runtime limits the opset; None for any.
-        probes: the inputs.
-        skipped: files among the images that cannot be used.
-    """
+    """What is imported, where it goes, and what it is compared on."""
 
     source: str
     model_toml: Path

@@ -58,15 +58,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True, eq=False):
-    """The module and its example inputs that are to be exported.
-
-    Attributes:
-        model: the model.
-        example: one input, float32 of model.toml's shape.
-        output_names: in order.
-        opset: of ai.onnx.
-        dynamic_batch: whether the first axis is left free.
-    """
+    """The module and its example inputs that are to be exported."""
 
     model: TorchModel
     example: Tensor

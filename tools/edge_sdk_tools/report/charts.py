@@ -464,12 +464,7 @@ class Scatter(msgspec.Struct, frozen=True):
 
 
 def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scatter | None:
-    """Return the scatter chart of the recipes, or None where no recipe has both latency and change.
-
-    Args:
-        candidates: the recipes; they are numbered from 1 in this order.
-        least_change: the gate, -1 to 0; None without a gate.
-    """
+    """Return the scatter chart of the recipes, or None where no recipe has both latency and change."""
     drawn = [(n, c) for n, c in enumerate(candidates, start=1) if c.change and c.latency_ratio is not None]
     if not drawn:
         return None

@@ -20,7 +20,7 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.images import MAX_BYTES, decode_image
 from edge_sdk_tools.datasets.reading import ImageSplit
-from edge_sdk_tools.distillation.step import Distilled
+from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
@@ -48,13 +48,7 @@ from edge_sdk_tools.search.variant import ModelVariant, VariantSpec
 
 
 class Compared(NamedTuple):
-    """Findings about the INT8 model that do not decide a gate.
-
-    Attributes:
-        int8: the graph of the INT8 model that the report shows.
-        chain: comparison of all forms of the model, step by step.
-        noise: the noise of the model's layers.
-    """
+    """Findings about the INT8 model that do not decide a gate."""
 
     int8: onnx.ModelProto
     chain: Chain
