@@ -102,13 +102,6 @@ def test_a_record_that_is_cut_short_is_refused_and_an_empty_one_counts_nothing()
             count_classes(block(3, 0x4E819400, 0xF9400000)[:length])
 
 
-def test_integer_share_is_of_multiplications() -> None:
-    assert counted(load=10).integer_share == 0
-    assert counted(fmla=30, load=100).integer_share == 0
-    assert counted(fmla=30, sdot=5, udot=5, smlal=20, load=100).integer_share == 0.5
-    assert counted(smlal=1).integer_share == 1
-
-
 @pytest.mark.parametrize(
     ("board", "cpu", "millions", "multiplication", "expected_ms"),
     [
