@@ -92,8 +92,8 @@ def test_labels_that_are_a_pipe_are_not_waited_for(tmp_path: Path, labels: str, 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (b"0 .5 .5 .1", "has 4 values, expected 5: class x y width height"),
-        (b"0 .5 .5 .1 .1 .9", "has 6 values, expected 5: class x y width height; a sixth is the confidence"),
+        (b"0 .5 .5 .1", "has 4 numbers, expected 5: class x y width height"),
+        (b"0 .5 .5 .1 .1 .9", "has 6 numbers, expected 5: class x y width height"),
         (b"dog .5 .5 .1 .1", "class is 'dog', expected a whole number from 0 to 2"),
         (b"3 .5 .5 .1 .1", "class_id is 3, expected 0 to 2"),
         (b"0 .5 nan .1 .1", "'nan' is no number"),

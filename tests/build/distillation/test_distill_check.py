@@ -146,7 +146,11 @@ def test_constant_scores_are_no_student_and_no_teacher(
         ({}, UsageError, "no teacher to compare with: give --teacher teacher.toml, or [teacher] in model.toml"),
         ({"teacher": "teacher/model.toml"}, UsageError, "no images to compare on: give --data"),
         ({"teacher": "nowhere.toml", "data": "data"}, EdgeError, "nowhere.toml: no such file"),
-        ({"teacher": "cells/model.toml", "data": "data"}, ModelError, "cells/model.toml: task is detection"),
+        (
+            {"teacher": "cells/model.toml", "data": "data"},
+            ModelError,
+            "tiny does classification and cells does detection, expected the same",
+        ),
     ],
 )
 def test_bad_input_is_named(

@@ -140,6 +140,13 @@ def test_a_paired_difference_is_agrestis_and_mins() -> None:
     assert difference_bounds(second, first) == pytest.approx((-high, -low))
 
 
+def test_a_paired_difference_on_few_images_is_worked_out_by_hand() -> None:
+    first = np.repeat([True, True, False, False], [5, 9, 1, 5])
+    second = np.repeat([True, False, True, False], [5, 9, 1, 5])
+    # Half a case in each cell: 9.5 and 1.5 of 22; 8 / 22 -+ 1.959964 * sqrt(11 - 64 / 22) / 22.
+    assert difference_bounds(first, second) == pytest.approx((0.110226, 0.617047), abs=1e-5)
+
+
 def _pairs(*classes: tuple[int, int, int, int]) -> Pairs:
     """Each class: how many both get right, only the teacher, only the student, none."""
     class_ids, teacher, student = [], [], []

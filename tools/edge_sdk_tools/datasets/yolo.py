@@ -90,13 +90,8 @@ def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tup
         raise DataError(f"{where}: class is {shown(fields[0])}, expected a whole number from 0 to {len(names) - 1}")
     if len(values) < len(numbers):
         raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
-    if len(values) == 5:
-        raise DataError(
-            f"{where}: has 6 values, expected 5: class x y width height; a sixth is the confidence of a prediction"
-        )
     if len(values) < 4 or len(values) % 2:
-        has = "1 value" if len(fields) == 1 else f"{len(fields)} values"
-        raise DataError(f"{where}: has {has}, expected 5: class x y width height")
+        raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
     names.checked(class_id, where)
     return class_id, _cut(_box(values, where) if len(values) == 4 else _around(values), where)
 

@@ -207,25 +207,12 @@ def open_subject(path: Path) -> Subject:
 
 def open_subjects(paths: Sequence[Path]) -> list[Subject]:
     """Open one or several; those of equal names get their paths behind them, so that reports tell them apart."""
-    _check_tasks(paths)
     subjects = [open_subject(path) for path in paths]
     names = [subject.name for subject in subjects]
     for subject, path in zip(subjects, paths, strict=True):
         if names.count(subject.name) > 1 and len(set(paths)) > 1:
             subject.name = f"{subject.name} ({path})"
     return subjects
-
-
-def _check_tasks(paths: Sequence[Path]) -> None:
-    """Say that two model.toml are of different tasks before any model is loaded."""
-    specs = [(path, load_model_spec(path)) for path in paths if path.suffix == ".toml"]
-    for path, spec in specs[1:]:
-        first, wanted = specs[0]
-        if spec.task != wanted.task:
-            raise ModelError(
-                f"{path}: task is {spec.task}, and that of {first} is {wanted.task}; expected the same: name another "
-                "model to compare with, or mend `task` in one of them"
-            )
 
 
 def _from_spec(path: Path) -> Subject:
