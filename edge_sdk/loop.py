@@ -108,17 +108,14 @@ class Loop:
     """Takes the freshest frame, runs it and delivers the result: by `step()`, `run()`, or `for result in loop`.
 
     Args:
-        source: the source of frames.
         stages: turns a frame into a result; may be replaced between two steps.
         sink: takes results; the budget ends when its `put` returns. None where results are only iterated over.
-        budget: the latency budget.
         observers: further sinks, called after the deadline was judged; slow ones cost frames.
         clock_ns: returns monotonic nanoseconds; replaced in tests.
 
     Attributes:
         every: the loop runs at most every `every`-th frame of the source, 1 or more; 1.5 is two frames in three.
         least_gap_ns: least average time between two frames that run, nanoseconds; 0 without a limit.
-        counts: number of steps by outcome.
         last_wait_ns: age of the last frame when the loop took it.
         last_delay_ns: part of `last_wait_ns` before the frame was available; dropping frames does not reduce it.
         last_age_ns: time from capture to outbox of the last result.
@@ -246,7 +243,6 @@ class RunRecord:
     """An observer and sink that records ages and inference times of recent results.
 
     Attributes:
-        results: number of all results.
         not_finite: number of results with NaN or infinity among the model's outputs.
     """
 

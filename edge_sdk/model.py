@@ -29,10 +29,8 @@ class Model:
 
     Args:
         bundle: the bundle, with the variant that runs first.
-        stages: the stages of that variant, ready to run.
 
     Attributes:
-        bundle: the bundle that was given.
         labels: the bundle's labels, in the order of the model's outputs.
         latency_budget_ms: the bundle's latency budget from capture to result, milliseconds.
     """

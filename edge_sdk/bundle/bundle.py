@@ -57,7 +57,6 @@ class Bundle:
     """An opened and verified bundle.
 
     Attributes:
-        path: folder of the bundle.
         manifest: contents of manifest.json, with the primary variant first.
         manifest_bytes: the verified bytes of manifest.json, which a signature covers.
         digest: SHA-256 of `manifest_bytes` in hex; it identifies the bundle, because the manifest lists all hashes.

@@ -31,7 +31,6 @@ class InputTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         dtype: `float32`: (level - mean) / std; `uint8`: integers.
-        layout: order of the tensor's axes.
         color: order of its channels; the values of a fourth channel, A, do not matter.
         scale: for integers, 0-255: normalised value / scale, rounded to even, + `zero_point` is the integer. None if
             the integers are the resized picture's levels.
@@ -83,7 +82,6 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             `mean_iou` of class maps.
         value: 0-1.
         low, high: its 95 % interval over resampled images.
-        images: number of compared images.
         reference_count: number of FP32's top-1 classes, detections or class maps.
     """
 
@@ -124,7 +122,6 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         value: 0-1.
         low, high: its 95 % interval over resampled images.
         fp32: the float model's value at model.toml's own input size, on the same images.
-        images: number of images.
         difference: paired difference to the float model; None in bundles built before manifests had it.
     """
 
@@ -158,16 +155,12 @@ class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the float model compares with the teacher that it was distilled from, on images that calibration never saw.
 
     Attributes:
-        teacher: name of the teacher.
         teacher_sha256: SHA-256 of the teacher's ONNX model, or of its bundle's manifest.
         metric: `top-1`, `mAP50-95` or `mIoU` against labels; without labels agreement with the teacher.
-        student: the student's value of the metric.
         teacher_value: the teacher's value; None if the metric is agreement.
         low, high: 95 % interval of student minus teacher, -1 to 1, or of the agreement, 0-1.
-        images: number of compared images.
         limit: the gate that the student passed: lowest student minus teacher, or lowest agreement.
         within_noise: whether the interval of the difference contains zero; None if the metric is agreement.
-        line: a summary for people.
     """
 
     teacher: str
@@ -225,7 +218,6 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         file: an .npz: `image_I` uint8 (H, W, C) as they are after resizing, `output_I_J` the J-th output for image I,
             and for INT8 `noise_J` float32 (R,): root mean square of what quantization costs in every row of output J,
             whose rows stand along its shortest axis.
-        count: number of images.
         absolute: allowed |got - expected|, in the outputs' own unit ...
         relative: ... plus this share of |expected|; or
         noise_share: in every row this share of its `noise_J`, as root mean square.
@@ -243,7 +235,6 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     Attributes:
         file: name of the file in the bundle: `model.NAME.ort`, or `.onnx` for a float model on x86_64.
-        precision: see `Precision`.
         size_wh: width and height of its input in pixels; the manifest's `input` describes the rest.
         golden: golden inputs that a device replays before the first frame.
         operators: `domain:name` of each of its operators, sorted.
@@ -314,10 +305,8 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The provenance of a bundle: tools, library versions, source model and recipe.
 
     Attributes:
-        edge_sdk: version of edge-sdk that built it.
         libraries: versions of onnx, onnxruntime, numpy and OpenCV that built it, and of onnxruntime-extensions if the
             model has operators of it.
-        source_sha256: SHA-256 of the ONNX model.
         recipe: quantization settings by name.
         float_nodes: names of the nodes that were kept float on purpose.
         calibration_digests: the first 16 hex digits of the SHA-256 of every calibration image, so that none of them
@@ -337,18 +326,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     Attributes:
         schema_version: version of this schema; devices refuse a newer one.
-        name: name of the bundle.
         version: number that grows with every build of the same name.
         created_at: time of the build, RFC 3339, UTC.
-        target: name of the target that it was built for.
         machine: `platform.machine()` of the devices that it runs on.
         providers: execution providers in order of preference.
         provider_options: options of execution providers; the device chooses where they store files.
-        intra_op_num_threads: threads inside one operator.
-        allow_spinning: whether waiting threads spin.
         memory_mb: memory that the target has, in MiB.
         task, decoder, input, thresholds, classification, detection: as in model.toml.
-        labels: name of the labels file.
         variants: the first one runs unless another is chosen; it takes `input`, and the others differ in size only.
         opset: ai.onnx opset of the quantized model.
         onnxruntime: ONNX Runtime versions that may run it.

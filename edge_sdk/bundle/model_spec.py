@@ -48,7 +48,6 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         color: channel order of the model.
         mean: in the model's channel order, on 0-255 values: (x - mean) / std.
         std: standard deviations, as `mean`; never 0.
-        layout: order of the tensor's axes.
     """
 
     size_wh: SizeWh

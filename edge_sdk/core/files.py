@@ -31,11 +31,7 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a dev
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BufferedReader:
-    """Open a regular file for reading; never waits, as opening a pipe would.
-
-    Args:
-        path: the file.
-        follow_links: whether to open the file that a symbolic link leads to; otherwise links are refused.
+    """Open a regular file for reading; never waits, as opening a pipe would. Without `follow_links` it refuses links.
 
     Raises:
         OSError: there is no such file, it cannot be opened, or it is no regular file.
@@ -57,11 +53,7 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BufferedReader:
 
 
 def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
-    """Read a whole regular file.
-
-    Args:
-        path: the file; a symbolic link is followed.
-        limit: the largest allowed size in bytes, a whole number of MiB.
+    """Read a whole regular file of `limit` bytes at most, a whole number of MiB; a symbolic link is followed.
 
     Raises:
         OSError: as `open_regular`; or the file is larger than `limit`, grows while it is read, or cannot be read.

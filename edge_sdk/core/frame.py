@@ -72,7 +72,6 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         captured_ns: monotonic nanoseconds at which it arrived or the sensor took it; for files, when it was due.
         captured_at: seconds since the epoch, wall clock, at the same moment.
         seq: 0 and up; counts every frame of the source, also those that were dropped. For files, the frame's index.
-        camera: the stream's name.
         delay_ns: age in nanoseconds that each frame of this source has on arrival; FFmpeg returns H.264 frames late.
     """
 
@@ -186,7 +185,6 @@ class Prepared(msgspec.Struct, frozen=True, eq=False, gc=False):
     Attributes:
         tensor: the model's input, batch 1. Belongs to the prepare step and is overwritten by the next frame.
         geometry: position of the frame in `tensor`.
-        frame: the original frame.
     """
 
     tensor: Tensor
@@ -200,7 +198,6 @@ class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
     Attributes:
         outputs: output tensors in the model's order. They belong to the session; its next run overwrites them.
         inference_ns: duration of the bare run.
-        prepared: the model's input.
     """
 
     outputs: tuple[Tensor, ...]

@@ -203,12 +203,7 @@ class CpuTime(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, root: Path = Path("/"), cpus: Collection[int] | None = None) -> CpuTime:
-        """Read the times so far.
-
-        Args:
-            root: the folder that contains `proc`; tests pass another one.
-            cpus: numbers of the processors; by default those of this process's affinity mask.
-        """
+        """Read the times so far, of the processors with these numbers or of this process's affinity mask."""
         names = {f"cpu{number}" for number in (os.sched_getaffinity(0) if cpus is None else cpus)}
         hertz = os.sysconf("SC_CLK_TCK")
         rows = [

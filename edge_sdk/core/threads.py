@@ -102,7 +102,6 @@ class BackgroundTask(Generic[T]):
 
     Args:
         work: the function to call; what it shares with other threads must be safe for several threads.
-        name: name of the thread.
         undo: called with a result that was not taken; the thread calls it if the work ends after `close`.
     """
 
@@ -180,7 +179,6 @@ class Periodic:
     Args:
         call: the function; after an error it is called again at the next interval.
         interval_s: seconds between two calls; the first call comes at once.
-        name: name of the thread.
     """
 
     def __init__(self, call: Callable[[], None], interval_s: float, name: str) -> None:
@@ -366,11 +364,7 @@ class RateLimiter(Generic[_T, _R]):
             return None
 
     def release(self, *, all_of_them: bool = False) -> None:
-        """Pass on the held items whose time has come.
-
-        Args:
-            all_of_them: pass on all held items, at the end of the program.
-        """
+        """Pass on the held items whose time has come, or at the end of the program all of them."""
         if not self._held:
             return
         with self._lock:

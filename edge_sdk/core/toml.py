@@ -101,15 +101,7 @@ class Problem(NamedTuple):
 
 
 def read_toml(path: Path, schema: type[_Struct], error: type[EdgeError]) -> _Struct:
-    """Read a TOML file into a Struct.
-
-    Args:
-        path: the TOML file.
-        schema: a Struct with `forbid_unknown_fields`, as are those inside it.
-        error: class of the error to raise, so that the exit code fits the caller.
-
-    Returns:
-        The typed value; each Path in it is relative to the working folder.
+    """Read a TOML file into a Struct with `forbid_unknown_fields`; each Path becomes relative to the working folder.
 
     Raises:
         EdgeError: of type `error`, if the file is missing, is not TOML or does not fit; one line per problem.

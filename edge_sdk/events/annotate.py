@@ -51,7 +51,6 @@ class Annotator:
     """Draws results on pictures.
 
     Args:
-        labels: one a class, in output order.
         background_class: of a classifier: whether the first label is the background, whose class id is -1.
     """
 

@@ -29,7 +29,6 @@ class CocoWriter:
     """Writes beside the files' names, and gives them when it is closed: a killed program leaves `.partial` files.
 
     Attributes:
-        results: number of results written.
         images: number of their images, including those without detections.
         left_out: number of detections left out: too many labels, a label that is too long, or a box that is not finite.
         images_file: path of the file with images and categories.

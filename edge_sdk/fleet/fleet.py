@@ -173,9 +173,7 @@ class Fleet:
     """All devices that have sent messages.
 
     Attributes:
-        devices: the devices by site and name.
         left_out: number of messages of devices and cameras beyond the bounds: too many, or with names too long.
-        unread: number of messages that could not be read.
         lost: number of messages that were lost because they were not taken in time, as far as that is known.
     """
 
@@ -184,17 +182,7 @@ class Fleet:
         self.left_out = self.unread = self.lost = 0
 
     def take(self, address: DeviceAddress, message: Message, now: datetime, *, is_retained: bool) -> list[str]:
-        """Update the fleet with one message.
-
-        Args:
-            address: the levels of the message's topic.
-            message: the message, decoded.
-            now: when it was received.
-            is_retained: whether the broker had kept the message.
-
-        Returns:
-            Lines to print for what has changed.
-        """
+        """Update the fleet with one message that was received `now`; return lines to print for what has changed."""
         device = self._device(address)
         if device is None:
             self.left_out += 1

@@ -118,12 +118,7 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read(kind: str, payload: bytes) -> Message:
-    """Decode one message; never raise, whatever its bytes are.
-
-    Args:
-        kind: the level of the topic that names the kind of message.
-        payload: the bytes of the message.
-    """
+    """Decode one message, whose kind is a level of its topic; never raise, whatever its bytes are."""
     if kind == "snapshot":
         return SnapshotNote(len(payload))
     if not payload:

@@ -31,7 +31,6 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         signature: `verified` by a trusted key; `unverified` if there is a signature but no key was given; else `none`.
         custom_operators: `domain:name` of the first variant's operators that ONNX Runtime itself does not have.
-        onnxruntime: first and last version of ONNX Runtime that may run it.
         refusal: why it does not run here; None if no reason is known.
         fallback_reason: why it contains FP32; None if it contains INT8.
     """

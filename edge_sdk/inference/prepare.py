@@ -65,7 +65,6 @@ class Prepare:
     """The prepare stage of one stream; not for several threads at once.
 
     Args:
-        spec: the model's input.
         taken: the input tensor of the model file; by default floats as `spec` describes them.
 
     Attributes:

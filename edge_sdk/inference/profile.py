@@ -41,7 +41,6 @@ class NodeTime(msgspec.Struct, frozen=True):
     Attributes:
         node: name in the optimized graph; ONNX Runtime names fused nodes.
         ms: median milliseconds of one run, without the nodes inside it.
-        share: of all nodes' time, 0-1.
     """
 
     node: str
@@ -52,12 +51,7 @@ class NodeTime(msgspec.Struct, frozen=True):
 
 
 class OperatorTime(msgspec.Struct, frozen=True):
-    """The time that all nodes of one operator take on one provider.
-
-    Attributes:
-        ms: milliseconds of one run.
-        share: of all nodes' time, 0-1.
-    """
+    """The time that all nodes of one operator take on one provider."""
 
     operator: str
     provider: str
@@ -70,10 +64,7 @@ class Profile(msgspec.Struct, frozen=True):
     """The times of a session's runs, by node and by operator.
 
     Attributes:
-        runs: number of profiled runs; the warm-up runs are left out.
         run_ms: median milliseconds of a whole run; a run without a profile is faster.
-        nodes: the slowest first.
-        operators: the slowest first.
     """
 
     runs: int

@@ -117,14 +117,11 @@ class Session:
 
     Args:
         model: the bytes of an .ort or .onnx file, verified by the caller.
-        settings: settings of the session, such as threads and providers.
-        where: name of the model in errors.
         libraries: libraries of custom operators, verified by the caller; loaded before the model. By default that of
             onnxruntime-extensions, if the model names its domain.
 
     Attributes:
         inference: ONNX Runtime's own session, for measuring against.
-        providers: requested and actual execution providers.
         input_name, input_shape, input_dtype: name, shape and type of its one input; float32, or uint8 for levels.
         replay_ns: nanoseconds of the fastest run of a golden input; 0 before the first.
 
@@ -343,9 +340,6 @@ _QUIET = 4  # fatal only, because errors reach the caller as exceptions
 
 class RunGuard:
     """Counts one session's runs for the watchdog.
-
-    Args:
-        limit_s: seconds that a run may take.
 
     Attributes:
         limit_s: may be changed at any time.

@@ -25,18 +25,15 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         providers: execution providers in order of preference. Unavailable ones are skipped; `Session.providers` says
             why. The CPU always comes last.
-        intra_op_num_threads: threads inside one operator.
         allow_spinning: whether threads spin while they wait for each other within a run. They sleep between runs.
         inter_op_num_threads: how many parts of the graph run at once if several providers share it. On the CPU alone it
             only creates idle threads, because since ONNX Runtime 1.14 the nodes of one provider run in sequence.
         arena: whether freed memory of tensors is kept for later tensors.
         prepacking: whether weights are rearranged for the kernels at load; without it INT8 takes three times as long.
-        graph_level: how far the graph is rewritten at load.
         profile_prefix: when given, a profile is written to this path plus a time stamp and `.json`.
         graph_file: when given, the graph as it runs is written to this path, in ONNX format.
         limit_s: seconds after which a run is ended; raised to ten times the duration of the slowest golden input.
         cache_folder: folder for the files that accelerators build; by default in the state folder.
-        provider_options: options of execution providers.
     """
 
     providers: tuple[str, ...] = ("CPUExecutionProvider",)

@@ -146,12 +146,7 @@ class Pattern(Capture):
 
 
 class StillPicture(Pattern):
-    """The same picture at a steady pace.
-
-    Args:
-        image: uint8 (H, W, 3), BGR.
-        fps: frames per second.
-    """
+    """The same picture at a steady pace."""
 
     def __init__(self, image: Image, fps: float) -> None:
         super().__init__((image.shape[1], image.shape[0]), fps)

@@ -233,7 +233,6 @@ class SourceAddress(msgspec.Struct, frozen=True):
     """The address of a URL's server.
 
     Attributes:
-        port: port of the server; by default that of the scheme.
         target: path and query; empty if there are none.
     """
 

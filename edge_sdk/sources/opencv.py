@@ -133,9 +133,7 @@ class OpenCvCapture(Capture):
     """A `cv2.VideoCapture` as a `Capture`.
 
     Args:
-        capture: an opened capture.
         buffered_since_ns: see `Capture`; for a stream, whose frames come with the next one.
-        on_release: called after the capture was released.
     """
 
     def __init__(

@@ -236,7 +236,6 @@ class Relay:
         address: address of the camera; it changes after an allowed redirect.
         authority: host and port at which FFmpeg reaches the relay.
         scheme: the scheme in which FFmpeg connects to the relay, `rtsp` or `http`.
-        on_connection: called when FFmpeg has connected.
         trouble: why the relay ended a connection; None: it ended none.
         status: status code of the camera's last answer; 0: the answer was neither RTSP nor HTTP; None: no answer.
 

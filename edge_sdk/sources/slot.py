@@ -136,10 +136,8 @@ class SourceStats(msgspec.Struct, frozen=True, gc=False):
     """Counts since the source was opened.
 
     Attributes:
-        delivered: number of frames that `latest()` handed out.
         dropped: number of frames that a newer one replaced, that a late video file skipped, or that a stream had
             buffered while it opened.
-        reopenings: how often a lost camera delivered again.
         unreadable: images, or frames of a camera, that could not be decoded; for a video file the frames that its
             header promises and that are not there.
     """
@@ -164,7 +162,6 @@ class OpenedSource:
     Attributes:
         paced: whether frames come at their own pace, so that a slow reader misses some; False: on request, in order.
         fps: as given; for a camera whose rate clearly differs, the mean of its last fifty frames.
-        reopenings, unreadable: see `SourceStats`.
         remarks: one line for each option that the camera did not grant.
     """
 

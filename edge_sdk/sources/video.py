@@ -29,7 +29,6 @@ class VideoFile:
     """An opened video file whose first frame was decoded.
 
     Attributes:
-        capture: capture whose first frame was grabbed.
         fps: frames per second, the mean if it varies; 25 if the file states nothing plausible.
 
     Raises:

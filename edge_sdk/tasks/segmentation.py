@@ -32,9 +32,7 @@ class Segment:
     """The decode stage of a segmenter; only one thread at a time may call it, because its reader has buffers.
 
     Args:
-        read: reads the class map from the model's output.
         class_count: number of lines of labels.txt, at most `NO_CLASS`.
-        input_wh: width and height of the model's input, in pixels.
     """
 
     def __init__(self, read: ReadMap, class_count: int, input_wh: tuple[int, int]) -> None:

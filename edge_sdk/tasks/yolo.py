@@ -116,12 +116,7 @@ def _cell_table(
 
 
 def read_yolov5(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
-    """Read decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes.
-
-    Args:
-        confidence: lowest objectness * class score that counts.
-        outputs: outputs of one frame.
-    """
+    """Read decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes."""
     rows: Floats = outputs[0][0]
     rows = rows[rows[:, 4] >= confidence]
     return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
