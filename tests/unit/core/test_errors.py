@@ -1,4 +1,4 @@
-"""Errors and JSON are text that a terminal, a journal and a parser take, whatever somebody else wrote into them."""
+"""Errors and JSON are text that a terminal, a journal and a parser take; errors of other code become one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import LONGEST_LINE, BundleError, ConfigError
+from edge_sdk.core.errors import LONGEST_LINE, BundleError, ConfigError, failure_line, first_line
 from tests.support.bundles import edit_manifest, write_bundle
 
 NO_TEXT = os.fsdecode(b"\xff")
@@ -70,3 +70,45 @@ def test_a_manifest_writes_nothing_but_text_to_a_terminal(
     edit_manifest(folder, target="\x1b]0;title\x07", created_at="\x1b]0;title\x07")  # names the window
     run([*verb, str(folder)])
     assert "\x1b" not in capsys.readouterr().out
+
+
+def _raised(cause: BaseException) -> BaseException:
+    try:
+        raise cause
+    except BaseException as caught:  # noqa: BLE001 - to be shown
+        return caught
+
+
+_LINE = _raised.__code__.co_firstlineno + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one\ntwo", "one"),
+        ("\n  \n one \ntwo", "one"),
+        ("[ONNXRuntimeError] : 1 : FAIL : no", "1 : FAIL : no"),
+        ("\x1b[31mred\x1b[0m and \x07 rings", "red and \N{REPLACEMENT CHARACTER} rings"),
+        ("", "ValueError (test_errors.py:{LINE})"),
+        ("\n \n", "ValueError (test_errors.py:{LINE})"),
+    ],
+    ids=["lines", "blank", "ONNX Runtime", "terminal", "empty", "all blank"],
+)
+def test_the_first_line_of_an_exception(text: str, expected: str) -> None:
+    assert first_line(_raised(ValueError(text))) == expected.format(LINE=_LINE)
+
+
+def test_an_exception_that_was_never_raised_has_its_type_alone() -> None:
+    assert first_line(AssertionError()) == "AssertionError"
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (AssertionError(), "AssertionError (test_errors.py:{LINE})"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (ValueError("one\ntwo"), "ValueError: one"),
+    ],
+)
+def test_a_bug_says_its_type_once(cause: Exception, expected: str) -> None:
+    assert failure_line(_raised(cause)) == f"this is a bug in edge-sdk: {expected.format(LINE=_LINE)}"

@@ -200,12 +200,6 @@ def test_the_legend_has_five_classes_and_leaves_half_of_the_picture_free() -> No
     assert [len(_tags(low, i)) > 0 for i in range(8)] == [True] * 2 + [False] * 6
 
 
-def test_a_classifiers_background_does_not_move_the_names_of_segments() -> None:
-    image = _grey(640, 360)
-    Annotator(LABELS, background_class=True).draw(image, _segments(image, np.ones((4, 4), np.uint8)))
-    np.testing.assert_array_equal(image, _painted(np.ones((4, 4), np.uint8)))
-
-
 def _read_all(path: Path) -> list[Image]:
     capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
     images = []

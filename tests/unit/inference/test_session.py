@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -58,14 +57,6 @@ def test_results_equal_a_bare_run_and_share_one_buffer() -> None:
         assert inferred.inference_ns > 0
         first = first or inferred
         assert inferred.outputs[0] is first.outputs[0]
-
-
-def test_the_file_is_not_kept_beside_the_model() -> None:
-    model = tiny.classifier().SerializeToString()
-    before = sys.getrefcount(model)
-    session = Session(model, SessionSettings(), "tiny.onnx")
-    assert sys.getrefcount(model) == before
-    assert session.input_name == "images"
 
 
 def test_other_tensors_are_bound_anew_and_a_twin_shares_the_model_and_no_buffer() -> None:

@@ -22,7 +22,7 @@ from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import OpenCvCapture, open_file
 from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
-from edge_sdk.sources.video import EveryFrame, FrameTimes, VideoFile, VideoSource
+from edge_sdk.sources.video import FrameTimes, VideoFile, VideoSource
 from tests.support.pictures import drained, number_in, numbered_image, with_orientation, write_images, write_video
 
 
@@ -150,17 +150,6 @@ def test_a_frame_is_not_written_to_while_it_is_held_and_its_buffer_is_used_again
     source.close()
 
 
-def test_a_reader_that_fails_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_video(tmp_path / "a.avi", range(5))
-    video = VideoFile(path)
-    monkeypatch.setattr(video.capture, "grab", lambda: 1 / 0)
-    source = EveryFrame(video, "gate")
-    assert source.latest(5) is not None
-    with pytest.raises(CameraError, match="camera gate: reading failed: ZeroDivisionError: division by zero"):
-        source.latest(5)
-    source.close()
-
-
 @pytest.mark.parametrize("realtime", [True, False])
 def test_close_in_the_middle(tmp_path: Path, realtime: bool) -> None:
     path = write_video(tmp_path / "a.avi", range(50), fps=1.0)
@@ -223,13 +212,6 @@ def test_images_of_any_kind_become_three_channels(tmp_path: Path, shape: tuple[i
     (frame,) = _frames(open_source(str(tmp_path)))
     assert frame.image.shape == (*shape[:2], 3)
     assert frame.image.dtype == np.uint8
-
-
-def test_a_16_bit_image(tmp_path: Path) -> None:
-    cv2.imwrite(str(tmp_path / "a.png"), np.full((4, 4), 40000, np.uint16))
-    (frame,) = _frames(open_source(str(tmp_path)))
-    assert frame.image.dtype == np.uint8
-    assert frame.image[0, 0].tolist() == [156, 156, 156]
 
 
 @pytest.mark.parametrize("rotate", [0, 90])
@@ -398,15 +380,6 @@ def test_images_that_cannot_be_read_at_present_are_an_error_and_not_called_broke
         monkeypatch.setattr(Path, "read_bytes", fails)
         with pytest.raises(CameraError, match=r"\.png: cannot be read: Too many open files"):
             _frames(source)
-
-
-def test_a_single_image(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    cv2.imwrite(str(path), np.zeros((4, 6), np.uint8))
-    source = open_source(str(path))
-    [frame] = _frames(source)
-    assert frame.image.shape == (4, 6, 3)
-    assert source.latest(0) is None
 
 
 @pytest.mark.parametrize(

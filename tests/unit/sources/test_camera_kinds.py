@@ -296,16 +296,6 @@ def test_a_camera_that_is_lost_gives_frames_again(
 
 
 @each_kind
-def test_why_it_is_lost(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
-    script = put_in_place(monkeypatch, "fffs")
-    script.door.clear()  # what the next opening comes to would take its place
-    with closing(open_source(location, options=_OPTIONS)) as source:
-        until(lambda: source.trouble.startswith("no frame for"))
-        assert source.status is SourceStatus.LOST
-        script.door.set()
-
-
-@each_kind
 def test_pictures_of_another_size(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
     put_in_place(monkeypatch, "fff" + "F" * 10**6)
     with closing(open_source(location, options=_OPTIONS)) as source:

@@ -293,22 +293,6 @@ def test_pictures_become_lines_of_shares(
     assert cv2.VideoCapture(str(tmp_path / "out.mp4")).get(cv2.CAP_PROP_FRAME_COUNT) >= 3
 
 
-def test_every_stage_of_a_segmenter_is_timed(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert run(["bench", str(_write(tmp_path / "tiny.edge", "levels")), "--rounds", "3", "--json"]) == 0
-    report = msgspec.json.decode(capsysbinary.readouterr().out)
-    assert report["stages"]["decode outputs"]["p50_ms"] > 0
-    assert (report["bundle"], report["rounds"]) == ("tiny 1", 3)
-
-
-def test_a_bundle_whose_labels_are_another_models_is_refused(
-    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["run", str(_write(tmp_path / "a.edge", "logits", "red\nblue\n")), "--source", str(pictures)]) == 2
-    captured = capsys.readouterr()
-    assert not captured.out
-    assert "labels has 2 lines, the model has 3 classes (output 1x3x8x8)" in captured.err
-
-
 @pytest.mark.parametrize(
     ("tensor", "code", "expected"),
     [

@@ -1,4 +1,4 @@
-"""What is no regular file is refused at once by whatever reads a small file from outside."""
+"""Files from outside are refused at once where they are no regular files; records are whole or not there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from edge_sdk.bundle.model_spec import load_model_spec, read_labels
 from edge_sdk.bundle.signing import load_private_key, load_public_key
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import ConfigError, EdgeError
-from edge_sdk.core.files import read_regular
+from edge_sdk.core.errors import ConfigError, EdgeError, OutputError
+from edge_sdk.core.files import read_regular, state_folder, write_record
 from edge_sdk.core.toml import read_document
 from edge_sdk.publishing.settings import MqttSettings, read_password
 from edge_sdk.publishing.tls import broker_tls, check_credentials
@@ -99,3 +99,40 @@ def test_a_file_that_claims_to_be_empty_is_read(tmp_path: Path) -> None:
 def test_a_name_that_no_file_can_have() -> None:
     with pytest.raises(OSError, match="NUL"):
         read_regular(Path("a\0b"))
+
+
+@pytest.mark.parametrize(
+    ("systemd", "xdg", "expected"),
+    [
+        ("/var/lib/edge", "/x", "/var/lib/edge"),
+        ("/var/lib/edge:/var/lib/other", "/x", "/var/lib/edge"),
+        ("", "/x", "/x/edge-sdk"),
+        ("", "relative", "/home/me/.local/state/edge-sdk"),
+        ("", "", "/home/me/.local/state/edge-sdk"),
+    ],
+)
+def test_systemd_says_where_it_is_then_the_user_then_the_home(
+    monkeypatch: pytest.MonkeyPatch, systemd: str, xdg: str, expected: str
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", systemd)
+    monkeypatch.setenv("XDG_STATE_HOME", xdg)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert state_folder() == Path(expected)
+
+
+def test_a_record_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "tuning" / "one.json"
+    write_record(path, b"first")
+    write_record(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert [p.name for p in path.parent.iterdir()] == ["one.json"]
+
+
+def test_what_cannot_be_written_is_one_error_and_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match=r"one\.json: cannot be written: "):
+        write_record(tmp_path / "file" / "one.json", b"")
+    (tmp_path / "one.json").mkdir()  # a folder cannot be replaced by a file, whoever is asking
+    with pytest.raises(OutputError, match=r"one\.json: cannot be written"):
+        write_record(tmp_path / "one.json", b"")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "one.json"]
