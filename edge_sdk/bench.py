@@ -1,7 +1,7 @@
 """Time each stage of the loop, compared with a bare run of the same model on the same tensors.
 
-Everything is measured in turn in one process, 25 rounds of each, so that a noisy machine disturbs all alike and none
-works in the caches that another left: ratios mean something, and milliseconds mean this machine.
+Everything is measured in turn in one process, some rounds of each, so that a noisy machine disturbs all of it alike and
+each part runs with its own caches. Ratios are meaningful elsewhere; milliseconds are those of this machine.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def bench(
         settings: session settings of the loop's model; by default those of the bundle.
 
     Raises:
-        EdgeError: when the bundle cannot run here.
+        EdgeError: the bundle cannot run here.
     """
     bundle.check_device(platform.machine(), onnxruntime_version())
     settings = settings or SessionSettings.of(bundle.manifest)

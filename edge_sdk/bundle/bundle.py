@@ -145,22 +145,22 @@ class Bundle:
         """Read the labels, in output order.
 
         Raises:
-            BundleError: when the file is not UTF-8.
+            BundleError: the file is not UTF-8.
         """
         try:
             return tuple(self.read(self.manifest.labels).decode("utf-8").splitlines())
         except UnicodeDecodeError as cause:
             raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
 
-    def golden(self, most: int | None = None) -> list[GoldenImage]:
-        """Read the first `most` golden inputs of the primary variant, or all; see `golden_and_noise`."""
-        return self.golden_and_noise(most)[0]
+    def golden(self) -> list[GoldenImage]:
+        """Read the golden inputs of the primary variant with their expected outputs; see `golden_and_noise`."""
+        return self.golden_and_noise()[0]
 
     def golden_and_noise(self, most: int | None = None) -> tuple[list[GoldenImage], tuple[Tensor, ...]]:
-        """Read golden inputs with their expected outputs, and the quantization noise in every row of every output.
+        """Read the first `most` golden inputs or all, and the quantization noise in every row of every output.
 
         Returns:
-            The golden images, and float32 (R,) for each output; no noise for a float model.
+            The inputs with their expected outputs, and float32 (R,) for each output; no noise for a float model.
 
         Raises:
             BundleError: the file does not hold what the manifest promises.

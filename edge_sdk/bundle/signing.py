@@ -57,7 +57,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     """Read a private key.
 
     Raises:
-        ConfigError: when it is missing, or not an unencrypted Ed25519 private key in PEM.
+        ConfigError: the file is missing, or is not an unencrypted Ed25519 private key in PEM.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -76,7 +76,7 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     """Read a public key.
 
     Raises:
-        ConfigError: when it is missing, or not an Ed25519 public key in PEM.
+        ConfigError: the file is missing, or is not an Ed25519 public key in PEM.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -104,7 +104,7 @@ def public_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519P
     """Return public keys; read those that are given as files.
 
     Raises:
-        ConfigError: when a file is missing, or not an Ed25519 public key in PEM.
+        ConfigError: a file is missing, or is not an Ed25519 public key in PEM.
     """
     each = [given] if isinstance(given, str | Path) else given  # a string is a sequence, too
     return [load_public_key(Path(key)) if isinstance(key, str | Path) else key for key in each]

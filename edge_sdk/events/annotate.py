@@ -117,12 +117,12 @@ class Annotator:
 
 
 def _segment_colour(class_id: int, label: str) -> _Colour | None:
-    """Return a class's colour, BGR; None for the background, which is painted in no colour."""
+    """Return a class's colour, BGR; None for the background, which is not painted."""
     return None if label.strip("_ ").casefold() == "background" else class_colour(class_id)
 
 
 def class_colour(class_id: int) -> tuple[int, int, int]:
-    """Return the colour of a class, BGR 0-255: always the same, bright, unlike its neighbours'."""
+    """Return the colour of a class, BGR 0-255; it is constant, bright, and unlike that of neighbouring classes."""
     hue = (0.05 + class_id * _GOLDEN_RATIO) % 1.0
     hsv = np.array([[[int(hue * 180), 200, 240]]], np.uint8)
     blue, green, red = cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0].tolist()
@@ -139,7 +139,7 @@ def _pen_for(image: Image) -> _Pen:
 def _draw_tag(
     image: Image, text: str, at_xy: tuple[int, int], colour: _Colour, pen: _Pen, *, above: bool = True
 ) -> int:
-    """Write a text on a filled background that stays inside the picture; returns where it ends, y in pixels."""
+    """Write a text on a filled background inside the picture; return the y where it ends, in pixels."""
     height_px, width_px = int(image.shape[0]), int(image.shape[1])
     text, (text_w, text_h), below_px = _fit_text(text, width_px - 2 * pen.margin_px, pen)
     tag_w, tag_h = text_w + 2 * pen.margin_px, text_h + below_px + pen.margin_px
@@ -152,7 +152,7 @@ def _draw_tag(
 
 
 def _fit_text(text: str, room_px: int, pen: _Pen) -> tuple[str, Sequence[int], int]:
-    """Shorten a text until it fits; returns it with its size (width, height above, below the line) in pixels."""
+    """Shorten a text until it fits; return it with its size (width, height above, below the line) in pixels."""
     size_wh, below_px = cv2.getTextSize(text, _FONT, pen.scale, pen.text_px)
     while size_wh[0] > room_px and len(text) > 1:
         text = text[: max(1, min(len(text) - 1, len(text) * room_px // size_wh[0]))]
@@ -171,19 +171,19 @@ _LOG_TAIL = 300  # bytes of ffmpeg's log that go into an error
 
 
 class VideoWriter:
-    """Writes pictures to an .mp4 at a constant rate; the file appears at `close()`, and only when it is whole.
+    """Writes pictures to an .mp4 at a constant rate; the file appears at `close()`, and only if it is whole.
 
-    The first picture gives the size (rounded up to even numbers, which H.264 wants); later ones are fitted into it.
-    `write` waits while the encoder is busy. As a context manager it closes, and so keeps what was written.
+    The first picture determines the size, rounded up to even numbers for H.264; later ones are fitted into it. `write`
+    waits while the encoder is busy. The end of the context closes the file.
 
     Args:
-        path: the file, ending in .mp4; nothing that is there is ever replaced, it may be the source itself.
-        fps: frames a second, above 0.
-        ffmpeg: name or path of the program; where there is none OpenCV writes.
+        path: the file, ending in .mp4; an existing file is never replaced, because it may be the source itself.
+        fps: frames per second, above 0.
+        ffmpeg: name or path of the program; without it OpenCV writes the file.
 
     Raises:
-        UsageError: another ending, or something of that name is there.
-        OutputError: the folder that it goes into is missing or not writable.
+        UsageError: the name has another ending, or exists.
+        OutputError: the folder is missing or not writable.
     """
 
     def __init__(self, path: Path, fps: float, *, ffmpeg: str = "ffmpeg") -> None:
@@ -227,7 +227,7 @@ class VideoWriter:
             raise self._error(said or cause) from cause
 
     def close(self) -> None:
-        """Finish the file and put it into its place; may be called twice. Without a picture there is no file.
+        """Finish the file and give it its name; may be called twice. Without a picture there is no file.
 
         Raises:
             OutputError: the encoder failed; nothing is left behind.
@@ -318,11 +318,11 @@ class _OpenCv:
 
 
 _Encoder: TypeAlias = _Ffmpeg | _OpenCv
-"""Appends pictures of one size, and says at the end what went wrong, or nothing."""
+"""Appends pictures of one size; `close` returns what went wrong, or an empty string."""
 
 
 def fit(image: Image, canvas: Image) -> Image:
-    """Return the picture where it has the canvas's size, else the canvas with the picture fitted into its middle."""
+    """Return the picture if it has the canvas's size, else the canvas with the picture fitted into its middle."""
     if image.shape == canvas.shape:
         return image
     (height_px, width_px), (image_h, image_w) = canvas.shape[:2], image.shape[:2]
@@ -339,11 +339,11 @@ def _even(length_px: int) -> int:
     return length_px + length_px % 2
 
 
-_LONGEST_STILL_S = 1  # where results are missing for longer the video jumps: to write more would hold up the loop
+_LONGEST_STILL_S = 1  # if results are missing for longer the video jumps, because more pictures would delay the loop
 
 
 class AnnotatedVideo:
-    """A sink that draws each result on a copy of its frame and writes it, as often as its time lasted."""
+    """A sink that draws each result on a copy of its frame and writes it for as long as the frame lasted."""
 
     def __init__(self, annotator: Annotator, writer: VideoWriter, fps: float) -> None:
         self._annotator, self._writer, self._fps = annotator, writer, fps

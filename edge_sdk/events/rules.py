@@ -1,9 +1,9 @@
-"""Rules that make events of results: when a class appears on a camera and when it disappears.
+"""Rules that turn results into events: when a class appears on a camera and when it disappears.
 
-`EventRule` has the numbers of a rule; `Presence` debounces one class both ways; `EventWatch` observes a loop and tells
-events. A result whose outputs were no numbers says nothing of what is missing in it, and time without results is no
-time in which something was gone. `SnapshotSettings` says when pictures of a camera are made; it stands here because it
-needs no OpenCV, which makes them.
+`EventRule` has the numbers of a rule, `Presence` debounces one class in both directions, and `EventWatch` takes the
+results of a loop and publishes events. A result with NaN among the model's outputs does not show that a class is
+absent, and neither does time without results. `SnapshotSettings` says when pictures of a camera are made; it is here
+because it needs no OpenCV.
 """
 
 from __future__ import annotations
@@ -79,29 +79,29 @@ class Presence:
         self.least = rule.confidence
         self.is_seen = False  # in the current result
         self._is_there = self._is_told = False
-        self.confidence, self.index = 0.0, 0  # of its latest sighting; the box is a row of that result's
+        self.confidence, self.index = 0.0, 0  # of its latest sighting; `index` is the row of its box
         self.boxes_xyxy: NDArray[np.float32] | None = None
-        self.frames = self.watched_ns = 0  # results in a row that speak against what it is held to be, and how long
+        self.frames = self.watched_ns = 0  # number and duration of the latest results that contradict `_is_there`
         self.since_ns = self.last_ns = 0  # its first and latest sighting of this presence
         self._told_ns: int | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is not there, and nothing speaks for it: a step without a sighting would change nothing."""
+        """Whether the class is absent and was not just seen, so that a step without a sighting changes nothing."""
         return not self._is_there and self.frames == 0
 
     def see(self, confidence: float, boxes_xyxy: NDArray[np.float32] | None = None, index: int = 0) -> None:
-        """Note that the class is in the result at hand, most confidently so."""
+        """Note that the class is in the current result; call it with the most confident sighting."""
         self.is_seen = True
         self.confidence, self.boxes_xyxy, self.index = confidence, boxes_xyxy, index
 
     def step(self, passed_ns: int, now_ns: int, *, is_known: bool) -> Turn | None:
-        """Take one result into account, and return what is to be told; what was seen in it is forgotten.
+        """Take the current result into account, and return the event to publish, if any.
 
         Args:
-            passed_ns: nanoseconds since the result before, without time in which no results came.
-            now_ns: when the frame was captured, monotonic nanoseconds.
-            is_known: whether what was not seen is not there.
+            passed_ns: nanoseconds since the previous result, without time in which no results came.
+            now_ns: time of the frame's capture, monotonic nanoseconds.
+            is_known: whether a class that was not seen is absent; False where outputs were NaN.
         """
         is_seen, self.is_seen = self.is_seen, False
         if is_seen:
@@ -143,12 +143,12 @@ _MAX_BETWEEN_NS = 1_000_000_000  # longest time between two results that counts 
 
 
 class EventWatch:
-    """Publishes an event when a class appears on one camera or disappears: a sink of its loop.
+    """Publishes an event when a class appears on one camera or disappears; an observer of the camera's loop.
 
     Args:
-        rules: when classes count as there; a class that none names is not looked at, nor a label that is no class's.
-        labels: of the classes by their ids.
-        sink: takes the events, from the loop's thread.
+        rules: classes that no rule names are ignored, and so are labels that no class has.
+        labels: labels of the classes by their ids.
+        sink: takes the events, in the loop's thread.
 
     Raises:
         UsageError: two rules name the same label.
@@ -162,7 +162,7 @@ class EventWatch:
             for class_id, label in labels.items()
             if label in by_label
         }
-        self._awake: list[Presence] = []  # those that are there, or were just seen: of the rest there is nothing to do
+        self._awake: list[Presence] = []  # present or just seen; the others need no step
         self._last_ns: int | None = None
 
     @classmethod
@@ -170,7 +170,7 @@ class EventWatch:
         """Make a watch for the results of a bundle.
 
         Raises:
-            BundleError: when its labels changed since it was opened.
+            BundleError: the labels changed after the bundle was opened.
             UsageError: two rules name the same label, or one names a label that the bundle does not have.
         """
         rules = [*rules]
@@ -208,7 +208,7 @@ class EventWatch:
         boxes = result.boxes_xyxy if isinstance(result, Detections) else None
         for index, class_id in enumerate(result.class_ids.tolist()):
             presence = found(class_id)
-            # The most confident of a class comes first. What is no number is not seen.
+            # The most confident sighting of a class comes first. NaN is below every threshold.
             if presence is not None and not presence.is_seen and confidences[index] >= presence.least:
                 self._wake(presence)
                 presence.see(confidences[index], boxes, index)
@@ -226,18 +226,14 @@ class EventWatch:
 
 
 def labels_by_id(bundle: Bundle) -> dict[int, str]:
-    """Return the labels of a bundle's classes by their ids in results, as messages have them."""
+    """Return the labels of a bundle's classes by their ids, as in messages."""
     manifest = bundle.manifest
     numbered = enumerate(bundle.labels(), start=-1 if has_background(manifest) else 0)
     return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
 
 
 def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
-    """Return the rules by label.
-
-    Raises:
-        UsageError: two rules name the same label, so that each of its events would be published twice.
-    """
+    """Return the rules by label; raise a UsageError if two rules name the same label."""
     by_label: dict[str, EventRule] = {}
     for rule in rules:
         for label in rule.labels:
@@ -253,13 +249,13 @@ def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
 
 
 def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
-    """Return a line for each label that is none of these, with the one that was probably meant."""
+    """Return a line for each named label that is not among `labels`, with the one that was probably meant."""
     near = {label: nearest(label, labels) for label in named if label not in labels}
     return [f"{shown(label)} {of}" + (f"; did you mean {shown(like)}?" if like else "") for label, like in near.items()]
 
 
 def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
-    """Return the event, timed at the capture of its frame, with confidence and box of the latest sighting."""
+    """Make the event of a frame, with the confidence and the box of the latest sighting."""
     box = None if presence.boxes_xyxy is None else presence.boxes_xyxy[presence.index].tolist()
     is_usable = box is not None and all(map(math.isfinite, box))
     now_ns, stayed_ns = frame.captured_ns, presence.last_ns - presence.since_ns
@@ -321,5 +317,5 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gap_s(self) -> float:
-        """The least number of seconds from one picture to the next."""
+        """The least time from one picture to the next, in seconds."""
         return self.interval_s or 1 / (self.max_per_s or 1.0)

@@ -35,7 +35,6 @@ class Snapshots:
     """Makes pictures of one camera: an observer of its loop, to be closed.
 
     Args:
-        settings: when, and how large.
         deliver: takes a file's bytes and the number of its frame, in a thread of its own; must not raise.
     """
 
@@ -52,7 +51,7 @@ class Snapshots:
         self._is_asked = True
 
     def put(self, result: Result) -> None:
-        """Copy the frame of a result, where a picture of it is due; the newest takes the place of one that waits."""
+        """Copy the frame of a result if a picture of it is due; it replaces one that waits."""
         frame = result.frame
         if frame.captured_ns < self._due_ns or not (self._is_asked or self._settings.on == "interval"):
             return
@@ -86,7 +85,7 @@ class Snapshots:
 
 
 def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
-    """Return a picture as a JPEG file, worse than asked for, and then smaller, where it would be too large.
+    """Return a picture as a JPEG file; if it would be too large, with a lower quality, and then smaller.
 
     Args:
         picture: uint8 (H, W, 3), BGR.

@@ -1,7 +1,7 @@
-"""CocoWriter: writes detections as COCO results, as they come.
+"""`CocoWriter` writes detections as COCO results, as they come.
 
 There are two files: FILE is the list of results that pycocotools' `loadRes` takes; FILE with `.images.json` in place of
-its suffix has the images and categories that their numbers mean, which is a data set without annotations.
+its suffix has the images and categories of these results, a data set without annotations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OTHERS_FROM = 10_000  # category numbers of labels whose class number another m
 
 
 class CocoWriter:
-    """Writes beside the files' names, and gives them when it is closed: a killed program leaves `.partial` files.
+    """Writes `.partial` files, which get their names when the writer is closed.
 
     Attributes:
         images: number of their images, including those without detections.
@@ -64,7 +64,7 @@ class CocoWriter:
         """Write one frame's detections.
 
         Raises:
-            OutputError: the disk is full, say.
+            OutputError: the file cannot be written, for example because the disk is full.
         """
         self.images += 1
         levels = (address.site, address.device, address.camera, message.run_id)
@@ -98,7 +98,7 @@ class CocoWriter:
         """Finish both files and give them their names; may be called twice.
 
         Raises:
-            OutputError: the disk is full, say.
+            OutputError: a file cannot be written, for example because the disk is full.
         """
         if not self._files:
             return
@@ -119,7 +119,7 @@ class CocoWriter:
             self._files = []
 
     def _category(self, class_id: int, label: str) -> int | None:
-        """Return the class's number, or another where a label has that; None where there is no room for one more."""
+        """Return the class's number, or another if a label has that one; None if there are too many labels."""
         known = self._categories.get((class_id, label))
         if known is not None:
             return known
@@ -148,12 +148,12 @@ class CocoWriter:
 
 
 def _level(name: str) -> str:
-    """Make a name from the network one level of a path, of which none leads out of its folder, and no two are one."""
+    """Encode a name from the network as one level of a path: none leads out of its folder, and no two are equal."""
     inside = name.strip(".")
     before = name.index(inside) if inside else len(name)
     after = len(name) - before - len(inside)
     kept = "".join(c if c.isalnum() or c in "-_." else _quoted(c) for c in inside)
-    return "%2E" * before + kept + "%2E" * after or "%"  # an empty one; no other has `%` alone
+    return "%2E" * before + kept + "%2E" * after or "%"  # an empty name; no other name becomes `%` alone
 
 
 def _quoted(character: str) -> str:
