@@ -109,11 +109,6 @@ def test_the_one_that_waits_is_made_before_the_end() -> None:
     assert album.numbers == [7]
 
 
-def test_without_pictures_there_is_no_thread_to_end() -> None:
-    Snapshots(SnapshotSettings(on="event"), Album().take).close()
-    assert not [thread for thread in threading.enumerate() if "edge-snapshots" in thread.name]
-
-
 @pytest.mark.parametrize(
     ("size_wh", "width", "expected_wh"),
     [

@@ -158,12 +158,6 @@ def test_boxes_come_back_to_where_they_were(resize: Any) -> None:
         assert back == pytest.approx(box, abs=1e-3 * max(width, height))
 
 
-def test_center_crop_takes_the_middle() -> None:
-    image = np.zeros((100, 200, 3), np.uint8)
-    image[20:80, 70:130] = 255
-    assert (Prepare(InputSpec(size_wh=(60, 60), resize="center_crop", crop_fraction=0.6)).resize(image) == 255).all()
-
-
 def test_a_picture_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(ModelError, match=r"shape \(8, 8, 3\), expected \(32, 40, 3\)"):
         Prepare(InputSpec(size_wh=(40, 32))).normalise(np.zeros((8, 8, 3), np.uint8))
