@@ -85,16 +85,16 @@ class Model:
         """Run the model on a picture and return the result.
 
         Args:
-            picture: uint8 (H, W, 3), BGR, as OpenCV reads it, of any size; or a frame. Other arrays are refused, and
-                None, which OpenCV gives for what it cannot read.
+            picture: uint8 (H, W, 3), BGR, of any size, or a frame. Other arrays are refused, and so is None, which
+                OpenCV returns for a picture that it cannot read.
 
         Returns:
             Detections, Classification or Segmentation, by the bundle's task, with arrays of its own.
 
         Raises:
-            UsageError: the picture is not such an array.
-            CameraError: the frame's image is not such an array.
-            HungRunError: the run did not end within the time limit; the next one may.
+            UsageError: the picture is no such array.
+            CameraError: the frame's image is no such array.
+            HungRunError: the run exceeded its time limit; another run may follow.
             SessionError: ONNX Runtime failed.
         """
         return self._stages(picture if isinstance(picture, Frame) else Frame.of(picture))
@@ -110,10 +110,10 @@ class Model:
         """Return a loop over a source that runs the freshest frame within a latency budget.
 
         Args:
-            source: of `open_source`, or anything with `latest`, `ended` and `close`. One with `paced = False` gives its
-                pictures in turn, when asked for: then none is dropped, however late.
-            sink: anything with `put`; None where results are only iterated over.
-            latency_ms: capture to where `put` returns, in milliseconds, above 0; what the bundle promises by default.
+            source: the result of `open_source`, or an object with `latest`, `ended` and `close`. If it has `paced =
+                False`, it delivers its pictures in order on request, and none is dropped for being late.
+            sink: an object with `put`; None if results are only iterated over.
+            latency_ms: time from capture to the return of `put`, in milliseconds, above 0; by default the bundle's.
             observers: further sinks, called after the deadline was judged.
 
         Raises:
@@ -131,7 +131,7 @@ class Model:
         return Loop(source, self._stages, sink, budget, observers=observers)
 
     def label_of(self, class_id: int) -> str:
-        """Return the label of a result's class id; `class_N` for one that has none."""
+        """Return the label of a result's class id; `class_N` if it has none."""
         number = int(class_id)
         line = number + 1 if self._background else number
         label = self.labels[line] if 0 <= line < len(self.labels) else ""

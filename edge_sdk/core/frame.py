@@ -229,7 +229,7 @@ class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
     Attributes:
         confidences: float32 (K,), 0-1; the confidences of all classes sum to 1.
         class_ids: int64 (K,). With a background class it is the output index - 1, and -1 is the background.
-        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
+        is_finite: whether the model's outputs are finite; if not, nothing is known about the frame.
     """
 
     frame: Frame
@@ -240,19 +240,19 @@ class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 NO_CLASS = 255
-"""In a class map: no class is known there. The classes themselves are 0 to 254."""
+"""Value in a class map where no class is known; the classes themselves are 0 to 254."""
 
 
 class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The class of every place in one frame.
 
     Attributes:
-        class_map: uint8 (H, W), lines of labels.txt from 0, or `NO_CLASS`. Of the output's own resolution, over the
-            model's whole input, its padding included.
-        geometry: how the frame lies in `class_map`: map_px = frame_px * scale + offset.
-        shares: float32 (C,), 0-1, one a class: its share of the picture's cells, padding left out. They sum to 1, or to
-            less where cells have no class.
-        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
+        class_map: uint8 (H, W), lines of labels.txt from 0, or `NO_CLASS`; it has the output's resolution and covers
+            the model's whole input with its padding.
+        geometry: position of the frame in `class_map`: map_px = frame_px * scale + offset.
+        shares: float32 (C,), 0-1: share of each class in the picture's cells without padding. They sum to 1, or to less
+            if cells have no class.
+        is_finite: whether the model's outputs are finite; if not, nothing is known about the frame.
     """
 
     frame: Frame
@@ -263,10 +263,10 @@ class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
     is_finite: bool = True
 
     def to_frame(self) -> NDArray[np.uint8]:
-        """Return the class of every pixel of the original frame: of the nearest cell that is no padding.
+        """Return the class of every pixel of the original frame, that of the nearest cell without padding.
 
         Returns:
-            uint8 (frame height, frame width), a new array; `NO_CLASS` where the frame was cropped away.
+            uint8 (frame height, frame width), a new array; `NO_CLASS` where the frame was cropped.
         """
         geometry, (height, width) = self.geometry, self.class_map.shape
         frame_wh = self.frame.size_wh
