@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
 
 STRIDES = (8, 16, 32)
 """Strides in pixels of the levels of most detectors."""
@@ -33,8 +36,8 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
         highest: the largest value of the decoder's inputs, NaN if one is NaN; None if the decoder did not read all.
     """
 
-    boxes_xywh: NDArray[np.float32]
-    confidences: NDArray[np.float32]
+    boxes_xywh: Floats
+    confidences: Floats
     class_ids: NDArray[np.int64]
     highest: float | None = None
 
@@ -52,7 +55,7 @@ def cell_count(size_wh: tuple[int, int], *strides: int) -> int:
     return sum(columns * rows for columns, rows in (level_size(size_wh, stride) for stride in strides))
 
 
-def cells_of(size_wh: tuple[int, int], strides: Sequence[int]) -> NDArray[np.float32]:
+def cells_of(size_wh: tuple[int, int], strides: Sequence[int]) -> Floats:
     """Return column, row and stride of every cell.
 
     Returns:
@@ -75,7 +78,7 @@ def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:
     return rows if len(rows) < 2 else np.unique(rows)
 
 
-def strongest(confidences: NDArray[np.float32]) -> NDArray[np.int64]:
+def strongest(confidences: Floats) -> NDArray[np.int64]:
     """Return the indices of the strongest of float32 (N,): int64 (M,), ascending; of equal confidences the first."""
     order: NDArray[np.int64] = np.argsort(-confidences, kind="stable")[:MAX_CANDIDATES]
     order.sort()
@@ -88,14 +91,14 @@ def logit_of(probability: float) -> float:
     return math.log(bounded / (1 - bounded))
 
 
-def sizes_of(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+def sizes_of(logits: Floats) -> Floats:
     """Return exp(logits), with logits limited to `MAX_SIZE_LOGIT`."""
-    sizes: NDArray[np.float32] = np.exp(np.minimum(logits, MAX_SIZE_LOGIT))
+    sizes: Floats = np.exp(np.minimum(logits, MAX_SIZE_LOGIT))
     return sizes
 
 
-def corner_boxes(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+def corner_boxes(rows: Floats) -> Floats:
     """Turn float32 (N, 4+), centre and size first, into (N, 4): left, top, width, height."""
-    boxes: NDArray[np.float32] = rows[:, :4].copy()
+    boxes: Floats = rows[:, :4].copy()
     boxes[:, :2] -= boxes[:, 2:] * _HALF
     return boxes

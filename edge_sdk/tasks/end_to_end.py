@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import Candidates
+from edge_sdk.tasks.boxes import Candidates, Floats
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
@@ -24,7 +23,7 @@ class EndToEnd:
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read the one output of one frame."""
-        rows: NDArray[np.float32] = outputs[0][0]
+        rows: Floats = outputs[0][0]
         class_ids = np.rint(rows[:, 5])
         rows = rows[(rows[:, 4] >= self._confidence) & (class_ids >= 0) & (class_ids < self._label_count)]
         boxes = rows[:, :4].copy()

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import NO_CANDIDATES, STRIDES, Candidates, cell_count, cells_of, rows_of
+from edge_sdk.tasks.boxes import NO_CANDIDATES, STRIDES, Candidates, Floats, cell_count, cells_of, rows_of
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
 _PLUS_STRIDES = (8, 16, 32, 64)
-
-Floats = NDArray[np.float32]
 
 
 class NanoDet:

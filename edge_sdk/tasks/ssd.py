@@ -14,6 +14,7 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import (
     NO_CANDIDATES,
     Candidates,
+    Floats,
     cell_count,
     cells_of,
     corner_boxes,
@@ -23,8 +24,6 @@ from edge_sdk.tasks.boxes import (
 )
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
-
-Floats = NDArray[np.float32]
 
 _XY, _YX = [0, 1, 2, 3], [1, 0, 3, 2]
 _SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import NO_CLASS, Inferred, Result
+from edge_sdk.core.logs import counted
 from edge_sdk.core.protocols import Stage
 from edge_sdk.tasks.classification import Classify
 from edge_sdk.tasks.decoders import TABLE, decoder_of
@@ -57,7 +58,9 @@ def _segment(read: Any, _places: tuple[int, ...], spec: TaskSpec, label_count: i
             if label_count < 2
             else f"a class map has one byte a cell, and {NO_CLASS} says that there is no class"
         )
-        raise ModelError(f"labels has {_lines(label_count)}, expected 2 to {NO_CLASS} for segmentation; {hint}")
+        raise ModelError(
+            f"labels has {counted(label_count, 'line')}, expected 2 to {NO_CLASS} for segmentation; {hint}"
+        )
     return Segment(read, label_count, spec.input.size_wh)
 
 
@@ -95,7 +98,7 @@ def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layou
 def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape, expected: ModelOutput) -> str:
     """Word the refusal of a labels file that does not belong to the model."""
     classes = "1 class" if class_count == 1 else f"{class_count} classes"
-    said = f"labels has {_lines(label_count)}, the model has {classes} (output {_show([got])}"
+    said = f"labels has {counted(label_count, 'line')}, the model has {classes} (output {_show([got])}"
     if TRAITS[spec.task].has_objects and expected.others:
         said = f"{said}, {expected.sum_of(class_count)} for {spec.decoder}"
     return f"{said}); {labels_hint(spec, label_count, class_count)}"
@@ -119,10 +122,6 @@ def labels_hint(spec: TaskSpec, label_count: int, class_count: int) -> str:
         flag = " and [classification] background_class = true" if TRAITS[spec.task].is_of_whole_picture else ""
         return f'is the first class "background"? Then it needs a line of its own{flag}'
     return 'is the first line "background", or another one empty or there twice? Then take it out'
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count} lines"
 
 
 def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
@@ -21,6 +20,7 @@ from edge_sdk.tasks.boxes import (
     NO_CANDIDATES,
     STRIDES,
     Candidates,
+    Floats,
     cells_of,
     corner_boxes,
     logit_of,
@@ -29,8 +29,6 @@ from edge_sdk.tasks.boxes import (
 )
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
-
-Floats = NDArray[np.float32]
 
 _HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
 
