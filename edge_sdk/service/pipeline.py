@@ -280,7 +280,7 @@ class Pipeline:
             # With other pipelines, this turn does not wait for the source, which may take any time.
             if opening is not None and not self._waits and not opening.is_ready(is_stopped):
                 raise StoppedError
-            selector.settle(paced=settings.paced)
+            selector.settle()
             return loading, selector, opening
 
     def _begin_loading(self) -> Loading | None:

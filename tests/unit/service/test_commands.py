@@ -30,6 +30,7 @@ from edge_sdk.messages.commands import (
 from edge_sdk.messages.schema import message_schema
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
+from edge_sdk.publishing.discovery import Camera
 from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandInbox, Reply
 from edge_sdk.service.runner import Controls, Shot
 from tests.support.connections import WAIT_S
@@ -204,6 +205,20 @@ def test_bytes_from_the_wire_are_shown_and_never_acted_on(commanded: CommandedDe
     [line] = commanded.said
     assert line.isprintable()
     assert line.startswith(f"command {command} (camera 'gate\\x1b]0;pwn\\x07\\x1b[2J\\nNov 22 ")
+
+
+def test_a_control_that_a_camera_lacks_is_not_set_and_a_threshold_waits_for_the_model(
+    commanded: CommandedDevice,
+) -> None:
+    control = commanded.controls.of("gate")
+    commanded.hear("set_threshold", camera="gate", confidence=0.5)
+    control.known = Camera(name="gate", task="classification", refusals={"confidence": "no threshold"})
+    commanded.hear("set_threshold", camera="gate", confidence=0.5)
+    commanded.hear("set_rate", camera="gate", max_fps=5)
+    *refused, done = commanded.answers(3)
+    said = [(answer["error"]["code"], answer["error"]["message"]) for answer in refused]
+    assert said == [("not_possible", "this camera's model is not loaded yet"), ("not_possible", "no threshold")]
+    assert (done["ok"], control.state) == (True, ControlState(paused=False, max_fps=5))
 
 
 def _shoot(commanded: CommandedDevice, number: int) -> None:

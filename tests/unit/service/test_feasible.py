@@ -19,14 +19,14 @@ from edge_sdk.core.frame import Inferred, Prepared
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
-from edge_sdk.service.model_selector import ModelSelector
-from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.start_choice import (
+from edge_sdk.service.model_selector import (
+    ModelSelector,
     StartChoice,
     budget_refusal,
     choose_start,
     time_stages,
 )
+from edge_sdk.service.settings import PipelineSettings
 from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
 from tests.support.logs import SAID
 from tests.support.pictures import write_video
@@ -195,7 +195,7 @@ def test_a_run_says_with_which_threads_it_starts_and_keeps_them_unless_it_must_n
     steering = ModelSelector(settings, Bundle.open(board.folder), SessionSettings(), 50.0, lambda: False)
     steering._stages = [board.open(LARGE)]
     monkeypatch.setattr(steering, "open_with", board.open)
-    steering.settle(paced=True)
+    steering.settle()
     stages = steering.take_stages()
     if tune:
         assert (stages.variant, stages.threads, steering.open_beside(LARGE).threads) == (LARGE, 2, 2)
