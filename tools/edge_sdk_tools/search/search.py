@@ -182,7 +182,7 @@ class RecipeSearch:
         return judged
 
     def _judged(self, variant: ModelVariant) -> ModelVariant:
-        """Add what keeps a model from its gates; what is slow by this machine's clock is timed twice: it may be busy."""
+        """Add what keeps a model from its gates; what this machine's clock calls slow is timed twice."""
         gate_failure, board = self._gate_failure(variant)
         if board is None and gate_failure is not None and gate_failure.kind == "slow":
             variant = time_again(self._spec, variant)
