@@ -23,20 +23,6 @@ class Damaged(Exception):  # noqa: N818 - says what the bytes are
     """Bytes are no protobuf message."""
 
 
-class Truncated(Damaged):
-    """Bytes that end within a field.
-
-    Args:
-        number: number of that field in its message.
-        missing: how many bytes of it are missing.
-    """
-
-    def __init__(self, number: int, missing: int) -> None:
-        super().__init__(number, missing)
-        self.number = number
-        self.missing = missing
-
-
 class Field(msgspec.Struct, frozen=True, gc=False):
     """One protobuf field of a message: its number, its wire type and where its bytes lie.
 
@@ -59,8 +45,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
     """Find the fields of the message in `data[start:end]`, in order.
 
     Raises:
-        Truncated: a field does not end within the message.
-        Damaged: a field has a wire type that ONNX does not use, or an invalid tag or length.
+        Damaged: a field has a wire type that ONNX does not use, an invalid tag or length, or no end in the message.
     """
     position = start
     while position < end:
@@ -75,10 +60,8 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
             after = value + (4 if wire_type == FIXED32 else 8)
         else:
             raise Damaged
-        if not number or tag > _LARGEST_TAG:
+        if not number or tag > _LARGEST_TAG or after > end:
             raise Damaged
-        if after > end:
-            raise Truncated(number, after - end)
         yield Field(number, wire_type, position, value, after)
         position = after
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
-import dask
 import msgspec
 import pytest
-from distributed import LocalCluster
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Provenance
@@ -63,29 +59,6 @@ def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_cluster_whose_workers_die_chooses_the_same(tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    with JobRunner() as job_runner:
-        alone, chosen = project.built("a.edge", job_runner)
-    deaths: list[int] = []
-    # A result that died with its worker is asked for this long, 30 s by default.
-    with dask.config.set({"distributed.comm.timeouts.connect": "3s"}), local_cluster(2) as cluster:
-
-        def kill_one(step: str, done: int, total: int) -> None:
-            if step == "try recipes" and 0 < done < total and not deaths:
-                deaths.append(next(nanny.pid for nanny in cluster.workers.values()))
-                os.kill(deaths[0], signal.SIGKILL)
-
-        with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
-            report, there = project.built("b.edge", job_runner, on_progress=kill_one)
-        assert _pids(cluster).isdisjoint(deaths)
-    assert deaths
-    assert there == chosen
-    assert report.quality == alone.quality
-    assert len({trial.recipe for trial in report.candidates}) == len(report.candidates)  # nothing is counted twice
-
-
-@pytest.mark.long
 def test_a_cluster_need_not_see_the_images(tmp_path: Path) -> None:
     """What is sent to a worker holds the images; their paths mean nothing there."""
     project = Project(tmp_path)
@@ -115,7 +88,3 @@ def test_nobody_at_the_scheduler_is_one_line(tmp_path: Path, capsys: pytest.Capt
     assert run([*command, "--jobs", "2"]) == 2
     assert "leave out jobs" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.edge"))
-
-
-def _pids(cluster: LocalCluster) -> set[int]:
-    return {nanny.pid for nanny in cluster.workers.values()}

@@ -49,10 +49,8 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "family", "expected"),
     [
-        (_no_pictures, DataError, "no images in it, expected .jpg"),
         (_one_picture, DataError, "a.png; equal files count once), expected 2 or more"),
         (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
-        (_edit('calibration = "pictures"', 'calibration = "nowhere"'), DataError, "no such folder of images"),
         (_edit("[16, 16]", "[32, 16]"), ModelError, "has shape 1x3x16x16, model.toml says 1x3x16x32"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
         (

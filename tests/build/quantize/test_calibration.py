@@ -19,7 +19,6 @@ from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.datasets.reading import split_images
 from edge_sdk_tools.quantize.calibration import (
     CALIBRATIONS,
     Activations,
@@ -192,38 +191,10 @@ def test_each_doubt_has_its_line(
     assert all("(from -2 to 3.5)" in line for line in lines if "so ranges" in line)
 
 
-def _by_class(folder: Path, names: tuple[str, ...], kind: str) -> Path:
-    """A project whose calibration images have classes, `names` in turn."""
-    path = write_project(folder, CLASSIFIER, pictures=0)
-    images = write_pictures(folder / "pictures", 12)
-    rows = []
-    for index, file in enumerate(sorted(images.iterdir())):
-        name = names[index % len(names)]
-        rows.append(f"{file.name},{_LABELS.index(name)}")
-        if kind == "class folders":
-            (images / name).mkdir(exist_ok=True)
-            file.rename(images / name / file.name)
-    if kind == "labels.csv":
-        (images / "labels.csv").write_text("\n".join(["file,class_id", *rows]))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("names", "kind", "expected"),
-    [
-        (("b",), "labels.csv", {"b"}),
-        (("c",), "class folders", {"c"}),
-    ],
-)
-def test_classes_of_calibration_images_are_read_where_files_say_them(
-    tmp_path: Path, names: tuple[str, ...], kind: str, expected: set[str]
-) -> None:
-    spec = load_model_spec(_by_class(tmp_path, names, kind))
-    assert set(split_images(spec, _LABELS, [], []).calibration_classes) == expected
-
-
 def test_a_doubt_is_on_the_screen_and_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = _by_class(tmp_path, ("b",), "class folders")
+    model = write_project(tmp_path, CLASSIFIER, pictures=0)
+    (tmp_path / "pictures").mkdir()
+    write_pictures(tmp_path / "pictures" / "b", 12)  # a folder of one class
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
     assert run(command) == 0
     start = "all 9 calibration images are labelled 'b', so ranges (from "

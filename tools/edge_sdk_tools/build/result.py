@@ -53,7 +53,7 @@ def add_variants(folder: BundleFolder, made: Sequence[ModelVariant]) -> tuple[Va
 
 
 def _operators(models: Sequence[Path], variants: Sequence[Variant], work: Path) -> str:
-    """What a reduced ONNX Runtime needs; it reads ORT format alone, and so for ONNX files there is nothing to say."""
+    """Return what a reduced ONNX Runtime needs; it reads ORT format alone, so that ONNX files need nothing of it."""
     whole = [v.file for v, model in zip(variants, models, strict=True) if model.suffix != _ORT_SUFFIX]
     notes = "".join(f"# {file} is ONNX, which no reduced ONNX Runtime reads: a whole one runs it\n" for file in whole)
     return notes + operators_config([model for model in models if model.suffix == _ORT_SUFFIX], work)
@@ -104,7 +104,7 @@ def _quality(one: ModelVariant) -> Quality | None:
 def manifest_of(
     steps: Steps, variants: tuple[Variant, ...], folder: BundleFolder, runtimes: RuntimeRange, bundle_version: int
 ) -> Manifest:
-    """What a device needs to know, from what the steps gave."""
+    """Return what a device needs to know, from what the steps gave."""
     spec, target = steps.spec, steps.model.target
     return Manifest(
         name=spec.name,

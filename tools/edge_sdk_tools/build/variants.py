@@ -52,7 +52,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
-    """Sizes such as `640x384,416`: width x height, or one number for a square; each once.
+    """Read sizes such as `640x384,416`: width x height, or one number for a square; each once.
 
     Raises:
         UsageError: something else is written there.
@@ -122,7 +122,7 @@ def _stride(shape: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> in
 
 
 def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, int]) -> None:
-    """A box or a class map of such a size would be off by parts of a cell, without any error."""
+    """Refuse a size at which a box or a class map would be off by parts of a cell, without any error."""
     stride = stride_of(checked, spec.input.size_wh)
     if TRAITS[spec.task].is_of_whole_picture or not any(side % stride for side in size_wh):
         return
@@ -229,7 +229,7 @@ def make_others(
 
 
 def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: ImageSet) -> ModelVariant:
-    """The recipe of the first model, with ranges of its own: a smaller picture gives other activations."""
+    """Make the first model's recipe with ranges of its own: a smaller picture gives other activations."""
     size = size_text(resized.spec.input.size_wh)
     folder = Path(tempfile.mkdtemp(prefix=f"{size}-", dir=first.folder))
 
@@ -283,7 +283,7 @@ def _with_times(variant: ModelVariant, taken_ms: float, same_size_ms: float, fir
 
 
 def _judged(once: ModelVariant, again: ModelVariant, spec: VariantSpec, *, requires_int8: bool) -> ModelVariant:
-    """With what keeps it from the bundle, or what to doubt; it must have been slow both times to be called slow."""
+    """Add what keeps a model from the bundle, or what to doubt; only what was slow both times is called slow."""
     gates, target, proof = spec.spec.gates, spec.target, again.proof
     try:
         check_size(gates, proof.model_mb)

@@ -163,7 +163,7 @@ def _check_node(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto])
 
 
 def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
-    """Whether a Dropout is active: its `training_mode`, an input since opset 12, is true or not constant."""
+    """Tell whether a Dropout is active: its `training_mode`, an input since opset 12, is true or not constant."""
     if len(node.input) <= _TRAINING_MODE_INPUT or not node.input[_TRAINING_MODE_INPUT]:
         return False
     mode = constants.get(node.input[_TRAINING_MODE_INPUT])
@@ -171,7 +171,7 @@ def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> b
 
 
 def _learns(node: onnx.NodeProto) -> bool:
-    """Whether a BatchNormalization trains: an attribute says so since opset 14, before that further outputs do."""
+    """Tell whether a BatchNormalization trains: an attribute says so since opset 14, before that further outputs."""
     return any(a.name == "training_mode" and a.i for a in node.attribute) or sum(map(bool, node.output)) > 1
 
 

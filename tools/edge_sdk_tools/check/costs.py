@@ -24,18 +24,18 @@ _Shapes = Sequence[Sequence[int]]
 
 
 def _convolution(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
-    """Every output element takes one filter: input channels of its group times the kernel."""
+    """Take one filter for every output element: input channels of its group times the kernel."""
     weight = 3 if node.op_type == "QLinearConv" else 1
     return element_count(outputs[0]) * element_count(inputs[weight][1:])
 
 
 def _transposed(_node: onnx.NodeProto, inputs: _Shapes, _outputs: _Shapes) -> int:
-    """Every input element goes through one filter: output channels of its group times the kernel."""
+    """Take one filter for every input element: output channels of its group times the kernel."""
     return element_count(inputs[0]) * element_count(inputs[1][1:])
 
 
 def _product(_node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
-    """Every output element takes as many as A's last axis is long."""
+    """Take as many for every output element as A's last axis is long."""
     return element_count(outputs[0]) * inputs[0][-1]
 
 
@@ -52,7 +52,7 @@ _COUNTS: Mapping[str, Callable[[onnx.NodeProto, _Shapes, _Shapes], int]] = {
 
 
 def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
-    """Multiply-accumulates of one node, `FAR` at most: 0 for what is not counted, None where a shape is not known."""
+    """Return the multiply-accumulates of one node; 0 for what is not counted, None where a shape is not known."""
     count = _COUNTS.get(node.op_type)
     if count is None:
         return 0
@@ -113,13 +113,13 @@ def check_counted(uses: Sequence[OperatorUse]) -> list[Finding]:
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    """What could be counted, together, `FAR` at most; None where there was something to count and none could be."""
+    """Add up what could be counted, `FAR` at most; None where there was something to count and none could be."""
     known = [count for count in counts if count is not None]
     return min(sum(known), FAR) if known or not counts else None
 
 
 def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[int | None, str]:
-    """The most bytes alive at a node: its inputs, its outputs, and what later nodes still need."""
+    """Find the most bytes alive at a node: its inputs, its outputs, and what later nodes still need."""
     images = [image.name for image in proto.graph.input if image.name not in constants]
     # Behind an image of unknown size little but shape arithmetic has a known one: its bytes say nothing.
     if any(name not in values or values[name].bytes is None for name in images):
@@ -141,7 +141,7 @@ def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[
 
 
 def _keep(name: str, index: int, last: Mapping[str, int], values: Values, ends: dict[int, int]) -> int:
-    """Bytes of a tensor made at node `index`; notes where they are free again."""
+    """Return the bytes of a tensor made at node `index`, and note where they are free again."""
     value = values.get(name)
     size = (value.bytes or 0) if value else 0
     end = max(index, last.get(name, index))
@@ -150,7 +150,7 @@ def _keep(name: str, index: int, last: Mapping[str, int], values: Values, ends: 
 
 
 def _needs(node: onnx.NodeProto) -> list[str]:
-    """What a node reads; graphs inside it may read any tensor around them."""
+    """Return what a node reads; graphs inside it may read any tensor around them."""
     return [name for inner in nodes_of([node]) for name in inner.input if name]
 
 
@@ -161,5 +161,5 @@ def _known(value: Value | None) -> tuple[int, ...] | None:
 
 
 def _is_parameter(tensor: onnx.TensorProto) -> bool:
-    """Whether a constant is a trained parameter and no bound, shape or axis."""
+    """Tell whether a constant is a trained parameter and no bound, shape or axis."""
     return bool(tensor.dims) and tensor.data_type not in _NOT_PARAMETERS

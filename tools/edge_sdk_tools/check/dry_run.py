@@ -135,7 +135,7 @@ def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[np.generic]]
 def _feeds(
     session: ort.InferenceSession, weights: Sequence[Weight], files: Mapping[str, bytes]
 ) -> dict[str, NDArray[np.generic]]:
-    """All inputs: the weights from `files`, or zeros, which take no memory because they are never written."""
+    """Return all inputs: the weights from `files`, or zeros, which take no memory because nobody writes them."""
     feeds = {w.name: w.read(files) if files else np.zeros(w.dims, DTYPES[w.data_type]) for w in weights}
     feeds.update((i.name, np.zeros(i.shape, np.float32)) for i in session.get_inputs() if i.name not in feeds)
     return feeds

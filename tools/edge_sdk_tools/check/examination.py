@@ -174,7 +174,7 @@ class _Examination:
         self._findings.append(Finding(severity="note", rule="opset", what=what, next_step=step))
 
     def _needs_weights(self) -> bool:
-        """Whether zeros would not do: to compare with the original, or where shapes or custom operators need values."""
+        """Tell whether zeros would not do: to compare with the original, or where shapes or operators need values."""
         is_particular = depends_on_values(self._proto) or bool(extension_nodes(self._proto))
         return self._original is not None or is_particular
 
@@ -202,7 +202,7 @@ class _Examination:
         return msgspec.structs.replace(report, providers=providers)
 
     def _check_whole(self) -> None:
-        """ONNX's own checker; what it says of operators that do not exist has been said better."""
+        """Ask ONNX's own checker; what it says of operators that do not exist has been said better."""
         if (self._opset or 0) > onnx.defs.onnx_opset_version():
             return
         try:
@@ -234,7 +234,7 @@ class _Examination:
             self._compare(self._original)
 
     def _declare_extensions(self) -> None:
-        """What comes after a custom operator follows from its outputs, which only the trial knows."""
+        """Infer what follows from the outputs of custom operators, which only the trial knows."""
         made = [name for node in extension_nodes(self._proto) for name in node.output]
         if not made:
             return
@@ -260,7 +260,7 @@ class _Examination:
             self._findings.append(Finding(severity="error", rule="opset", what=what, next_step=step))
 
     def _can_run(self) -> bool:
-        """Whether a trial tells something: errors that would show in it again have been said."""
+        """Tell whether a trial shows something new: not after errors that would show in it again."""
         errors = {finding.rule for finding in self._findings if finding.severity == "error"}
         return not errors or (errors.issubset(_OF_VALUES) and not self._needs_weights())
 

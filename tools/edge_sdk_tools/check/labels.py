@@ -121,7 +121,7 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
 
 
 def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> bool:
-    """Whether the number of lines is known to be that of the outputs; WrongLabelsError where it is another one."""
+    """Tell whether the number of lines is known to be that of the outputs; raise WrongLabelsError if it is not."""
     errors = {error.rule for error in report.of("error")}
     # Without costs the graph was not looked at: the outputs are as the file declares them.
     is_open = report.costs is None or bool(errors.intersection(_BEFORE_OUTPUTS))
@@ -161,7 +161,7 @@ def _readings(
 
 
 def _class_count(expected: ModelOutput, got: Shape) -> int | None:
-    """Classes by the one axis that follows their number, whatever the others are."""
+    """Return the number of classes by the one axis that follows it, whatever the others are."""
     return expected.class_count(tuple(side if axis == expected.class_axis else None for axis, side in enumerate(got)))
 
 

@@ -98,7 +98,7 @@ def read_external(folder: Path, file: str, room: int) -> bytes:
 
 
 def too_large(excess: int) -> RefusedModelError:
-    """The refusal of a model above `MOST_BYTES`."""
+    """Return the refusal of a model above `MOST_BYTES`."""
     return RefusedModelError(
         f"model and weights have {MOST_BYTES + excess} bytes together, expected at most {MOST_BYTES}",
         "choose a smaller model",
@@ -136,7 +136,7 @@ _SAMPLE = 4096  # bytes
 
 
 def no_model(data: bytes) -> RefusedModelError:
-    """The refusal of a file that does not read as ONNX, in the words that fit what it looks like."""
+    """Return the refusal of a file that does not read as ONNX, in the words that fit what it looks like."""
     if not data:
         return RefusedModelError("not an ONNX model: the file is empty", _AGAIN)
     text = _text(data)
@@ -150,7 +150,7 @@ def no_model(data: bytes) -> RefusedModelError:
 
 
 def _text(data: bytes) -> str | None:
-    """The beginning of a file, if it is text."""
+    """Return the beginning of a file, if it is text."""
     try:
         # A character that the sample cuts through is left out, not an error.
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(data[:_SAMPLE])
@@ -291,7 +291,7 @@ def _cut_graph(data: bytes, graph: Field, spans: dict[int, tuple[int, int]]) -> 
 
 
 def _large_data(data: bytes, tensor: Field) -> Field | None:
-    """The one field that holds a tensor's data, if it is large and of a type that is cut out."""
+    """Return the one field that holds a tensor's data, if it is large and of a type that is cut out."""
     if tensor.end - tensor.value < LARGE_BYTES:
         return None
     found = list(fields(data, tensor.value, tensor.end))
@@ -305,7 +305,7 @@ def _large_data(data: bytes, tensor: Field) -> Field | None:
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every constant that a graph holds: initializers, attributes of nodes, and those of the graphs inside them."""
+    """Yield every constant that a graph holds: initializers, attributes, and those of the graphs inside its nodes."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
@@ -375,7 +375,7 @@ def assemble(
 
 
 def digest(files: Mapping[str, bytes]) -> str:
-    """SHA-256 of a model, in hex.
+    """Return the SHA-256 of a model, in hex.
 
     With other files it is that of a text: the model's own digest, then a line `DIGEST NAME` for each file by name.
     """
@@ -408,12 +408,12 @@ def _read_external(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]
 
 
 def _is_name(name: object) -> bool:
-    """Protobuf gives bytes for what is no UTF-8; what cannot be printed would end up in a terminal."""
+    """Refuse bytes, which protobuf gives for what is no UTF-8, and what cannot be printed in a terminal."""
     return isinstance(name, str) and name.isprintable() and len(name) <= _LONGEST_NAME
 
 
 def _names(proto: onnx.ModelProto) -> Iterator[object]:
-    """Every name that the checks go by."""
+    """Yield every name that the checks go by."""
     yield from (opset.domain for opset in proto.opset_import)
     for tensor in tensors(proto.graph):
         yield tensor.name
@@ -432,12 +432,12 @@ def _names(proto: onnx.ModelProto) -> Iterator[object]:
 
 
 def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Every node, those of functions and of the graphs inside nodes included."""
+    """Yield every node, those of functions and of the graphs inside nodes included."""
     return nodes_of((*proto.graph.node, *(node for function in proto.functions for node in function.node)))
 
 
 def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tuple[str, int, int]:
-    """File, offset and length of an external tensor; the file is read when it is the first in it."""
+    """Return file, offset and length of an external tensor; the file is read when it is the first in it."""
     part = external_part(tensor)
     if part.file not in files:
         files[part.file] = read_external(folder, part.file, MOST_BYTES - sum(map(len, files.values())))
@@ -453,7 +453,7 @@ def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tu
 
 
 def _checked(tensor: onnx.TensorProto, file: str, offset: int, length: int) -> Weight:
-    """A weight whose data has the size that its shape says."""
+    """Return a weight whose data has the size that its shape says."""
     dims = tuple(tensor.dims)
     expected = 0 if min(dims, default=0) < 0 else element_count(dims) * DTYPES[tensor.data_type].itemsize
     if min(dims, default=0) < 0 or expected != length:

@@ -73,7 +73,7 @@ def _typed(formal: str, actual: str, values: Values) -> onnx.ValueInfoProto:
 
 
 def _substituted(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """A node of a function with references to attributes replaced by `given`, in graphs inside it too."""
+    """Return a node of a function with references to attributes replaced, in graphs inside it too."""
     result = onnx.NodeProto()
     result.CopyFrom(node)
     del result.attribute[:]
@@ -215,7 +215,7 @@ def operator_schema(domain: str, operator: str, opset: int) -> OperatorSchema | 
 
 @functools.cache
 def _runtime_schemas() -> Mapping[tuple[str, str], OperatorSchema]:
-    """The schemas of domains that onnx does not know; each operator there has one version."""
+    """Return the schemas of domains that onnx does not know; each operator there has one version."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
     schemas = {}
@@ -305,7 +305,7 @@ class CpuKernels:
         return Verdict("casts" if casts else "type", node.op_type, given[refused] or "", available)
 
     def _refused(self, kernel: Kernel, given: Mapping[str, str | None]) -> list[str]:
-        """The parameters whose type a kernel does not take."""
+        """Return the parameters whose type a kernel does not take."""
         return [p for p in kernel.types if given[p] is not None and given[p] not in self.table.types(kernel, p)]
 
 
@@ -464,7 +464,7 @@ def _named(nodes: Sequence[onnx.NodeProto]) -> str:
 
 
 def _words(node: onnx.NodeProto, verdict: Verdict, provider: str, opset: int) -> tuple[str, str, str]:
-    """Rule, sentence and next step for a node that does not simply run."""
+    """Return rule, sentence and next step for a node that does not simply run."""
     is_onnx = node.domain in ONNX_DOMAINS
     name = node.op_type if is_onnx else f"{node.domain}.{node.op_type}"
     of_body = f"{verdict.operator} in the body of {name}" if verdict.operator != node.op_type else name

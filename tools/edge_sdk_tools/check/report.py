@@ -146,7 +146,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_shape(shape: tuple[int | str | None, ...] | None) -> str:
-    """`1x3x224x224`, with names or ? where a side is not fixed; `scalar` for none, `?` for an unknown rank."""
+    """Return `1x3x224x224`, with names or ? for sides that are not fixed; `scalar` for none, `?` for no rank."""
     if shape is None:
         return "?"
     sides = ["?" if side is None else str(side) for side in shape[:_MOST_SIDES]]

@@ -161,7 +161,7 @@ def _size(size_bytes: float) -> str:
 
 
 def _count(number: int) -> str:
-    """`3.49 M`, `301 M`, `4.37 G`: three digits."""
+    """Write three digits: `3.49 M`, `301 M`, `4.37 G`."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:#.3g} {unit}".replace(". ", " ")

@@ -218,7 +218,7 @@ def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
 
 
 def _input_advice(found: tuple[int | str | None, ...], spec: InputSpec) -> str:
-    """What makes model.toml fit an image of this shape, as far as the shape says it."""
+    """Say what makes model.toml fit an image of this shape, as far as the shape says it."""
     if len(found) == 4 and _fits((1, *found[1:]), spec.tensor_shape):
         return "frames come one at a time: export it with batch 1 or a free batch"
     other = msgspec.structs.replace(spec, layout="NHWC" if spec.layout == "NCHW" else "NCHW")
@@ -232,7 +232,7 @@ def _input_advice(found: tuple[int | str | None, ...], spec: InputSpec) -> str:
 
 
 def _size_wh(found: tuple[int | str | None, ...], spec: InputSpec) -> tuple[int, int]:
-    """Width and height that a shape says; those of model.toml where it leaves them free, or no image is so small."""
+    """Return width and height of a shape; model.toml's where it leaves them free, or no image is so small."""
     if len(found) != 4:
         return spec.size_wh
     rows, columns = found[2:] if spec.layout == "NCHW" else found[1:3]
@@ -299,7 +299,7 @@ def check_outputs(proto: onnx.ModelProto, weights: Collection[str]) -> list[Find
 
 
 def _unfilled(graph: onnx.GraphProto, weights: Collection[str]) -> list[Finding]:
-    """Outputs that are the image itself, or there twice: ONNX Runtime leaves a buffer of theirs as it was."""
+    """Name outputs that are the image itself, or there twice: ONNX Runtime does not write to their buffers."""
     times = Counter(output.name for output in graph.output)
     problems = {name: f"is there {count} times" for name, count in times.items() if count > 1}
     images = {value.name for value in graph.input} - set(weights)
@@ -367,7 +367,7 @@ def _first_free(shape: tuple[int | str | None, ...] | None) -> str:
 
 
 def _data_dependent(name: str, links: GraphIndex) -> onnx.NodeProto | None:
-    """The nearest node before a tensor whose output's shape depends on values."""
+    """Return the nearest node before a tensor whose output's shape depends on values."""
     for node in links.before(name):
         if node.op_type in DATA_DEPENDENT or any(n.op_type in DATA_DEPENDENT for n in nodes_of([node])):
             return node

@@ -32,16 +32,16 @@ class GraphIndex:
                 self._readers[name].append(node)
 
     def maker(self, name: str, kind: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor, where it is of this kind."""
+        """Return the node that makes a tensor, where it is of this kind."""
         node = self.makers.get(name)
         return node if node is not None and node.op_type == kind else None
 
     def readers(self, name: str) -> list[onnx.NodeProto]:
-        """All nodes that read a tensor, in graph order; a node that reads it twice is there twice."""
+        """Return all nodes that read a tensor, in graph order; a node that reads it twice is there twice."""
         return self._readers.get(name, [])
 
     def only_reader(self, name: str, *kinds: str) -> onnx.NodeProto | None:
-        """The node that alone reads a tensor which is no output, where it is of one of these kinds."""
+        """Return the node that alone reads a tensor which is no output, where it is of one of these kinds."""
         readers = self.readers(name)
         return readers[0] if len(readers) == 1 and readers[0].op_type in kinds and name not in self.outputs else None
 
@@ -57,17 +57,17 @@ class GraphIndex:
                 waiting.extend(fresh)
 
     def value(self, name: str) -> NDArray[Any] | None:
-        """A tensor's value, where it is an initializer."""
+        """Return a tensor's value, where it is an initializer."""
         found = self.constants.get(name)
         return None if found is None else numpy_helper.to_array(found)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """A tensor's shape, where it is an initializer."""
+        """Return a tensor's shape, where it is an initializer."""
         found = self.constants.get(name)
         return None if found is None else tuple(found.dims)
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two tensors are one, or constants of the same value and type."""
+        """Tell whether two tensors are one, or constants of the same value and type."""
         a, b = self.value(one), self.value(other)
         return one == other or (a is not None and b is not None and a.dtype == b.dtype and np.array_equal(a, b))
 
@@ -77,12 +77,12 @@ class GraphIndex:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """The value of a node's attribute."""
+    """Return the value of a node's attribute."""
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
 def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model, to be rewritten in place."""
+    """Return a copy of a model, to be rewritten in place."""
     result = onnx.ModelProto()
     result.CopyFrom(proto)
     return result
@@ -128,7 +128,7 @@ FAR = 2**63 - 1
 
 
 def element_count(sides: Iterable[int]) -> int:
-    """Elements of a shape whose sides are 0 or more; `FAR` at most."""
+    """Return the number of elements of a shape whose sides are 0 or more; `FAR` at most."""
     count = 1
     for side in sorted(sides):  # a 0 comes first
         count = min(count * side, FAR)
@@ -169,7 +169,7 @@ Values: TypeAlias = Mapping[str, Value]
 
 
 def element_name(data_type: int) -> str | None:
-    """`float` for TensorProto.FLOAT; None for one that this onnx does not know."""
+    """Return `float` for TensorProto.FLOAT; None for a type that this onnx does not know."""
     known = data_type in TensorProto.DataType.values() and data_type != TensorProto.UNDEFINED
     return str(TensorProto.DataType.Name(data_type)).lower() if known else None
 

@@ -47,12 +47,12 @@ class ProfiledSession(Session):
 
 
 def has_extensions() -> bool:
-    """Whether the package is installed here."""
+    """Tell whether onnxruntime-extensions is installed here."""
     return importlib.util.find_spec("onnxruntime_extensions") is not None
 
 
 def extension_nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Nodes of the main graph that are operators of the package."""
+    """Return the nodes of the main graph that are operators of onnxruntime-extensions."""
     return [node for node in proto.graph.node if node.domain == EXTENSIONS_DOMAIN]
 
 
@@ -66,13 +66,13 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def host_saturates() -> bool:
-    """Whether this machine saturates."""
+    """Tell whether sums of INT8 saturate on this machine."""
     machine = platform.machine()
     return machine == "x86_64" and saturates(machine, _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
 
 
 def saturates(machine: str, cpu_info: str) -> bool:
-    """Whether a machine saturates."""
+    """Tell whether sums of INT8 saturate on a machine with this /proc/cpuinfo."""
     return machine == "x86_64" and "vnni" not in cpu_info
 
 

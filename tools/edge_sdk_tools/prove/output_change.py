@@ -35,7 +35,7 @@ class Parts(msgspec.Struct, frozen=True):
     is_classifier: bool
 
     def of(self, outputs: Sequence[Tensor]) -> list[NDArray[np.generic]]:
-        """The parts, copied."""
+        """Return the parts, copied."""
         values = [output.copy() for output in outputs]
         if self.box_axis is None:
             return values

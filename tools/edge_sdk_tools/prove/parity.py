@@ -62,7 +62,7 @@ def begin_emulation(
 
 
 def outputs_of(emulated: Emulated) -> list[tuple[Tensor, ...]] | str:
-    """The outputs, of as many tensors as there was time for; or why there are none, in words."""
+    """Return the outputs of as many tensors as there was time for; or why there are none, in words."""
     if isinstance(emulated, str):
         return emulated
     try:

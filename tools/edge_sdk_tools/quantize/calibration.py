@@ -40,7 +40,7 @@ _POSITIVE = BINS // 2
 
 
 def _edges() -> NDArray[np.float64]:
-    """Edges of all bins in the order of their values, float64 (65537,): -inf, ..., -0, 0, ..., inf."""
+    """Return the edges of all bins in the order of their values, float64 (65537,): -inf, ..., -0, 0, ..., inf."""
     magnitudes = np.empty(_POSITIVE + 1)
     bits = np.arange(_POSITIVE, dtype=np.uint32) << 16
     values = bits.view(np.float32)
@@ -107,14 +107,14 @@ class Histogram:
         return float(max(low, self.low)), float(min(high, self.high))
 
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The middles of all bins that hold values, float64 in rising order, and how many each holds."""
+        """Return the middles of all bins that hold values, float64 in rising order, and how many each holds."""
         counts = self._counts[_ORDER]
         known = counts.nonzero()[0]
         bounds = np.clip(np.stack([_EDGES[known], _EDGES[known + 1]]), self.low, self.high)
         return bounds.mean(axis=0), counts[known]
 
     def linear(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Counts between other edges, each bin's values taken for evenly spread over it; float64 (len(edges) - 1,)."""
+        """Return counts between other edges, float64 (len(edges) - 1,), as if values were even inside a bin."""
         counts = self._counts[_ORDER]
         known = counts.nonzero()[0]
         inner = slice(known[0], known[-1] + 2)
@@ -125,7 +125,7 @@ class Histogram:
 
 
 def _inside(place: int, before: float, count: int) -> float:
-    """The value with `before` of a bin's `count` values below it; never a round number, whatever the counts."""
+    """Return the value with `before` of a bin's `count` values below it; it is never a round number."""
     low, high = float(_EDGES[place]), float(_EDGES[place + 1])
     if not np.isfinite(high - low):
         return high if np.isfinite(high) else low
@@ -177,7 +177,7 @@ def range_of(histogram: Histogram, calibration: Calibration) -> tuple[float, flo
 
 
 def _least_divergent(histogram: Histogram) -> tuple[float, float]:
-    """The range whose 255 levels are nearest to the values by Kullback-Leibler divergence.
+    """Return the range whose 255 levels are nearest to the values by Kullback-Leibler divergence.
 
     After Migacz, 8-bit Inference with TensorRT (2017), for ranges that need not be symmetric: both ends are drawn in by
     the same share. What lies outside is counted at the end that it is clipped to.
@@ -334,7 +334,7 @@ def every_of(size: int, images: int) -> int:
 
 
 def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str, str]]:
-    """The float tensors that may be quantized; and, by name, those that a Relu or Clip absorbs, with what follows."""
+    """Return the float tensors to watch, and those that a Relu or Clip absorbs, with what follows each."""
     graph = model.proto.graph
     links = GraphIndex(graph)
     kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
@@ -367,7 +367,7 @@ def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
 
 
 def _held_mb(proto: onnx.ModelProto, names: list[str]) -> float:
-    """The memory of these tensors for one image, in MB."""
+    """Return the memory of these tensors for one image, in MB."""
     sizes = {
         v.name: int(np.prod([d.dim_value for d in v.type.tensor_type.shape.dim])) * 4
         for v in (*proto.graph.value_info, *proto.graph.output)
@@ -407,7 +407,7 @@ def _few(activations: Activations) -> str:
 
 
 def _one_class(activations: Activations, labels: Sequence[str], known: Sequence[str]) -> str:
-    """What files say of the classes goes before what the model sees."""
+    """Say so where all images are of one class, by their files or else by what the model sees."""
     if len(labels) < 2 or activations.different < 2:
         return ""
     seen = set(known) or {labels[place] for place in activations.answers}
@@ -422,7 +422,7 @@ def _one_class(activations: Activations, labels: Sequence[str], known: Sequence[
 
 
 def _constants(activations: Activations) -> str:
-    """Tensors whose range has no width; the quantizer gives them a scale that holds their value."""
+    """Name tensors whose range has no width; the quantizer gives them a scale that holds their value."""
     values = {h: (name, h.low) for name, h in activations.histograms.items() if h.is_constant}
     if not values:
         return ""

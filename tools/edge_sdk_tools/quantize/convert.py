@@ -121,7 +121,7 @@ def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
 
 
 def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
-    """The node that a kernel came from; fusions and layout changes append to its name, so the longest wins."""
+    """Return the node that a kernel came from; fusions append to its name, so that the longest name wins."""
     return max((name for name in macs if event_name.startswith(f"{name}_")), key=len, default=None)
 
 
@@ -148,7 +148,7 @@ def operators_of(config: str) -> tuple[str, ...]:
 
 
 def _operator_names(text: str) -> list[str]:
-    """The names in a text such as `Add{"inputs": {"0": ["float"]}},Conv`, without the parts in braces."""
+    """Return the names in a text such as `Add{"inputs": {"0": ["float"]}},Conv`, without the parts in braces."""
     names, depth, name = [], 0, ""
     for character in text + ",":
         depth += {"{": 1, "}": -1}.get(character, 0)

@@ -55,7 +55,7 @@ _LEFT_OUT = ["ConstantFolding", "NchwcTransformer"]
 
 
 def _product_macs(proto: onnx.ModelProto) -> tuple[dict[str, int], float]:
-    """Multiply-accumulates of each product with weights by node name, and their share of all work, 0-1."""
+    """Return the multiply-accumulates of each product with weights by node name, and their share of all, 0-1."""
     values = graph_values(proto.graph)
     weights = {w.name for w in proto.graph.initializer}
     counts = [(node, node_macs(node, values) or 0) for node in proto.graph.node]
@@ -116,7 +116,7 @@ def _write_half(model: Simplified, _ranges: Ranges, _recipe: Recipe, path: Path)
 
 
 def _convert_half(source: Path, target: Target, folder: Path) -> Converted:
-    """As ONNX, or in ORT format so that the weights stay float16."""
+    """Write ONNX, or ORT format in which the weights stay float16."""
     if travels_as_onnx(target):
         return carried_onnx(source, folder)
     model = folder / "model.ort"

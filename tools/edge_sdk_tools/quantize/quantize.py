@@ -186,7 +186,7 @@ def upsample_by_copies(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, .
 def _copies(
     node: onnx.NodeProto, links: GraphIndex, shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """What computes the same from its integers; nothing where it does more than to repeat."""
+    """Return nodes that compute the same from its integers; none where it does more than to repeat."""
     before = links.maker(node.input[0], "DequantizeLinear")
     after = links.only_reader(node.output[0], "QuantizeLinear")
     larger = shapes.get(node.output[0])
@@ -211,7 +211,7 @@ def _copies(
 
 
 def _times(node: onnx.NodeProto, links: GraphIndex, larger: tuple[int, ...]) -> tuple[int, int] | None:
-    """How often it repeats rows and columns, where it does nothing else."""
+    """Return how often it repeats rows and columns, where it does nothing else."""
     scales = links.value(node.input[2]) if len(node.input) > 2 else None
     if len(larger) != 4 or scales is None or scales.shape != (4,) or scales[0] != 1 or scales[1] != 1:
         return None
@@ -229,7 +229,7 @@ def _times(node: onnx.NodeProto, links: GraphIndex, larger: tuple[int, ...]) -> 
 
 
 def _source(place: bytes, rounding: bytes, index: int, times: int) -> int:
-    """The source index of an output value by ONNX's definition of Resize; -1 for unknown modes."""
+    """Return the source index of an output value by ONNX's definition of Resize; -1 for unknown modes."""
     exact = {b"asymmetric": index / times, b"half_pixel": (index + 0.5) / times - 0.5}.get(place)
     if exact is None:
         return -1
@@ -308,7 +308,7 @@ def quantized_proto(
 def _weight_ranges(
     proto: onnx.ModelProto, recipe: Recipe, float_nodes: Sequence[str]
 ) -> dict[str, list[dict[str, float | int]]]:
-    """Wider ranges for weights that must not reach their type's largest integer, as the quantizer takes them."""
+    """Return wider ranges for weights that must not reach the largest integer, as the quantizer takes them."""
     if not recipe.leaves_room:
         return {}
     wider = recipe.largest_weight / recipe.largest_wide_weight

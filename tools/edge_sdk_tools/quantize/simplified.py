@@ -25,7 +25,7 @@ from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
 
 
 def convolution_macs(proto: onnx.ModelProto) -> dict[str, int]:
-    """Multiply-accumulates of every Conv by node name, batch 1; shapes must have been inferred."""
+    """Return the multiply-accumulates of every Conv by node name, batch 1; shapes must have been inferred."""
     shapes = {
         value.name: [d.dim_value for d in value.type.tensor_type.shape.dim]
         for value in (*proto.graph.value_info, *proto.graph.output)
@@ -47,13 +47,13 @@ _Shapes = Mapping[str, tuple[int, ...]]
 
 
 def decoding_tail(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """Names of the nodes between the last layers that learn and the outputs, in graph order.
+    """Return the names of the nodes between the last layers that learn and the outputs, in graph order.
 
-    Boxes in pixels and scores of 0-1 that share one tensor share one scale, and INT8 turns the scores into zeros. Found
-    from the structure, whatever the names and the order: a node is in the tail when no path from it to an output meets
-    a layer. Two kinds of products with constants are arithmetic and no layers: the mean of a distribution (YOLOv8,
-    NanoDet and others that learn by generalized focal loss), which follows a softmax and leaves one number of each; and
-    the four sides of a box times 4 x 4 numbers (YOLOv7 with suppression), from its middle and size to its corners.
+    Boxes in pixels and scores of 0-1 that share one tensor share one scale, and INT8 turns the scores into zeros. The
+    structure alone decides: a node is in the tail when no path from it to an output meets a layer. Two kinds of
+    products with constants are arithmetic and no layers: the mean of a distribution (YOLOv8, NanoDet and others that
+    learn by generalized focal loss), which follows a softmax and leaves one number of each; and the four sides of a box
+    times 4 x 4 numbers (YOLOv7 with suppression), from its middle and size to its corners.
     """
     links = GraphIndex(proto.graph)
     shapes = {name: tuple(weight.dims) for name, weight in links.constants.items()}
@@ -82,7 +82,7 @@ def _is_arithmetic(node: onnx.NodeProto, constants: _Shapes, links: GraphIndex) 
 
 
 def _leaves_one(node: onnx.NodeProto, shape: tuple[int, ...]) -> bool:
-    """Whether a product with a constant of this shape makes one number of many."""
+    """Tell whether a product with a constant of this shape makes one number of many."""
     if node.op_type == "Conv":
         return shape[0] == 1 and set(shape[2:]) == {1}
     is_transposed = bool(attribute(node, "transB", 0))
@@ -90,7 +90,7 @@ def _leaves_one(node: onnx.NodeProto, shape: tuple[int, ...]) -> bool:
 
 
 def _follows_softmax(name: str, links: GraphIndex) -> bool:
-    """Whether a tensor holds a softmax's values, wherever they were moved since."""
+    """Tell whether a tensor holds a softmax's values, wherever they were moved since."""
     node = links.makers.get(name)
     while node is not None and node.op_type in _MOVES:
         node = links.makers.get(node.input[0])
@@ -162,7 +162,7 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
 
 
 def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:
-    """What `quant_pre_process` does first, and cannot where there are operators that ONNX Runtime itself lacks."""
+    """Do what `quant_pre_process` does first and cannot do with operators that ONNX Runtime itself lacks."""
     path, model = folder / "optimized.onnx", proto.SerializeToString()
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(path)

@@ -22,7 +22,7 @@ _LOWEST = -127  # after the offset
 
 
 def wide_weights(proto: onnx.ModelProto, float_nodes: Collection[str]) -> list[str]:
-    """Names of the constant weights that wide convolutions of a float model read: those that may be offset."""
+    """Return the names of the constant weights that wide convolutions of a float model read."""
     shapes = {w.name: tuple(w.dims) for w in proto.graph.initializer}
     found = (n.input[1] for n in proto.graph.node if n.name not in float_nodes and _is_wide(n, shapes))
     return list(dict.fromkeys(found))
@@ -43,7 +43,7 @@ def offset_weights(proto: onnx.ModelProto) -> bool:
 
 
 def _may_be_offset(name: str, links: GraphIndex) -> bool:
-    """Whether only wide convolutions read these integers, and the zero point, and there is room."""
+    """Tell whether only wide convolutions read these integers and the zero point, and whether there is room."""
     dequantizers, integers = links.readers(name), links.value(name)
     if not dequantizers or any(n.op_type != "DequantizeLinear" or n.input[0] != name for n in dequantizers):
         return False
@@ -60,7 +60,7 @@ def _may_be_offset(name: str, links: GraphIndex) -> bool:
 
 
 def _is_wide(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether it is a convolution that gains: of many channels at once, and of more than one pixel."""
+    """Tell whether it is a convolution that gains: of many channels at once, and of more than one pixel."""
     if node.op_type != "Conv" or node.input[1] not in shapes:
         return False
     filters, channels, *kernel = shapes[node.input[1]]
@@ -93,12 +93,12 @@ _FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {"cortex-a72": offset_wei
 
 
 def signs_activations(cpu: str) -> bool:
-    """Whether the form of a core has signed activations, so that its model cannot take a picture's levels."""
+    """Tell whether the form of a core has signed activations: its model cannot take a picture's levels."""
     return _FORMS.get(cpu) is sign_activations
 
 
 def offsets_weights(cpu: str) -> bool:
-    """Whether the form of a core offsets weights, for which a recipe must leave room."""
+    """Tell whether the form of a core offsets weights, for which a recipe must leave room."""
     return _FORMS.get(cpu) is offset_weights
 
 

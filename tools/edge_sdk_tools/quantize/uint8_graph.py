@@ -87,7 +87,7 @@ def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec, taken: InputTen
 
 
 def _quantizers(graph: onnx.GraphProto, door: Entrance) -> list[onnx.NodeProto] | str:
-    """The nodes that make integers of the picture, all with the same scale and zero point."""
+    """Return the nodes that make integers of the picture, all with the same scale and zero point, or why not."""
     readers = [node for node in graph.node if door.tensor in node.input]
     others = sorted({node.op_type for node in readers} - {"QuantizeLinear"})
     if others or not readers:
@@ -102,7 +102,7 @@ def _made_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
 
 
 def _integers(quantizer: onnx.NodeProto, proto: onnx.ModelProto, spec: InputSpec) -> InputTensor | str:
-    """What a device would give instead of what is quantized, in the model's own layout; or why it could not."""
+    """Return what a device would give instead of what is quantized, in the model's layout; or why it could not."""
     constants = GraphIndex(proto.graph).constants
     scale, zero_point = (numpy_helper.to_array(constants[name]) for name in quantizer.input[1:3])
     if zero_point.dtype != np.uint8 or scale.size != 1:
@@ -120,7 +120,7 @@ def _integers(quantizer: onnx.NodeProto, proto: onnx.ModelProto, spec: InputSpec
 def _quantized_levels(
     spec: InputSpec, quantizer: onnx.NodeProto, scale: NDArray[np.float32], zero_point: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
-    """What ONNX Runtime makes of every level as the device normalises it: uint8 (channels, 256)."""
+    """Return what ONNX Runtime makes of every level as the device normalises it: uint8 (channels, 256)."""
     ramp = np.broadcast_to(np.arange(_LEVELS, dtype=np.uint8)[None, :, None], (_ROWS, _LEVELS, 3))
     strip = msgspec.structs.replace(spec, size_wh=(_LEVELS, _ROWS), layout="NCHW")
     shape, constants = strip.tensor_shape, quantizer.input[1:3]
@@ -139,7 +139,7 @@ def _quantized_levels(
 
 
 def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> LevelGraph:
-    """The graph that takes such a tensor, in BGR where that saves the device a pass."""
+    """Return the graph that takes such a tensor, in BGR where that saves the device a pass."""
     copy = copy_of(proto)
     graph = copy.graph
     door = entrance(graph)
@@ -176,7 +176,7 @@ def _enter_with_levels(
 
 
 def _only_convolutions(graph: onnx.GraphProto, integers: set[str]) -> list[onnx.NodeProto]:
-    """The convolutions that read the input; none where anything else does, or their weights serve others too."""
+    """Return the convolutions that read the input; none where anything else does, or shares their weights."""
     links = GraphIndex(graph)
     convolutions = []
     for dequantizer in (node for name in integers for node in links.readers(name)):
@@ -204,10 +204,10 @@ def _change_channels(
 
 
 def _reversed(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Weights for BGR instead of RGB; the same products are summed."""
+    """Return weights for BGR instead of RGB; the same products are summed."""
     return weights[:, ::-1]
 
 
 def _with_nothing(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Weights with one channel more, all of whose products are 0."""
+    """Return weights with one channel more, all of whose products are 0."""
     return np.pad(weights, ((0, 0), (0, 1), (0, 0), (0, 0)))

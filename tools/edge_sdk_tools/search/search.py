@@ -56,7 +56,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def doubt(self) -> str | None:
-        """What was chosen although it falls short, because that may be noise."""
+        """Why the chosen model falls short, where that may be noise."""
         gate_failure = self.chosen.gate_failure if self.chosen else None
         if gate_failure is None:
             return None
@@ -67,7 +67,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """All that a reader should know before believing."""
+        """All that a reader should know before believing the result."""
         unproved = self.chosen is not None and not self.chosen.macs
         lines = ("it has no convolutions, by whose kernels integers are proved" if unproved else None, self.doubt)
         return (*self.calibration_warnings, *(line for line in lines if line))
@@ -127,11 +127,10 @@ class RecipeSearch:
         return self._with_float_layers(best.recipe)
 
     def _joins(self) -> bool:
-        """Whether there is anything that could share a scale."""
         return any(node.op_type == "Concat" for node in self._spec.simplified.proto.graph.node)
 
     def _with_float_layers(self, recipe: Recipe) -> ModelVariant | None:
-        """Twice as many each time, until it holds; then as few as do."""
+        """Leave twice as many layers float each time, until the model holds; then as few as do."""
         ranges = self._activations.ranges(recipe.calibration)
         ranking = Ranking(self._spec.simplified, recipe, ranges, self._tensors())
         ranked = rank_layers(ranking, self._spec.job_runner, self._spec.on_progress)
@@ -183,7 +182,7 @@ class RecipeSearch:
         return judged
 
     def _judged(self, variant: ModelVariant) -> ModelVariant:
-        """With what keeps it from its gates. What this machine's clock calls slow is timed twice: it may be busy."""
+        """Add what keeps a model from its gates; what this machine's clock calls slow is timed twice."""
         gate_failure, board = self._gate_failure(variant)
         if board is None and gate_failure is not None and gate_failure.kind == "slow":
             variant = time_again(self._spec, variant)
@@ -193,7 +192,7 @@ class RecipeSearch:
         return msgspec.structs.replace(variant, gate_failure=gate_failure, board=board)
 
     def _gate_failure(self, variant: ModelVariant) -> tuple[GateFailure | None, BoardTimes | None]:
-        """What keeps a model from its gates, and its times on the board; None where nothing counted them."""
+        """Return what keeps a model from its gates, and its times on the board; None where nothing counted them."""
         spec, proof = self._spec, variant.proof
         gates, elsewhere = spec.spec.gates, spec.target.machine != platform.machine()
         board: BoardTimes | None

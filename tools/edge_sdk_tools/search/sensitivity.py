@@ -77,12 +77,12 @@ class Layer(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
 
     def key(self, ranking: Ranking) -> str:
-        """Names it by all that decides its noise."""
+        """Return a name made of all that decides the layer's noise."""
         return key_of("layer", ranking.digest, self)
 
 
 def noise_of(layer: Layer, ranking: Ranking) -> float:
-    """The noise of one layer's integers in the outputs, as `Sensitivity` has it."""
+    """Return the noise that one layer's integers put into the outputs, as `Sensitivity` has it."""
     proto, inside = ranking.model.proto, set(layer.nodes)
     outside = [node.name for node in proto.graph.node if node.name not in inside]
     alone = _outputs(quantized_proto(proto, ranking.ranges, ranking.recipe, outside), ranking.tensors)
@@ -90,7 +90,7 @@ def noise_of(layer: Layer, ranking: Ranking) -> float:
 
 
 def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress) -> list[Sensitivity]:
-    """Layers whose integers cost quality, those first whose return to float is worth most."""
+    """Return the layers whose integers cost quality, those first whose return to float is worth most."""
     model = ranking.model
     layers = [Layer(operator, nodes) for operator, nodes in _groups(model.proto, set(model.tail))]
     noises = job_runner.run(
@@ -111,7 +111,7 @@ def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress
 
 
 def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Each layer with the Relu or Clip that becomes one with it; the other operators by their type."""
+    """Return each layer with the Relu or Clip that becomes one with it, and the other operators by their type."""
     links = GraphIndex(proto.graph)
     layers: list[tuple[str, tuple[str, ...]]] = []
     others: dict[str, list[str]] = {}
@@ -134,7 +134,7 @@ def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str
 
 
 def _outputs(proto: onnx.ModelProto, tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
-    """Every output of every tensor, float64 (R, N)."""
+    """Return every output of every tensor, float64 (R, N)."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     model = proto.SerializeToString()
@@ -177,7 +177,7 @@ class LocalNoise(msgspec.Struct, frozen=True):
 
 
 def local_noise(model: Simplified, activations: Activations, quantized: onnx.ModelProto) -> tuple[LocalNoise, ...]:
-    """The noise of every layer with weights that computes in integers, in graph order."""
+    """Return the noise of every layer with weights that computes in integers, in graph order."""
     before, integers = GraphIndex(model.proto.graph), _Integers(quantized)
     total = max(1, sum(model.macs.values()))
     floats = {node.name: node for node in model.proto.graph.node}
@@ -231,7 +231,7 @@ class _Integers:
 
 
 def _noise_of(histogram: Histogram, step: float, low: float, high: float) -> float:
-    """Energy of the error over that of the signal, when values are rounded to steps and cut off at low and high.
+    """Return the error's energy over the signal's, when values are rounded to steps and cut off at low and high.
 
     A value inside is off by step^2 / 12 in the mean (Bennett, Spectra of quantized signals, 1948); one that rounds to
     zero by itself, which is less.

@@ -128,7 +128,7 @@ def kernel_runs(session: ProfiledSession) -> list[KernelRun]:
 
 
 def _name(kernel: ProfileEvent) -> str:
-    """With types and shapes, so that a convolution of four channels is another kernel than one of three."""
+    """Name a kernel with types and shapes: a convolution of four channels is another kernel than one of three."""
     sides = (kernel.args.get(key, []) for key in ("input_type_shape", "output_type_shape"))
     return f"{kernel.args['op_name']} {msgspec.json.encode(list(sides)).decode()}"
 
@@ -211,7 +211,7 @@ def judged(
 
 
 def _lower_bound(values: NDArray[np.float64]) -> float:
-    """The lower 95 % bound of the median: an order statistic, by the binomial law, whatever the noise is like."""
+    """Return the median's lower 95 % bound: an order statistic, by the binomial law, whatever the noise is like."""
     count = len(values)
     below = np.cumsum([math.comb(count, number) for number in range(count + 1)]) / 2**count
     rank = int(np.searchsorted(below, _DOUBT)) - 1
@@ -245,7 +245,7 @@ class InputTrial(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """All of it but the figures, in one line."""
+        """All of it in one line, but for the figures."""
         return f"{self.dtype} {self.layout} {self.color}: {self.line}"
 
 
@@ -310,7 +310,7 @@ def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
 def _raced(
     file: Path, taken: InputTensor | None, model: LevelModel, spec: InputSpec, pictures: Sequence[Image]
 ) -> Race | str:
-    """The race of a model that takes integers against another file; in words, why it is no choice."""
+    """Race a model that takes integers against another file; in words, return why it is no choice."""
     folder = model.converted.model.parent
     one = (ProfiledSession(file, folder), Prepare(spec, taken))
     other = (ProfiledSession(model.converted.model, folder), Prepare(spec, model.tensor))

@@ -94,7 +94,7 @@ class VariantSpec:
 
     @property
     def fp32(self) -> Subject:
-        """The float model; what it answered once it is not asked again."""
+        """The float model; it remembers what it answered."""
         with self._loading:
             if self._fp32 is None:
                 session = Session(self._model, SessionSettings(), "the FP32 model")
@@ -105,7 +105,7 @@ class VariantSpec:
 
     @property
     def latency_budget_ms(self) -> float:
-        """Capture to outbox, of model.toml or else of the target."""
+        """The time from capture to outbox, of model.toml or else of the target."""
         return self.spec.budget.latency_ms or self.target.latency_budget_ms
 
     def estimate(self, model: Path) -> BoardEstimate | None:
@@ -122,7 +122,7 @@ class VariantSpec:
 
 
 def _silent(_step: str, _done: int, _total: int) -> None:
-    """Nobody looks."""
+    """Show no progress."""
 
 
 class BuiltModel(msgspec.Struct, frozen=True):
