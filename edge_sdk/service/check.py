@@ -38,8 +38,8 @@ from edge_sdk.publishing.tls import check_authorities, valid_until
 from edge_sdk.service.home_assistant import unknown_home_labels
 from edge_sdk.service.pipeline import unknown_labels
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password, redact
-from edge_sdk.sources.opening import DEVICE, STREAM, SourceKind, check_location, kind_of
+from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password
+from edge_sdk.sources.opening import DEVICE, STREAM, SourceKind, check_location, kind_of, redact
 from edge_sdk.tuning.candidates import Limits, figures
 from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine

@@ -15,7 +15,7 @@ from edge_sdk.core.logs import Alarm
 from edge_sdk.loop import Loop, RunRecord, Tick
 from edge_sdk.messages.schema import SourceState
 from edge_sdk.publishing.publisher import Stream
-from edge_sdk.sources.location import redact
+from edge_sdk.sources.opening import redact
 from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
 
 _log = logging.getLogger(__name__)

@@ -32,9 +32,8 @@ from edge_sdk.service.runner import PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.startup import Loading, begin_loading, begin_opening
-from edge_sdk.sources.location import redact
 from edge_sdk.sources.opencv import set_up_opencv
-from edge_sdk.sources.opening import VIDEO, check_location
+from edge_sdk.sources.opening import VIDEO, check_location, redact
 from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)

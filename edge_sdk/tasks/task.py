@@ -16,7 +16,7 @@ from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.detection import Detect
 from edge_sdk.tasks.outputs import Layout, ModelOutput, Shape
 from edge_sdk.tasks.segmentation import Segment
-from edge_sdk.tasks.spec import TRAITS, TaskSpec, has_background
+from edge_sdk.tasks.spec import TRAITS, TaskSpec, Thresholds, has_background
 
 Task: TypeAlias = Stage[Inferred, Result]
 
@@ -44,6 +44,12 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
     return _STAGES[spec.task](decoder_of(spec).make(spec, label_count, layout), places, spec, label_count)
 
 
+def _detect(read: Any, places: tuple[int, ...], spec: TaskSpec, _label_count: int) -> Task:
+    # No boxes overlap by more than all of their area.
+    iou = spec.thresholds.iou if decoder_of(spec).suppresses else 1.0
+    return Detect(read, places, Thresholds(spec.thresholds.confidence, iou))
+
+
 def _segment(read: Any, _places: tuple[int, ...], spec: TaskSpec, label_count: int) -> Task:
     if not 2 <= label_count <= NO_CLASS:
         hint = (
@@ -57,7 +63,7 @@ def _segment(read: Any, _places: tuple[int, ...], spec: TaskSpec, label_count: i
 
 _STAGES: dict[str, Callable[[Any, tuple[int, ...], TaskSpec, int], Task]] = {
     "classification": lambda read, _places, spec, count: Classify(read, spec.classification, count),
-    "detection": lambda read, places, spec, _count: Detect(read, places, spec.thresholds),
+    "detection": _detect,
     "segmentation": _segment,
 }
 """Makes the stage of each task from its decoder's reader, the places of the outputs, and the number of labels."""
