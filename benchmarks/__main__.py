@@ -26,8 +26,7 @@ from benchmarks.figures.figure import Figure, markdown
 from benchmarks.figures.plot import write_plot
 from edge_sdk.core.machine import Cpu
 from edge_sdk_tools.demo.broker import running_broker
-from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
-from edge_sdk_tools.demo.media import Media, fetch_media
+from edge_sdk_tools.demo.bundle import DemoBundle, Media, demo_bundle, fetch_media
 from edge_sdk_tools.packages import cache_folder
 
 ROUNDS = 5

@@ -20,8 +20,7 @@ import edge_sdk
 import edge_sdk_tools
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run as edge_sdk_run
-from edge_sdk_tools.demo.bundle import target_for
-from edge_sdk_tools.demo.media import Media, fetch_media, write_images
+from edge_sdk_tools.demo.bundle import Media, fetch_media, target_for, write_images
 from edge_sdk_tools.packages import cache_folder
 
 _HERE = Path(__file__).parent

@@ -18,7 +18,7 @@ from edge_sdk.bundle.target import ProviderOptions
 from edge_sdk.core.errors import BundleError, UsageError
 from edge_sdk.core.toml import problems
 from edge_sdk.tasks.decoders import DecoderName, check_decoder
-from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Task, Thresholds
+from edge_sdk.tasks.spec import AgreementMetric, ClassificationSpec, DetectionSpec, Task, Thresholds
 
 InputType: TypeAlias = Literal["float32", "uint8"]
 TensorColor: TypeAlias = Literal["RGB", "BGR", "GRAY", "RGBA", "BGRA"]
@@ -69,9 +69,6 @@ _Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _NonNegative = Annotated[float, Meta(ge=0)]
 _Change = Annotated[float, Meta(ge=-1, le=1)]
-
-
-AgreementMetric: TypeAlias = Literal["top1_agreement", "detection_f1", "mean_iou"]
 
 
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

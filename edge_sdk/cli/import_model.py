@@ -20,7 +20,7 @@ _SHOWN = (  # options of every import
         "--images",
         multiple=True,
         type=PATH,
-        help="Folder of images to compare on; [data] calibration of MODEL_TOML by default. Repeatable.",
+        help="Folder of images to compare on; [data] calibration of the model.toml by default. Repeatable.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table."),
 )

@@ -14,6 +14,9 @@ from msgspec import Meta
 
 Task = Literal["classification", "detection", "segmentation"]
 
+AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou"]
+"""How far two models of a task agree, as the manifest names it."""
+
 
 class TaskTraits(NamedTuple):
     """What the program asks about a task, wherever it does not matter how its outputs are read.

@@ -7,13 +7,16 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from distributed import LocalCluster
 
 from edge_sdk.core.errors import EdgeError
 from edge_sdk_tools.check.report import RefusedModelError
+from edge_sdk_tools.jobs.runner import JobRunner
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -125,3 +128,15 @@ def local_cluster(workers: int) -> LocalCluster:
         scheduler_kwargs={"dashboard": False},
         silence_logs=50,
     )
+
+
+def run(
+    job_runner: JobRunner,
+    function: Callable[..., Any],
+    items: Sequence[Recipe],
+    *,
+    shared: object = None,
+    **options: Any,
+) -> list[Measured]:
+    """Do jobs whose results are measurements."""
+    return job_runner.run(function, items, shared=shared, key=key, result=Measured, **options)

@@ -22,8 +22,7 @@ from edge_sdk.cli.root import run
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.demo.bundle import demo_bundle
-from edge_sdk_tools.demo.media import Media, fetch_media
+from edge_sdk_tools.demo.bundle import Media, demo_bundle, fetch_media
 from edge_sdk_tools.packages import cache_folder
 from tests.support.absent import not_installed
 from tests.support.broker import (

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from edge_sdk.core.errors import DataError, IncompatibleError, OutputError
-from edge_sdk_tools.demo.bundle import target_for
-from edge_sdk_tools.demo.media import Media, draw_picture, read_frames, write_images
+from edge_sdk_tools.demo.bundle import Media, draw_picture, read_frames, target_for, write_images
 from edge_sdk_tools.demo.show import MessageCounts, Show, fresh_folder
 
 FRAMES = 120

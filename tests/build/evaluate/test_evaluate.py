@@ -39,9 +39,13 @@ from tests.support.projects import (
 from tests.support.reports import evaluation_of
 
 
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_project(tmp_path / "project", pictures=0)
+
+
 @pytest.mark.parametrize("wrong", [5, 30])
-def test_top_1_is_what_a_plain_loop_counts(tmp_path: Path, wrong: int) -> None:
-    model = write_project(tmp_path / "project", pictures=0)
+def test_top_1_is_what_a_plain_loop_counts(tmp_path: Path, model: Path, wrong: int) -> None:
     data = write_labelled(tmp_path / "data", tiny.classifier(), 30, wrong=wrong)
     found = evaluate(model, data)
     [top_1] = found.quality  # of three classes any answer has five
@@ -50,8 +54,7 @@ def test_top_1_is_what_a_plain_loop_counts(tmp_path: Path, wrong: int) -> None:
     assert (found.images, found.format, found.agreement) == (30, "labels.csv", ())
 
 
-def test_any_number_of_threads_gives_the_same(tmp_path: Path) -> None:
-    model = write_project(tmp_path / "project", pictures=0)
+def test_any_number_of_threads_gives_the_same(tmp_path: Path, model: Path) -> None:
     reference = write_project(tmp_path / "reference", model=changed(1), pictures=0)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 40, wrong=7)
     found = evaluate(model, data, reference=reference, jobs=1)
@@ -59,8 +62,7 @@ def test_any_number_of_threads_gives_the_same(tmp_path: Path) -> None:
     assert msgspec.structs.replace(found, images_per_second=0) == msgspec.structs.replace(again, images_per_second=0)
 
 
-def test_beside_a_reference_the_difference_is_paired(tmp_path: Path) -> None:
-    model = write_project(tmp_path / "project", pictures=0)
+def test_beside_a_reference_the_difference_is_paired(tmp_path: Path, model: Path) -> None:
     reference = write_project(tmp_path / "reference", model=changed(1), pictures=0)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 40)
     found = evaluate(model, data, reference=reference)
@@ -75,8 +77,7 @@ def test_beside_a_reference_the_difference_is_paired(tmp_path: Path) -> None:
     assert output.sqnr_db == pytest.approx(10 * np.log10((theirs**2).sum() / ((mine - theirs) ** 2).sum()), abs=1e-3)
 
 
-def test_a_model_agrees_with_itself_bit_for_bit(tmp_path: Path) -> None:
-    model = write_project(tmp_path / "project", pictures=0)
+def test_a_model_agrees_with_itself_bit_for_bit(tmp_path: Path, model: Path) -> None:
     found = evaluate(model, write_pictures(tmp_path / "data", 5), reference=model)
     assert found.format == "images"
     assert found.agreement[0].value.value == 1
@@ -100,8 +101,9 @@ def test_a_bundle_never_measures_on_what_calibrated_it(tmp_path: Path) -> None:
     assert "int8" in found.model
 
 
-def test_unreadable_images_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = write_project(tmp_path / "project", pictures=0)
+def test_unreadable_images_are_named_and_left_out(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = write_labelled(tmp_path / "data", tiny.classifier(), 20)
     (data / "100.png").write_bytes(_undecodable())
     (data / "103.png").write_bytes(b"x")
@@ -119,8 +121,7 @@ def _undecodable() -> bytes:
     return bytes(png)
 
 
-def test_when_no_image_can_be_read_that_is_said(tmp_path: Path) -> None:
-    model = write_project(tmp_path / "project", pictures=0)
+def test_when_no_image_can_be_read_that_is_said(tmp_path: Path, model: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.png").write_bytes(_undecodable())
     (tmp_path / "data" / "b.png").write_bytes(b"no picture")
@@ -188,13 +189,16 @@ def test_bad_input_is_named(tmp_path: Path, model: str, data: str, error: type[E
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = write_project(tmp_path / "project", pictures=0)
+def test_the_command_prints_a_table_or_json(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_labelled(tmp_path / "data", tiny.classifier(), 30, wrong=3)
     assert run(["evaluate", str(model), "--data", str(data)]) == 0
     printed = capsys.readouterr().out
     assert "tiny on 30 images" in printed
     assert "90.0% [" in printed
+    assert run(["evaluate", str(model), "--data", str(data), "--reference", str(model)]) == 0
+    printed = capsys.readouterr().out
+    assert "top-1 agreement: 100.0% [" in printed
+    assert "KL divergence (nats): 0 [0 to 0]" in printed
     assert run(["evaluate", str(model), "--data", str(data), "--reference", str(model), "--json"]) == 0
     found = msgspec.json.decode(capsys.readouterr().out, type=Evaluation)
     assert found.quality[0].difference is not None
@@ -275,8 +279,7 @@ def test_masks_without_any_class_are_no_labels(tmp_path: Path) -> None:
         evaluate(model, tmp_path / "data")
 
 
-def test_equal_images_with_other_labels_are_said(tmp_path: Path) -> None:
-    model = write_project(tmp_path / "p", pictures=0)
+def test_equal_images_with_other_labels_are_said(tmp_path: Path, model: Path) -> None:
     data = write_labelled(tmp_path / "data", tiny.classifier(), 30)
     (data / "again.png").write_bytes((data / "100.png").read_bytes())
     rows = (data / "labels.csv").read_text()
@@ -287,9 +290,8 @@ def test_equal_images_with_other_labels_are_said(tmp_path: Path) -> None:
     assert found.warnings == ("images of equal content with different labels: 1, the first counts",)
 
 
-def test_an_empty_calibration_folder_stops_nobody_who_measures(tmp_path: Path) -> None:
-    model = write_project(tmp_path / "p", pictures=0)
-    (tmp_path / "p" / "pictures").mkdir()
+def test_an_empty_calibration_folder_stops_nobody_who_measures(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "project" / "pictures").mkdir()
     assert evaluate(model, write_labelled(tmp_path / "data", tiny.classifier(), 4)).images == 4
 
 
@@ -300,8 +302,7 @@ def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert f"{flag} is nan, expected a number" in capsys.readouterr().err
 
 
-def test_outputs_in_another_order_are_not_compared_raw(tmp_path: Path) -> None:
-    model = write_project(tmp_path / "p", pictures=0)
+def test_outputs_in_another_order_are_not_compared_raw(tmp_path: Path, model: Path) -> None:
     other = write_project(tmp_path / "q", CLASSIFIER, pictures=0, labels="b\na\nc\n")
     data = write_pictures(tmp_path / "data", 4)
     assert evaluate(model, data, reference=other).outputs == ()

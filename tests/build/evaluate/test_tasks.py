@@ -16,14 +16,9 @@ from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import examine
-from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.distillation.gate import distill_check
-from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.evaluate.model import open_subject
-from edge_sdk_tools.evaluate.participants import pair_up
-from edge_sdk_tools.evaluate.predictions import observe
 from tests.support import models as heads
 from tests.support import models as tiny
 from tests.support.absent import Lazy
@@ -123,29 +118,6 @@ strides = [2, 4]
 def _ssd(*, reverse: bool = False) -> onnx.ModelProto:
     head, outputs = heads.ssd()
     return head.model(*(reversed(outputs) if reverse else outputs))
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    write_pictures(tmp_path / "pictures", 6)
-    return tmp_path / "pictures"
-
-
-def _detections(project: Path, pictures: Path) -> list[Boxes]:
-    observed = observe(pair_up([open_subject(project)]), Dataset(find_images([pictures]), None, "pictures"))
-    return [row for record in observed.records for row in record.rows if isinstance(row, Boxes)]
-
-
-def test_the_order_of_outputs_changes_nothing(tmp_path: Path, pictures: Path) -> None:
-    rows = [
-        _detections(write_project(tmp_path / str(reverse), SSD, _ssd(reverse=reverse), labels="a\nb\n"), pictures)
-        for reverse in (False, True)
-    ]
-    assert sum(len(row.confidences) for row in rows[0]) > 20
-    for mine, theirs in zip(*rows, strict=True):
-        assert np.array_equal(mine.boxes_xyxy, theirs.boxes_xyxy)
-        assert np.array_equal(mine.confidences, theirs.confidences)
-        assert np.array_equal(mine.class_ids, theirs.class_ids)
 
 
 def test_classes_are_counted_in_the_scores(tmp_path: Path) -> None:

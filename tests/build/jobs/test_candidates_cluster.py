@@ -53,22 +53,17 @@ def test_as_on_this_machine(cluster: LocalCluster, tmp_path: Path) -> None:
         seen: list[Finished[Measured]] = []
         with JobRunner(**options) as job_runner:
             assert job_runner.threads_per_job >= 1
-            answers.append(
-                job_runner.run(
-                    jobs.measure, items, shared=b"some bytes", key=jobs.key, result=Measured, on_done=seen.append
-                )
-            )
+            answers.append(jobs.run(job_runner, jobs.measure, items, shared=b"some bytes", on_done=seen.append))
         assert [finished.done for finished in seen] == list(range(1, 8))
     assert answers[0] == answers[1] == answers[2] == [Measured(number, number / 3 + 10) for number in range(7)]
     # What the cluster computed is remembered here, where no cluster is asked any more.
     with JobRunner(store=tmp_path / "store") as job_runner:
         remembered: list[bool] = []
-        again = job_runner.run(
+        again = jobs.run(
+            job_runner,
             jobs.measure,
             items,
             shared=b"some bytes",
-            key=jobs.key,
-            result=Measured,
             on_done=lambda finished: remembered.append(finished.remembered),
         )
     assert (again, remembered) == (answers[0], [True] * 7)
@@ -77,11 +72,9 @@ def test_as_on_this_machine(cluster: LocalCluster, tmp_path: Path) -> None:
 def test_shared_is_sent_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "pickled", 0)
     with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
-        before = job_runner.run(jobs.weigh, jobs.recipes(1), shared=Counted(b""), key=jobs.key, result=Measured)
+        before = jobs.run(job_runner, jobs.weigh, jobs.recipes(1), shared=Counted(b""))
         monkeypatch.setattr(Counted, "pickled", 0)
-        results = job_runner.run(
-            jobs.weigh, jobs.recipes(12, 0.05), shared=Counted(bytes(5_000_000)), key=jobs.key, result=Measured
-        )
+        results = jobs.run(job_runner, jobs.weigh, jobs.recipes(12, 0.05), shared=Counted(bytes(5_000_000)))
     # By this process; a worker that hands it on to the other pickles it again, there.
     assert Counted.pickled == 1
     assert {measured.value for measured in results} == {5_000_000}
@@ -94,10 +87,10 @@ def test_shared_is_sent_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPa
 def test_errors_arrive_as_they_are(cluster: LocalCluster) -> None:
     with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
         with pytest.raises(ModelError, match="export it again") as caught:
-            job_runner.run(jobs.fail, jobs.recipes(3), shared="ours", key=jobs.key, result=Measured)
+            jobs.run(job_runner, jobs.fail, jobs.recipes(3), shared="ours")
         assert vars(caught.value)["what"] == "model.onnx: no such model"
         with pytest.raises(EdgeError, match=r"^recipe-\d: ZeroDivisionError: once$"):
-            job_runner.run(jobs.fail, jobs.recipes(3), shared="foreign", key=jobs.key, result=Measured)
+            jobs.run(job_runner, jobs.fail, jobs.recipes(3), shared="foreign")
 
 
 def test_workers_that_are_killed_lose_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -110,14 +103,7 @@ def test_workers_that_are_killed_lose_nothing(cluster: LocalCluster, tmp_path: P
                 os.kill(pid, signal.SIGKILL)
 
     with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
-        results = job_runner.run(
-            jobs.measure,
-            jobs.recipes(12, 0.2, tmp_path),
-            shared=b"1234",
-            key=jobs.key,
-            result=Measured,
-            on_done=on_done,
-        )
+        results = jobs.run(job_runner, jobs.measure, jobs.recipes(12, 0.2, tmp_path), shared=b"1234", on_done=on_done)
     assert results == [Measured(number, number / 3 + 4) for number in range(12)]
     assert sorted(seen) == sorted(f"recipe-{number}" for number in range(12))
     cluster.scheduler.validate_state()
@@ -128,9 +114,7 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), JobRunner(scheduler=cluster.scheduler_address) as job_runner:
-        job_runner.run(
-            jobs.measure, jobs.recipes(30, 0.2, tmp_path), shared=b"", key=jobs.key, result=Measured, on_done=interrupt
-        )
+        jobs.run(job_runner, jobs.measure, jobs.recipes(30, 0.2, tmp_path), shared=b"", on_done=interrupt)
     _until(lambda: not cluster.scheduler.tasks)  # without a cancellation: until all of them are done
     assert len(list(tmp_path.iterdir())) < 15
 
@@ -139,7 +123,7 @@ def test_a_job_that_always_kills_its_worker_is_given_up() -> None:
     with local_cluster(1) as small, JobRunner(scheduler=small.scheduler_address) as job_runner:
         small.scheduler.allowed_failures = 1
         with pytest.raises(EdgeError, match=r"^recipe-2: the workers that ran it died"):
-            job_runner.run(jobs.die, jobs.recipes(3)[2:], shared=None, key=jobs.key, result=Measured)
+            jobs.run(job_runner, jobs.die, jobs.recipes(3)[2:])
 
 
 @contextlib.contextmanager
@@ -188,12 +172,11 @@ def test_a_scheduler_that_goes_away_is_named() -> None:
         _until(lambda: _listens(int(port)))
         lost = pytest.raises(EdgeError, match=rf"^scheduler {address}: lost: ")
         with JobRunner(scheduler=address) as job_runner, lost:
-            job_runner.run(
+            jobs.run(
+                job_runner,
                 jobs.measure,
                 jobs.recipes(50, 0.1),
                 shared=b"",
-                key=jobs.key,
-                result=Measured,
                 on_done=lambda finished: process.kill() if finished.done == 3 else None,
             )
 
@@ -241,7 +224,7 @@ def test_a_worker_with_other_versions_that_joins_later(tmp_path: Path) -> None:
         with Client(small.scheduler_address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=60)
         with pytest.raises(UsageError, match="joined with other versions"):
-            job_runner.run(jobs.measure, jobs.recipes(10, 0.3), shared=None, key=jobs.key, result=Measured)
+            jobs.run(job_runner, jobs.measure, jobs.recipes(10, 0.3))
 
 
 def test_nobody_at_the_address(capfd: pytest.CaptureFixture[str]) -> None:

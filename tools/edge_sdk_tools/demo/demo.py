@@ -20,8 +20,7 @@ from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.demo.broker import Broker, Kind, child, last_line, listening, running_broker, wait_until_quiet
-from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
-from edge_sdk_tools.demo.media import Media, draw_picture, fetch_media
+from edge_sdk_tools.demo.bundle import DemoBundle, Media, demo_bundle, draw_picture, fetch_media
 from edge_sdk_tools.demo.show import BUNDLE, MESSAGES, PICTURE, VIDEO, MessageCounts, Show, fresh_folder
 from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.progress import StepProgress

@@ -114,11 +114,7 @@ def _ranked(boxes: Boxes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def box_overlaps(
     a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64], crowd: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Intersection over union of every pair; over the area of `a` where `b` is a crowd.
-
-    Returns:
-        float64 (N, M), 0-1.
-    """
+    """Intersection over union of every pair, float64 (N, M), 0-1; over the area of `a` where `b` is a crowd."""
     sides = np.minimum(a_xyxy[:, None, 2:], b_xyxy[None, :, 2:]) - np.maximum(a_xyxy[:, None, :2], b_xyxy[None, :, :2])
     overlap = np.prod(np.clip(sides, 0, None), axis=2)
     area_a = np.prod(a_xyxy[:, 2:] - a_xyxy[:, :2], axis=1)[:, None]
@@ -133,8 +129,7 @@ def _match(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """Each detection takes the free box that it overlaps most, at every threshold; a crowd only when no box is left.
 
-    Returns:
-        right and ignored, bool (N, 10), of the detections; found, bool (M, 10), of the boxes.
+    Returns right and ignored, bool (N, 10), of the detections, and found, bool (M, 10), of the boxes.
     """
     count, boxes = overlaps.shape
     thresholds = np.minimum(IOUS, 1 - 1e-10)
@@ -233,11 +228,7 @@ class _Class(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Reached:
-    """How many of the 101 recalls so many true positives reach, looked up: whole numbers, so nothing is rounded.
-
-    Args:
-        wanted: float64 (B,), objects that there are in each row.
-    """
+    """How many of the 101 recalls so many true positives of `wanted` objects reach: a table, so nothing is rounded."""
 
     def __init__(self, wanted: NDArray[np.float64]) -> None:
         sizes, places = np.unique(wanted.astype(np.int64), return_inverse=True)
@@ -258,13 +249,7 @@ class _Reached:
 def _area(right: NDArray[np.float64], judged: NDArray[np.float64], reached: _Reached) -> NDArray[np.float64]:
     """The mean of the precision at 101 recalls, each the best of any higher recall, and 0 where none is reached.
 
-    Args:
-        right: float64 (B, D), true positives down to each right detection.
-        judged: float64 (B, D), true and false positives down to it.
-        reached: how many recalls so many true positives reach.
-
-    Returns:
-        float64 (B,).
+    `right` and `judged`, float64 (B, D), are true positives, and all positives, down to each right detection.
     """
     precision = right / (judged + _EPSILON)
     best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]

@@ -33,15 +33,7 @@ def align_labels(
 
     Labels match when they are equal without regard to case, or else when their first names are ("tench" and "tench,
     Tinca tinca"). Where a label occurs several times ("crane" twice), its first place matches the first in `others`,
-    and so on.
-
-    Args:
-        labels: the labels to look up.
-        others: the labels to look them up in; there may be more of them.
-        renamed: for some of `labels`, the name that they have in `others`.
-
-    Returns:
-        int64 (len(labels),), indices into `others`.
+    and so on. For some of `labels`, `renamed` has the name that they have in `others`.
 
     Raises:
         ModelError: a label is not in `others`.

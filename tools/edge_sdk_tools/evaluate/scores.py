@@ -27,15 +27,7 @@ _TINY = 1e-12  # below this a probability counts as this, so that a divergence s
 
 
 def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64]:
-    """One row of probabilities from a classifier's output.
-
-    Args:
-        output: any float (1, C).
-        decoder: `logits` or `softmax`.
-
-    Returns:
-        float64 (C,).
-    """
+    """One row of probabilities, float64 (C,), from a classifier's output, any float (1, C)."""
     scores: NDArray[np.float64] = np.asarray(output, np.float64).reshape(-1)
     if decoder == "logits":
         scores = np.exp(scores - scores.max())
@@ -88,12 +80,7 @@ def divergences(reference: Probabilities, candidate: Probabilities, temperature:
 
 
 def calibration_error(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> float:
-    """Expected calibration error: how far confidence and share of right answers lie apart, 0-1.
-
-    Args:
-        confidences: float64 (N,), 0-1, of what was answered.
-        right: bool (N,).
-    """
+    """Expected calibration error: how far confidences (N,) and the share of right answers lie apart, both 0-1."""
     if not len(confidences):
         return 0.0
     bins = np.minimum((confidences * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)

@@ -79,8 +79,7 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
 def resample(images: int, rounds: int = RESAMPLES) -> Weights:
     """Return weights for the images as they are, then for `rounds` samples of as many images, with replacement.
 
-    Returns:
-        float64 (1 + rounds, images). The sum of each row is `images`; the first row is ones.
+    float64 (1 + rounds, images). The sum of each row is `images`; the first row is ones.
     """
     random = np.random.default_rng(_SEED)
     weights = np.ones((1 + rounds, images))
@@ -139,14 +138,7 @@ _ADDED = 0.5  # observations added to each of the four cells of a paired table (
 
 
 def share_bounds(hits: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return Wilson's score interval (1927) of the share of `hits`.
-
-    Args:
-        hits: bool (N,), N at least 1.
-
-    Returns:
-        Low and high, 0-1.
-    """
+    """Return Wilson's score interval (1927), 0-1, of the share of `hits`, bool (N,), N at least 1."""
     count = len(hits)
     share = float(hits.sum()) / count
     scale = 1 + _Z**2 / count
@@ -156,17 +148,10 @@ def share_bounds(hits: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def difference_bounds(hits: NDArray[np.bool_], reference: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the adjusted Wald interval of the share of `hits` minus the share of `reference`, on the same images.
+    """Return the adjusted Wald interval, -1 to 1, of the share of `hits` minus that of `reference`, bool (N,) each.
 
     Half an observation is added to each cell of the table of both outcomes (Agresti and Min, Simple improved confidence
     intervals for comparing matched proportions, 2005).
-
-    Args:
-        hits: bool (N,).
-        reference: bool (N,).
-
-    Returns:
-        Low and high, -1 to 1.
     """
     gained = int((hits & ~reference).sum()) + _ADDED
     lost = int((reference & ~hits).sum()) + _ADDED

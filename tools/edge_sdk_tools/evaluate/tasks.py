@@ -16,9 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.manifest import AgreementMetric
 from edge_sdk.core.errors import AccuracyGateError, DataError
-from edge_sdk.tasks.spec import Task
+from edge_sdk.tasks.spec import AgreementMetric, Task
 from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth
 from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,

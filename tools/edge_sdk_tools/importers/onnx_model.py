@@ -25,13 +25,9 @@ _RANK = 4  # NCHW
 
 
 def pool_means(proto: onnx.ModelProto) -> int:
-    """Replace, in place, every ReduceMean over height and width that keeps its dimensions.
+    """Replace, in place, every ReduceMean over height and width that keeps its dimensions; returns how many.
 
-    Args:
-        proto: its tensors' shapes must be known, as exporters write them.
-
-    Returns:
-        How many were replaced.
+    The shapes of the tensors must be known, as exporters write them.
     """
     links = GraphIndex(proto.graph)
     ranks = {

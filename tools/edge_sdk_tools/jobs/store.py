@@ -53,12 +53,7 @@ def _version(name: str) -> str:
 
 
 def key_of(step: str, *decides: object) -> str:
-    """The key of one step; edge-sdk's own sources and the versions of the packages always decide too.
-
-    Args:
-        step: what is done, as the key begins.
-        decides: everything else: bytes, or what `encoded` takes.
-    """
+    """The key of one step, made of all that decides it: bytes, or what `encoded` takes; sources and packages always."""
     parts = (encoded([source_digest(), package_versions()]), *(_bytes(part) for part in decides))
     return f"{step}-{hashlib.sha256(b''.join(hashlib.sha256(part).digest() for part in parts)).hexdigest()}"
 
@@ -119,12 +114,8 @@ class Store:
             finally:
                 partial.unlink(missing_ok=True)
 
-    def prune(self, max_bytes: int) -> int:
-        """Remove the results that were not used for longest, until the rest takes at most `max_bytes`.
-
-        Returns:
-            How many results were removed.
-        """
+    def prune(self, max_bytes: int) -> None:
+        """Remove the results that were not used for longest, until the rest takes at most `max_bytes`."""
         with self._writing():
             self._remove_abandoned()
             sizes = [
@@ -133,14 +124,11 @@ class Store:
                 if (status := _status(path)) is not None
             ]
             total = sum(size for _, size, _ in sizes)
-            removed = 0
             for _, size, path in sorted(sizes):
                 if total <= max_bytes:
                     break
                 path.unlink(missing_ok=True)
                 total -= size
-                removed += 1
-        return removed
 
     def _remove_abandoned(self) -> None:
         """Remove temporary files of killed processes."""

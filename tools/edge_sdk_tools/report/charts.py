@@ -196,11 +196,6 @@ def points(change: Interval | None) -> str | None:
     return f"{value:+.1f} [{low:+.1f}{_SPACE}to{_SPACE}{high:+.1f}]"
 
 
-def points_alone(change: float | None) -> str | None:
-    """Write a difference in points (hundredths), such as `-0.5`."""
-    return None if change is None else f"{_settled(100 * change):+.1f}"
-
-
 def times(ratio: float | None) -> str | None:
     """Write a ratio, such as `0.54x`."""
     return None if ratio is None else f"{ratio:.2f}x"
@@ -268,24 +263,19 @@ MOST_NOISY = 12
 """Layers that are visible at once in the chart of the noise that layers read."""
 
 _TICKS = 6
-_LEAST_LOSS = 0.005
 _LEAST_NOISE = 0.01
 _DRAWN_DB = (-40.0, 200.0)  # range that is drawn: longer bars show nothing more, and powers of ten would overflow
 
 
 def sensitivity(layers: Sequence[LayerSensitivity]) -> BarChart:
-    """Return the chart of what quantizing each layer costs, the worst first: quality if it was measured, else noise."""
-    by_loss = any(layer.loss is not None for layer in layers)
-    harms = {id(layer): layer.loss if by_loss else _noise(layer.sqnr_db) for layer in layers}
-    ordered = sorted(layers, key=lambda layer: (harms[id(layer)] is None, -(harms[id(layer)] or 0.0), layer.node))
-    known = [harm for harm in harms.values() if harm is not None]
-    axis = axis_over(known, least=_LEAST_LOSS if by_loss else _LEAST_NOISE)
-    rows = tuple(_layer_row(axis, layer, harms[id(layer)], by_loss=by_loss) for layer in ordered)
-    in_hundreds = Axis(100 * axis.low, 100 * axis.high)
-    form, unit = ("{:g}", "points of quality lost") if by_loss else ("{:g}%", "noise over signal")
+    """Return the chart of what quantizing each layer does to the outputs, the noisiest first."""
+    ordered = sorted(layers, key=lambda layer: (layer.sqnr_db is None, layer.sqnr_db or 0.0, layer.node))
+    axis = axis_over([_noise(layer.sqnr_db) or 0.0 for layer in layers], least=_LEAST_NOISE)
+    rows = tuple(_layer_row(axis, layer) for layer in ordered)
+    in_percent = Axis(100 * axis.low, 100 * axis.high)
     return BarChart(
-        "what each layer's integers cost", unit, rows[:MOST_ROWS], in_hundreds.ticks(_TICKS, form), axis.at(0.0),
-        rows[MOST_ROWS:],
+        "what each layer's integers cost", "noise over signal", rows[:MOST_ROWS], in_percent.ticks(_TICKS, "{:g}%"),
+        axis.at(0.0), rows[MOST_ROWS:],
     )  # fmt: skip
 
 
@@ -310,16 +300,13 @@ def sizes(operators: Sequence[OperatorSize]) -> BarChart:
     return BarChart("weights by type of operator", "MB", rows[:MOST_ROWS], axis.ticks(_TICKS), 0.0, rows[MOST_ROWS:])
 
 
-def _layer_row(axis: Axis, layer: LayerSensitivity, harm: float | None, *, by_loss: bool) -> Row:
-    work = percent(layer.macs_share)
+def _layer_row(axis: Axis, layer: LayerSensitivity) -> Row:
+    work, harm = percent(layer.macs_share), _noise(layer.sqnr_db)
     detail = f"{layer.operator}, {'integer' if layer.is_integer else 'left float'}" + (
         f", {work} of MACs" if work else ""
     )
-    tone: Tone = "float" if not layer.is_integer else ("loss" if harm is None or harm >= 0 or not by_loss else "gain")
-    bars = () if harm is None else (bar_between(axis, 0.0, harm, tone),)
-    change = points_alone(None if layer.loss is None else -layer.loss)
-    words = (change and f"{change} points") if by_loss else decibels(layer.sqnr_db)
-    return Row(layer.node, detail, words, bars)
+    bars = () if harm is None else (bar_between(axis, 0.0, harm, "loss" if layer.is_integer else "float"),)
+    return Row(layer.node, detail, decibels(layer.sqnr_db), bars)
 
 
 def _noise_row(axis: Axis, layer: LayerNoise) -> Row:

@@ -64,7 +64,7 @@ class LayerSensitivity(Record, frozen=True, kw_only=True):
         operator: its type.
         sqnr_db: signal to quantization noise of the model's outputs, decibels, when this layer alone computes in
             integers; None where it was not measured, or not a bit differs.
-        loss: of the whole model's quality, when this layer alone computes in integers, -1 to 1; below 0 it gained.
+        loss: of the whole model's quality, when this layer alone computes in integers, -1 to 1; builds measure none.
         macs_share: of the model's multiply-accumulates, 0-1.
         is_integer: it computes in integers; False for one that was left float.
     """
