@@ -38,8 +38,6 @@ from tests.support.subscribers import documents
 
 # A device: `edge-sdk run` by a configuration file, whose words are heard while it runs.
 
-STOP_S = 30.0
-"""Until a program that was told to end is given up: only a guard."""
 _ROOT = Path(__file__).parents[2]
 _ANSWERS = ("configuration read again", "the configuration is not taken")
 
@@ -92,7 +90,6 @@ class Device:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return self.process.poll() is not None
 
     @property
@@ -102,15 +99,12 @@ class Device:
 
     @property
     def printed(self) -> list[str]:
-        """Lines on standard output so far."""
         return list(self._printed)
 
     def lines_with(self, *words: str) -> list[str]:
-        """Lines for people that hold all of these words."""
         return [line for line in self.said if all(word in line for word in words)]
 
     def results(self, camera: str) -> list[dict[str, Any]]:
-        """Of one stream on standard output so far."""
         decoded = [msgspec.json.decode(line) for line in self.printed]
         return [each for each in decoded if each.get("stream") == "result" and each["camera"] == camera]
 
@@ -152,24 +146,20 @@ class Device:
         resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (min(soft, hard), hard))
 
     def threads(self) -> int:
-        """How many it has."""
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/task").iterdir())
 
     def descriptors(self) -> int:
-        """How many files it has open."""
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
 
-    def end(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for it to end by itself: its exit code."""
-        code = self.process.wait(timeout_s)
+    def end(self) -> int:
+        code = self.process.wait(PATIENCE_S)
         self._listen_to_the_end()
         assert not any(ear.is_alive() for ear in self._ears), "a process that it left behind holds its output"
         return code
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop it as a service manager does: its exit code."""
         self.process.send_signal(number)
-        return self.end(STOP_S)
+        return self.end()
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(lambda: condition() or self.is_over, what)
@@ -178,9 +168,9 @@ class Device:
             assert condition(), f"it ended instead of {what}: {self.said}"
 
     def _listen_to_the_end(self) -> None:
-        self.process.wait(STOP_S)
+        self.process.wait(PATIENCE_S)
         for ear in self._ears:
-            ear.join(STOP_S)
+            ear.join(PATIENCE_S)
 
 
 def _ear(file: IO[bytes], lines: list[str]) -> threading.Thread:
@@ -195,6 +185,27 @@ def _ear(file: IO[bytes], lines: list[str]) -> threading.Thread:
     return thread
 
 
+class Configured:
+    """What a device's configuration says, which a test may change before each start and reload."""
+
+    def __init__(self, folder: Path, bundle: Path, broker: Broker) -> None:
+        self.folder, self.name, self.keys = folder, "pi", list[Path]()
+        self.bundle = copy_bundle(bundle, folder / "cells.edge", 1)
+        self.mqtt: dict[str, object] = {"url": broker.url}
+        self.defaults: dict[str, object] = {"bundle": self.bundle, "tune": False}
+        self.cameras: dict[str, dict[str, object]] = {}
+
+    def text(self) -> str:
+        trust = {"keys": self.keys} if self.keys else None
+        return config_text(
+            self.cameras, device={"name": self.name}, mqtt=self.mqtt, trust=trust, defaults=self.defaults
+        )
+
+    def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> Device:
+        config, environment = write_config(self.folder, self.text()), own_folders(self.folder)
+        return Device(config, *arguments, environment=environment, stdout=stdout)
+
+
 # A device whose cameras count, its broker, and whoever listens there.
 
 FILM, FOLDER = 240, 40
@@ -202,42 +213,28 @@ FILM, FOLDER = 240, 40
 
 
 def write_sources(folder: Path) -> Path:
-    """The film and the pictures."""
     write_counted_video(folder / "film.avi", FILM)
     write_counted_folder(folder / "pictures", FOLDER)
     return folder
 
 
-class Site:
-    """A device, its broker, whoever listens there, and what the configuration says."""
+class Site(Configured):
+    """A device, its broker, and whoever listens there."""
 
     def __init__(self, folder: Path, bundle: Path, sources: Path) -> None:
-        self.folder, self.sources = folder, sources
-        self.bundle = copy_bundle(bundle, folder / "cells.edge", 1)
-        self.broker = self.another_broker("broker")
-        self.listener = Subscriber(self.broker)
-        self.name, self.keys = "pi", list[Path]()
-        self.mqtt: dict[str, object] = {"url": self.broker.url}
-        self.defaults: dict[str, object] = {"bundle": self.bundle, "tune": False, "repeat": True}
-        self.cameras: dict[str, dict[str, object]] = {
+        self.broker = self.another_broker(folder / "broker")
+        super().__init__(folder, bundle, self.broker)
+        self.sources, self.listener = sources, Subscriber(self.broker)
+        self.defaults["repeat"] = True
+        self.cameras = {
             "film": {"source": sources / "film.avi", "every_frame": True},
             "bars": {"source": "pattern:320x240@20"},
         }
 
-    def another_broker(self, name: str) -> Broker:
-        (self.folder / name).mkdir()
-        return Broker(self.folder / name, config=["max_queued_messages 0"])
-
-    def text(self) -> str:
-        """Of the configuration."""
-        trust = {"keys": self.keys} if self.keys else None
-        return config_text(
-            self.cameras, device={"name": self.name}, mqtt=self.mqtt, trust=trust, defaults=self.defaults
-        )
-
-    def start(self, *arguments: str) -> Device:
-        """The device, as it begins."""
-        return Device(write_config(self.folder, self.text()), *arguments, environment=own_folders(self.folder))
+    @staticmethod
+    def another_broker(folder: Path) -> Broker:
+        folder.mkdir()
+        return Broker(folder, config=["max_queued_messages 0"])
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Device]:
@@ -252,11 +249,9 @@ class Site:
         return documents(self.listener.messages(f"/result/{camera}"))
 
     def versions(self, camera: str) -> list[int]:
-        """Of the bundles that answered for it, in turn."""
         return [version for version, _ in itertools.groupby(r["model"]["version"] for r in self.results(camera))]
 
     def statuses(self) -> list[tuple[str, list[str]]]:
-        """What the device said of itself, and of which cameras."""
         return [(d["status"], sorted(d.get("cameras", ()))) for d in documents(self.listener.messages("/status"))]
 
     def wait_for_more(self, camera: str, count: int = 5) -> None:
@@ -276,7 +271,6 @@ class Site:
         wait_until(are_there, f"{cameras} in status and state; {self.statuses()[-1]}")
 
     def stop(self, device: Device) -> None:
-        """As a service manager does; the device says goodbye, once."""
         assert device.stop() == 0, device.said
         wait_until(lambda: self.statuses()[-1][0] == "offline", "the goodbye")
         assert [status for status, _ in self.statuses()].count("offline") == 1
@@ -373,8 +367,6 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Of one process."""
-
     memory_mb: float
     files: int
     threads: int
@@ -382,7 +374,6 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def held_by(pid: int) -> Held:
-    """What a process holds now."""
     proc = Path(f"/proc/{pid}")
     pages = int((proc / "statm").read_text(encoding="ascii").split()[1])
     times = (proc / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()  # a name may hold spaces
@@ -393,29 +384,17 @@ def held_by(pid: int) -> Held:
 # Moments at which a run is told to end, on a device with three cameras; tests and a benchmark share them.
 
 
-class Scene:
+class Scene(Configured):
     """A device with one camera that is there, one that is not and one that is drawn."""
 
     def __init__(self, folder: Path, bundle: Path, door: StreamServer, broker: Broker) -> None:
-        self.folder, self.door, self.broker = folder, door, broker
-        self.bundle = copy_bundle(bundle, folder / "cells.edge", 1)
-        self.mqtt: dict[str, object] | None = {"url": broker.url}
-        self.defaults: dict[str, object] = {"bundle": self.bundle, "tune": False}
-        self.name = "pi"
-        self.cameras: dict[str, dict[str, object]] = {
+        super().__init__(folder, bundle, broker)
+        self.door, self.broker = door, broker
+        self.cameras = {
             "door": {"source": door.url()},
             "gone": {"source": f"rtsp://127.0.0.1:{free_port()}/x"},
             "bars": {"source": "pattern:320x240@20"},
         }
-
-    def text(self) -> str:
-        """Of the configuration."""
-        return config_text(self.cameras, device={"name": self.name}, mqtt=self.mqtt, defaults=self.defaults)
-
-    def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> Device:
-        """The device, as it begins."""
-        config, environment = write_config(self.folder, self.text()), own_folders(self.folder)
-        return Device(config, *arguments, environment=environment, stdout=stdout)
 
 
 Moment = Callable[[Scene], AbstractContextManager[Device]]
@@ -453,12 +432,6 @@ def loading(_scene: Scene, device: Device) -> None:
     device.hear("no trusted key")
 
 
-@_after(loading)
-def loading_a_little_later(_scene: Scene, _device: Device) -> None:
-    """It does, and cameras are opened."""
-    time.sleep(0.4)
-
-
 @_after(Scene.start)
 def running(_scene: Scene, device: Device) -> None:
     """There are results."""
@@ -477,14 +450,6 @@ def taking_another_bundle(scene: Scene, device: Device) -> None:
     replace_bundle(scene.bundle, 2)
     device.ask_to_reload(scene.text())
     time.sleep(0.3)
-
-
-@_after(running)
-def taking_another_name(scene: Scene, device: Device) -> None:
-    """A publisher takes another's place."""
-    scene.name = "pi-2"
-    device.ask_to_reload(scene.text())
-    time.sleep(0.2)
 
 
 @_after(running)
@@ -582,7 +547,6 @@ class Mounts:
         return Path(f"/proc/{self._holder.pid}/root") / path.relative_to("/")
 
     def files(self, folder: Path) -> dict[str, int]:
-        """Files in a folder and below, with their sizes in bytes."""
         root = self.path(folder)
         return {str(p.relative_to(root)): p.stat().st_size for p in sorted(root.rglob("*")) if p.is_file()}
 
@@ -619,11 +583,9 @@ class WallClock:
 
     @property
     def environment(self) -> Mapping[str, object]:
-        """Variables of a program that has this clock."""
         return {"LD_PRELOAD": self._library, "WALL_CLOCK_FILE": self._file}
 
     def leap(self, off: timedelta) -> None:
-        """From now on it is wrong by so much."""
         with self._file.open("r+b") as file:  # in place: the programs have it mapped
             file.write(struct.pack("=q", round(off.total_seconds())))
 
@@ -632,8 +594,6 @@ class WallClock:
 
 
 class Result(msgspec.Struct, frozen=True):
-    """Of a message what is counted here."""
-
     camera: str
     run_id: str
     seq: int
@@ -642,7 +602,6 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def count_results(subscriber: Subscriber, cameras: Iterable[str]) -> dict[str, int]:
-    """How many came so far of each camera."""
     return {camera: len(subscriber.messages(f"/result/{camera}")) for camera in cameras}
 
 

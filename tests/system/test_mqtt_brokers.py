@@ -50,7 +50,7 @@ def test_what_a_broker_may_answer(answer: bytes, state: State, expected: str) ->
                 connection.sendall(answer)
         wait_until(lambda: any(s == state and expected in d for s, d in states), f"{expected!r}; {states}")
         publisher.close(timeout_s=2.0)
-        assert not publisher._thread.is_alive()
+        wait_until(lambda: not publisher._thread.is_alive(), "the end of its thread")
 
 
 def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_another_broker_gets_results_where_the_first_is_gone(site: Site) -> None
     with site.running() as device:
         site.broker.kill()
         device.hear("connection lost")
-        other = site.another_broker("other")
+        other = site.another_broker(site.folder / "other")
         site.mqtt["url"] = other.url
         with other, Subscriber(other) as site.listener:
             assert "all streams begin again" in device.reload(site.text())
