@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import os
 import resource
-import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,14 +20,11 @@ import cv2
 import msgspec
 import numpy as np
 
-from tests.support.absent import not_allowed
-from tests.support.broker import Broker, Subscriber, free_port, require_program, wait_until
+from tests.support.broker import Broker, Subscriber, free_port, wait_until
 from tests.support.bundles import cell_picture, copy_bundle, replace_bundle
 from tests.support.configs import AT_EASE, Table, config_text, write_config
-from tests.support.pictures import counted_in, write_counted_folder, write_counted_video
 from tests.support.program import PATIENCE_S
 from tests.support.streams import StreamServer
-from tests.support.subscribers import documents
 
 # A device: `edge-sdk run` by a configuration file, whose words are heard while it runs.
 
@@ -206,97 +196,6 @@ class Configured:
         return Device(config, *arguments, environment=environment, stdout=stdout)
 
 
-# A device whose cameras count, its broker, and whoever listens there.
-
-FILM, FOLDER = 240, 40
-"""Frames of the film, pictures of the folder; both begin again."""
-
-
-def write_sources(folder: Path) -> Path:
-    write_counted_video(folder / "film.avi", FILM)
-    write_counted_folder(folder / "pictures", FOLDER)
-    return folder
-
-
-class Site(Configured):
-    """A device, its broker, and whoever listens there."""
-
-    def __init__(self, folder: Path, bundle: Path, sources: Path) -> None:
-        self.broker = self.another_broker(folder / "broker")
-        super().__init__(folder, bundle, self.broker)
-        self.sources, self.listener = sources, Subscriber(self.broker)
-        self.defaults["repeat"] = True
-        self.cameras = {
-            "film": {"source": sources / "film.avi", "every_frame": True},
-            "bars": {"source": "pattern:320x240@20"},
-        }
-
-    @staticmethod
-    def another_broker(folder: Path) -> Broker:
-        folder.mkdir()
-        return Broker(folder, config=["max_queued_messages 0"])
-
-    @contextmanager
-    def running(self, *arguments: str) -> Iterator[Device]:
-        """The device, once all cameras have results."""
-        with self.start(*arguments) as device:
-            for camera in self.cameras:
-                self.wait_for_more(camera)
-            self.wait_for_cameras(*self.cameras)
-            yield device
-
-    def results(self, camera: str) -> list[dict[str, Any]]:
-        return documents(self.listener.messages(f"/result/{camera}"))
-
-    def versions(self, camera: str) -> list[int]:
-        return [version for version, _ in itertools.groupby(r["model"]["version"] for r in self.results(camera))]
-
-    def statuses(self) -> list[tuple[str, list[str]]]:
-        return [(d["status"], sorted(d.get("cameras", ()))) for d in documents(self.listener.messages("/status"))]
-
-    def wait_for_more(self, camera: str, count: int = 5) -> None:
-        before = len(self.results(camera))
-        wait_until(lambda: len(self.results(camera)) >= before + count, f"results of {camera}")
-
-    def wait_for_version(self, camera: str, version: int) -> None:
-        wait_until(lambda: self.versions(camera)[-1:] == [version], f"version {version} of {camera}")
-
-    def wait_for_cameras(self, *cameras: str) -> None:
-        """In what the device says of itself, and of them."""
-
-        def are_there() -> bool:
-            states = documents(self.listener.messages("/state"))
-            return self.statuses()[-1] == ("online", sorted(cameras)) and set(states[-1]["cameras"]) == set(cameras)
-
-        wait_until(are_there, f"{cameras} in status and state; {self.statuses()[-1]}")
-
-    def stop(self, device: Device) -> None:
-        assert device.stop() == 0, device.said
-        wait_until(lambda: self.statuses()[-1][0] == "offline", "the goodbye")
-        assert [status for status, _ in self.statuses()].count("offline") == 1
-        assert not device.lines_with("Traceback")
-
-
-def assert_increasing(results: list[dict[str, Any]]) -> None:
-    numbers = [result["seq"] for result in results]
-    assert numbers == sorted(set(numbers))
-
-
-def assert_whole(results: list[dict[str, Any]], length: int) -> None:
-    """Every frame of a source has its one result, and the result is of that frame."""
-    assert [result["seq"] for result in results] == list(range(len(results)))
-    assert [counted_in(result) for result in results] == [number % length for number in range(len(results))]
-
-
-def assert_film_then_pictures(results: list[dict[str, Any]]) -> None:
-    """Numbers go on where another source counts from 0; all of both are there."""
-    assert [result["seq"] for result in results] == list(range(len(results)))
-    counted = [counted_in(result) for result in results]
-    change = next(i for i in range(1, len(counted)) if counted[i] == 0 and counted[i - 1] != FILM - 1)
-    assert counted[:change] == [number % FILM for number in range(change)]
-    assert counted[change:] == [number % FOLDER for number in range(len(counted) - change)]
-
-
 # A run that has events all the time: what its video shows comes and goes every half second.
 
 _FPS, _HALF = 20, 10
@@ -304,60 +203,20 @@ _RULES = '[[events]]\nlabels = ["red", "blue"]\ndisappear_s = 0\n'
 
 
 def write_blinking_video(path: Path, seconds: int = 120) -> Path:
-    """A red and a blue cell for ten frames, and nothing for ten frames."""
+    """A red and a blue cell for ten frames, and nothing for ten frames; noise makes some kilobytes of them."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), _FPS, (128, 128))
-    shown, black = _pictures()
+    black = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)
+    shown = np.maximum(cell_picture(1), black)
     for index in range(seconds * _FPS):
         writer.write(shown if index // _HALF % 2 else black)
     writer.release()
     return path
 
 
-def _pictures() -> tuple[np.ndarray, np.ndarray]:
-    """With cells, and without; noise makes some kilobytes of them."""
-    noise = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)
-    return np.maximum(cell_picture(1), noise), noise
-
-
 def write_blinking_config(folder: Path, bundle: Path, source: object, **tables: Table) -> Path:
     """A configuration whose camera `gate` tells eight events in two seconds."""
-    text = config_text({"gate": {"source": source}}, **tables, defaults={**AT_EASE, "bundle": bundle})
+    text = config_text({"gate": {"source": source, "repeat": True}}, **tables, defaults={**AT_EASE, "bundle": bundle})
     return write_config(folder, f"{text}\n{_RULES}")
-
-
-class BlinkingCamera:
-    """The same as a camera of MJPEG over HTTP, whose pictures are taken when they come; as a context manager."""
-
-    def __init__(self) -> None:
-        shown, black = _pictures()
-        encoded = [cv2.imencode(".jpg", picture)[1].tobytes() for picture in (black, shown)]
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=next")
-                self.end_headers()
-                with contextlib.suppress(OSError):  # who looked has gone
-                    for index in itertools.count():
-                        head = b"--next\r\nContent-Type: image/jpeg\r\n\r\n"
-                        self.wfile.write(head + encoded[index // _HALF % 2] + b"\r\n")
-                        time.sleep(1 / _FPS)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> BlinkingCamera:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 # What a process holds and has used, as the kernel tells it.
@@ -504,90 +363,6 @@ MOMENTS.append(camera_is_mute)
 def _caught(status: Path) -> int:
     """The signals that a process has a handler for, as bits."""
     return next(int(line[7:], 16) for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
-
-
-# File systems that only the programs of one test see, in a mount namespace of their own.
-
-DISK_KB = 1024
-
-
-class Mounts:
-    """A namespace with other mounts; as a context manager it is gone at the end. Skips the test who may not have one.
-
-    Args:
-        script: of the shell, in it.
-    """
-
-    def __init__(self, script: str) -> None:
-        # Its own standard input is what it waits for: nothing is left behind, however the test ends.
-        self._holder = subprocess.Popen(
-            ["unshare", "-m", "--propagation", "private", "sh", "-c", f"{script} && echo ready && exec cat"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._holder.stdout
-        if self._holder.stdout.readline() != b"ready\n":
-            self._end()
-            not_allowed("no mount namespace may be made here: it takes root and CAP_SYS_ADMIN")
-
-    def __enter__(self) -> Mounts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    @property
-    def within(self) -> tuple[str, ...]:
-        """A command that runs another one in there."""
-        return (shutil.which("nsenter") or "nsenter", "-m", "-t", str(self._holder.pid), "--")
-
-    def path(self, path: Path) -> Path:
-        """Where that which is there under this path is from outside."""
-        return Path(f"/proc/{self._holder.pid}/root") / path.relative_to("/")
-
-    def files(self, folder: Path) -> dict[str, int]:
-        root = self.path(folder)
-        return {str(p.relative_to(root)): p.stat().st_size for p in sorted(root.rglob("*")) if p.is_file()}
-
-    def _end(self) -> None:
-        self._holder.communicate()
-
-
-def full_disk(folder: Path, room_kb: int = 0) -> Mounts:
-    """A disk of a megabyte at `folder`, full but for so much; what fills it is the file `fill`."""
-    folder.mkdir()
-    fill = f"head -c {(DISK_KB - room_kb) * 1024} /dev/zero > {folder}/fill"
-    return Mounts(f"mount -t tmpfs -o size={DISK_KB}k tmpfs {folder} && {fill}")
-
-
-def read_only(*folders: Path) -> Mounts:
-    """Nothing can be written: not to these folders, nor where programs put what they need for a while."""
-    places = {*map(str, folders), "/tmp", "/var/tmp", "/usr/tmp", tempfile.gettempdir(), str(Path.cwd())}
-    bound = "for d in {}; do [ ! -d $d ] || {{ mount --rbind $d $d && mount -o remount,bind,ro $d; }} || exit 1; done"
-    return Mounts("mount -o remount,bind,ro / && " + bound.format(" ".join(sorted(places))))
-
-
-# The wall clock of one program, put forward and back while it runs; its monotonic clocks are the machine's.
-
-
-class WallClock:
-    """Of the programs that get its `environment`."""
-
-    def __init__(self, folder: Path, off: timedelta) -> None:
-        self._library, self._file = folder / "wall_clock.so", folder / "wall_clock"
-        source = Path(__file__).with_name("wall_clock.c")
-        subprocess.run([require_program("cc"), "-shared", "-fPIC", "-o", self._library, source], check=True)
-        self._file.write_bytes(bytes(8))
-        self.leap(off)
-
-    @property
-    def environment(self) -> Mapping[str, object]:
-        return {"LD_PRELOAD": self._library, "WALL_CLOCK_FILE": self._file}
-
-    def leap(self, off: timedelta) -> None:
-        with self._file.open("r+b") as file:  # in place: the programs have it mapped
-            file.write(struct.pack("=q", round(off.total_seconds())))
 
 
 # Results of several cameras, as a subscriber got them.

@@ -7,7 +7,9 @@ import itertools
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+import struct
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,12 +19,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.session import State
-from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import (
     TRICKLE_BYTES,
     WAIT_S,
@@ -32,11 +32,12 @@ from tests.support.broker import (
     Received,
     Subscriber,
     TlsBroker,
+    require_program,
     wait_until,
 )
 from tests.support.certificates import HERE, Authority
 from tests.support.configs import AT_EASE, Table, config_text, write_config
-from tests.support.device import BlinkingCamera, Device, WallClock, own_folders, write_blinking_config
+from tests.support.device import Device, own_folders, write_blinking_config
 from tests.support.event_device import encoded
 from tests.support.outboxes import outbox_at, payload
 from tests.support.results import IDENTITY, make_encoder
@@ -45,17 +46,13 @@ from tests.support.subscribers import PERSISTENT, Witness, documents, publishing
 pytestmark = pytest.mark.system
 
 
-class _Publisher:
-    """A publisher with one camera and an outbox on disk."""
+class _Publisher(NamedTuple):
+    """A publisher with one camera and an outbox on disk, and what that said."""
 
-    def __init__(self, port: int, folder: Path, stall_s: int) -> None:
-        self.said: list[tuple[str, str]] = []
-        self.events = EventOutbox(OutboxSettings(), folder / "events.sqlite", "boot")
-        self.events.listen(lambda *said: self.said.append(said))
-        assert self.events.wait_committed(WAIT_S)  # with nothing put: what its file has is known
-        settings = MqttSettings(host="127.0.0.1", port=port, device="pi", keepalive_s=stall_s)
-        self.publisher = MqttPublisher(settings, IDENTITY, events=self.events, backoff=Backoff(0.02, 0.1))
-        self.stream: MqttStream = self.publisher.stream("door", make_encoder())
+    publisher: MqttPublisher
+    stream: MqttStream
+    events: EventOutbox
+    said: list[tuple[str, str]]
 
     def put(self, count: int) -> list[int]:
         """So many events, and their numbers once all are acknowledged."""
@@ -69,12 +66,13 @@ class _Publisher:
 
 
 @contextmanager
-def _publisher_at(port: int, folder: Path, stall_s: int = 1) -> Iterator[_Publisher]:
-    device = _Publisher(port, folder, stall_s)
-    try:
-        yield device
-    finally:
-        device.publisher.close(WAIT_S)
+def _publisher_at(broker: Broker, folder: Path, stall_s: int = 1, **changes: Any) -> Iterator[_Publisher]:
+    said: list[tuple[str, str]] = []
+    with (
+        outbox_at(folder / "events.sqlite", said=said, commit_s=OutboxSettings().commit_s) as events,
+        publishing_to(broker, keepalive_s=stall_s, event_outbox=events, **changes) as (publisher, stream),
+    ):
+        yield _Publisher(publisher, stream, events, said)
 
 
 @pytest.fixture
@@ -95,7 +93,11 @@ def _brings_all(device: _Publisher, witness: Witness, numbers: list[int]) -> Non
 
 @pytest.mark.parametrize("mode", ["swallow", "reset"])
 def test_a_link_that_fails_and_comes_back(tmp_path: Path, broker: Broker, mode: Mode) -> None:
-    with Witness(broker) as witness, Proxy(broker.port) as proxy, _publisher_at(proxy.port, tmp_path) as device:
+    with (
+        Witness(broker) as witness,
+        Proxy(broker.port) as proxy,
+        _publisher_at(broker, tmp_path, port=proxy.port) as device,
+    ):
         numbers = device.put(50)
         wait_until(lambda: len(witness.numbers) >= 50, "the first events")
         for _ in range(2):
@@ -114,7 +116,7 @@ def test_a_link_that_lets_little_through_at_a_time(tmp_path: Path, broker: Broke
     with (
         Witness(broker) as witness,
         Proxy(broker.port) as proxy,
-        _publisher_at(proxy.port, tmp_path, stall_s=10) as device,
+        _publisher_at(broker, tmp_path, stall_s=10, port=proxy.port) as device,
     ):
         numbers = device.put(50)
         wait_until(lambda: device.waiting == 0, f"an end of waiting; {device.publisher.stats()}")
@@ -133,7 +135,7 @@ def test_a_link_that_lets_little_through_at_a_time(tmp_path: Path, broker: Broke
 
 
 def test_a_frozen_broker(tmp_path: Path, broker: Broker) -> None:
-    with Witness(broker) as witness, _publisher_at(broker.port, tmp_path) as device:
+    with Witness(broker) as witness, _publisher_at(broker, tmp_path) as device:
         numbers = device.put(20)
         wait_until(lambda: len(witness.numbers) == 20, "the first events")
         wait_until(lambda: device.waiting == 0, "the broker's answers")
@@ -151,7 +153,7 @@ def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(
     with (
         Broker(folder, acl=acl, config=["max_packet_size 3000"]) as broker,
         Subscriber(broker, "edge/v1/default/pi/event/#") as subscriber,
-        _publisher_at(broker.port, tmp_path) as device,
+        _publisher_at(broker, tmp_path) as device,
     ):
         yard = device.publisher.stream("yard", make_encoder())
         first = device.put(1)
@@ -403,20 +405,43 @@ def _leaps(events: list[Received]) -> list[timedelta]:
     return [step for step in steps if abs(step) > _MINUTE]
 
 
-def test_events_and_results_over_leaps_of_the_wall_clock(cell_bundle: Path, tmp_path: Path) -> None:
+# The wall clock of one program, put forward and back while it runs; its monotonic clocks are the machine's.
+
+
+class _WallClock:
+    """Of the programs that get its `environment`."""
+
+    def __init__(self, folder: Path, off: timedelta) -> None:
+        self._library, self._file = folder / "wall_clock.so", folder / "wall_clock"
+        source = Path(__file__).parents[1] / "support" / "wall_clock.c"
+        subprocess.run([require_program("cc"), "-shared", "-fPIC", "-o", self._library, source], check=True)
+        self._file.write_bytes(bytes(8))
+        self.leap(off)
+
+    @property
+    def environment(self) -> Mapping[str, object]:
+        return {"LD_PRELOAD": self._library, "WALL_CLOCK_FILE": self._file}
+
+    def leap(self, off: timedelta) -> None:
+        with self._file.open("r+b") as file:  # in place: the programs have it mapped
+            file.write(struct.pack("=q", round(off.total_seconds())))
+
+
+def test_events_and_results_over_leaps_of_the_wall_clock(
+    cell_bundle: Path, blinking_video: Path, tmp_path: Path
+) -> None:
     """A day is the most that an event may wait: by the wall clock each would be years old at the first leap."""
-    clock = WallClock(tmp_path, _LONG_AGO)
+    clock = _WallClock(tmp_path, _LONG_AGO)
     folder = tmp_path / "events"
     path = OutboxSettings(folder=folder).path_of("default", "pi")
     with (
         Broker(tmp_path) as broker,
         Subscriber(broker) as subscriber,  # there before the device can be
         Proxy(broker.port) as proxy,
-        BlinkingCamera() as camera,
     ):
         proxy.mode, url = "reset", f"mqtt://127.0.0.1:{proxy.port}"
         tables: dict[str, Table] = {"mqtt": {"url": url}, "outbox": {"folder": folder, "max_age_days": 1}}
-        config = write_blinking_config(tmp_path, cell_bundle, camera.url, **tables)
+        config = write_blinking_config(tmp_path, cell_bundle, blinking_video, **tables)
         with Device(config, environment={**own_folders(tmp_path), **clock.environment}) as device:
             device.hear("trying again")
             for offset in (_NOW, _EARLIER, _NOW):
