@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from edge_sdk.bundle.manifest import PRECISIONS
 from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, points, points_of, warn
 
 if TYPE_CHECKING:
@@ -20,6 +22,14 @@ _METRICS = {
     "detection_f1": "detections matched (F1)",
     "mean_iou": "mIoU of class maps",
 }
+
+
+def _precision_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Add a flag for every precision in which a bundle may carry a further model."""
+    for precision, facts in reversed(PRECISIONS.items()):
+        if facts.flag:
+            command = click.option(facts.flag, precision, is_flag=True, help=facts.help)(command)
+    return command
 
 
 @click.command("build")
@@ -57,13 +67,7 @@ _METRICS = {
     metavar="SIZES",
     help="Carry the model at other input sizes too, such as 416,320 or 640x384: same recipe, ranges of their own.",
 )
-@click.option("--with-fp32", is_flag=True, help="Carry the float model beside the INT8 one.")
-@click.option("--with-fp16", is_flag=True, help="Carry the float model with its weights stored in half: half the file.")
-@click.option(
-    "--with-dynamic",
-    is_flag=True,
-    help="Carry INT8 whose ranges are taken from each frame: for models made of matrix products, such as ViT.",
-)
+@_precision_flags
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
 def command(
     model: Path,
@@ -73,9 +77,6 @@ def command(
     scheduler: str | None,
     fresh: bool,
     sizes: str | None,
-    with_fp32: bool,
-    with_fp16: bool,
-    with_dynamic: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -88,9 +89,8 @@ def command(
         from edge_sdk_tools.progress import StepProgress
     # Graphs of thousands of nodes hold no reference cycles; collecting at every 700 objects takes 3 % of a build.
     gc.set_threshold(_GARBAGE_OBJECTS)
-    variants = Request(
-        sizes=parse_sizes(sizes) if sizes is not None else (), fp32=with_fp32, fp16=with_fp16, dynamic=with_dynamic
-    )
+    precisions = frozenset(precision for precision in PRECISIONS if options.pop(precision, False))
+    variants = Request(sizes=parse_sizes(sizes) if sizes is not None else (), precisions=precisions)
     store = None if fresh else cache_folder() / "builds"
     with StepProgress(quiet=as_json) as progress, JobRunner(jobs=jobs, scheduler=scheduler, store=store) as job_runner:
         report = build(model, target, output, **options, job_runner=job_runner, variants=variants, on_progress=progress)

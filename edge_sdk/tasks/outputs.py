@@ -85,6 +85,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         check: raises ValueError, naming the key, where a [detection] section lacks what the decoder needs.
         needs: the key that a hint names beside the decoder; empty where it needs none.
         reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
+        suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
     """
 
@@ -95,6 +96,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     check: Callable[[DetectionSpec], None] = lambda _detection: None
     needs: str = ""
     reads_all: bool = False
+    suppresses: bool = True
     box_axis: int | None = None
 
     def find(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]] | None:

@@ -16,7 +16,7 @@ from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.detection import Detect
 from edge_sdk.tasks.outputs import Layout, ModelOutput, Shape
 from edge_sdk.tasks.segmentation import Segment
-from edge_sdk.tasks.spec import TaskSpec
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 Task: TypeAlias = Stage[Inferred, Result]
 
@@ -41,9 +41,12 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
         ModelError: the decoder cannot read the outputs; the message names expected and got.
     """
     layout, places = _find(spec, label_count, output_shapes)
-    read = decoder_of(spec).make(spec, label_count, layout)
+    decoder = decoder_of(spec)
+    read = decoder.make(spec, label_count, layout)
     if spec.task == "detection":
-        return Detect(read, places, spec.thresholds)
+        # No boxes overlap by more than all of their area.
+        iou = spec.thresholds.iou if decoder.suppresses else 1.0
+        return Detect(read, places, Thresholds(spec.thresholds.confidence, iou))
     if spec.task == "classification":
         return Classify(read, spec.classification, label_count)
     if not 2 <= label_count <= NO_CLASS:

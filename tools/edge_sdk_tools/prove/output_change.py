@@ -109,15 +109,10 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 
 
 def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts) -> dict[StepKind, OutputChange]:
-    """Run every form on every tensor, one tensor after another, and compare.
+    """Run every form on every tensor, one tensor after another, and compare it with the form before.
 
-    Args:
-        forms: the float model first, by whose energy errors are measured.
-        tensors: prepared images, for all forms and for the one that ships.
-        parts: how raw outputs are taken apart.
-
-    Returns:
-        One a form that is compared with another; none for one whose outputs have other shapes or are no finite numbers.
+    The float model is the first form, and errors are measured by its energy. A form whose outputs have other shapes or
+    are no finite numbers gets no result.
     """
     sums: dict[StepKind, list[_Sums | None]] = {form.kind: [] for form in forms if form.against}
     for tensor in tensors:
@@ -136,7 +131,7 @@ def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts
 
 
 class _Sums(msgspec.Struct, frozen=True, eq=False):
-    """Sums over one image, float64, one value for each part of the outputs."""
+    """Sums over one image, one value for each part of the outputs."""
 
     own: NDArray[np.float64]
     total: NDArray[np.float64]

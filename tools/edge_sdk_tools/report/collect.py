@@ -27,7 +27,6 @@ from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.prove.output_change import OutputChange, StepKind
 from edge_sdk_tools.prove.parity import Chain
-from edge_sdk_tools.quantize.local_noise import LocalNoise
 from edge_sdk_tools.report.schema import (
     BuildReport,
     Candidate,
@@ -42,8 +41,8 @@ from edge_sdk_tools.report.schema import (
     side_by_side,
 )
 from edge_sdk_tools.search.search import Search
-from edge_sdk_tools.search.sensitivity import Sensitivity
-from edge_sdk_tools.search.uint8_input import InputTrial
+from edge_sdk_tools.search.sensitivity import LocalNoise, Sensitivity
+from edge_sdk_tools.search.shipped_form import InputTrial
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec
 
 
