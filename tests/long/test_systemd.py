@@ -100,7 +100,7 @@ def _mirrors(release: str) -> Iterator[str]:
 
 # Container: a system with a systemd of its own as process 1, in which this checkout is installed.
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 """Until something that takes a second is given up: only a guard."""
 
 _POWER_OFF = signal.SIGRTMIN + 4  # systemd(1)

@@ -198,19 +198,24 @@ class Configured:
 
 # A run that has events all the time: what its video shows comes and goes every half second.
 
-_FPS, _HALF = 20, 10
+_FPS, BLINK_FRAMES = 20, 10
 _RULES = '[[events]]\nlabels = ["red", "blue"]\ndisappear_s = 0\n'
 
 
 def write_blinking_video(path: Path, seconds: int = 120) -> Path:
-    """A red and a blue cell for ten frames, and nothing for ten frames; noise makes some kilobytes of them."""
+    """A red and a blue cell for ten frames, and nothing for ten frames."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), _FPS, (128, 128))
-    black = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)
-    shown = np.maximum(cell_picture(1), black)
+    shown, black = blinking_pictures()
     for index in range(seconds * _FPS):
-        writer.write(shown if index // _HALF % 2 else black)
+        writer.write(shown if index // BLINK_FRAMES % 2 else black)
     writer.release()
     return path
+
+
+def blinking_pictures() -> tuple[np.ndarray, np.ndarray]:
+    """With cells, and without; noise makes some kilobytes of them."""
+    noise = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)
+    return np.maximum(cell_picture(1), noise), noise
 
 
 def write_blinking_config(folder: Path, bundle: Path, source: object, **tables: Table) -> Path:

@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
             except OSError:
                 return
             count += 1
-            time.sleep(8 if self.path == "/slow" else 0.04)
+            time.sleep(45 if self.path == "/slow" else 0.04)
     def log_message(self, *arguments):
         pass
 server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)

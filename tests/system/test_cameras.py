@@ -22,8 +22,9 @@ from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.broker import free_port, wait_until
 from tests.support.certificates import Authority
+from tests.support.configs import config_text, write_config
+from tests.support.device import Device
 from tests.support.pictures import number_in
-from tests.support.program import edge_sdk
 from tests.support.streams import (
     NO_GSTREAMER,
     StreamServer,
@@ -200,10 +201,10 @@ def test_a_camera_by_tls_that_is_known_by_its_fingerprint(
 
 @pytest.mark.parametrize("path", ["/one", "/slow"])
 def test_an_only_picture_that_came_while_the_stream_opened_is_delivered(path: str) -> None:
-    """0.3 s after it was asked for, and then the end, or none for eight seconds: each came never, or after those."""
-    options = SourceOptions(read_timeout_s=12)
+    """0.3 s after it was asked for, and then the end, or none for 45 s: each came never, or after those."""
+    options = SourceOptions(read_timeout_s=60)
     with http_server() as server, closing(open_source(server.url(path), options=options, waits=True)) as source:
-        assert source.latest(5) is not None
+        assert source.latest(30) is not None
 
 
 @pytest.mark.parametrize("fps", [5, 25])
@@ -218,18 +219,19 @@ def test_a_picture_that_came_with_the_next_one_says_so(fps: int) -> None:
             assert time.monotonic() < deadline, less_ms
 
 
-def test_a_camera_whose_period_is_beyond_the_budget_is_run_and_called_late(cell_bundle: Path) -> None:
+def test_a_camera_whose_period_is_beyond_the_budget_is_run_and_called_late(cell_bundle: Path, tmp_path: Path) -> None:
     """Dropped for its age it would run once a second, and no other picture comes sooner."""
     with rtsp_server(fps=5) as server:
-        options = ("--source", server.url(), "--latency-ms", 150, "--frames", 15, "--no-tune", "--duration", 120)
-        run = edge_sdk("run", cell_bundle, *options)
-    assert run.returncode == 0, run.stderr
-    assert "15 results" in run.stderr
-    assert " 0 late" not in run.stderr
-    assert "warning: frames are " in run.stderr
-    # Once a second would be four of five; a busy machine may delay one beyond what its period explains.
-    [dropped] = re.findall(r"(\d+) dropped as too old", run.stderr)
-    assert int(dropped) < 15, run.stderr
+        camera = {"source": server.url(), "bundle": cell_bundle, "latency_ms": 150, "tune": False}
+        with Device(write_config(tmp_path, config_text({"gate": camera}))) as device:
+            device.hear("warning: frames are ", "ms old when they come")
+            device.run_on("gate", 15)
+            assert device.stop() == 0, device.said
+    [line] = device.lines_with("dropped as too old")
+    results, late, dropped = (int(count) for count in re.findall(r"(\d+) (?:results|late|dropped as too old)", line))
+    assert late > 0
+    # Once a second would be four of five; a busy machine delays some beyond what their period explains.
+    assert dropped < 2 * results, line
 
 
 @both
