@@ -72,6 +72,9 @@ _NonNegative = Annotated[float, Meta(ge=0)]
 _Change = Annotated[float, Meta(ge=-1, le=1)]
 
 
+AgreementMetric: TypeAlias = Literal["top1_agreement", "detection_f1", "mean_iou"]
+
+
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a variant agrees with FP32 on images that calibration never saw.
 
@@ -84,7 +87,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         reference_count: number of FP32's top-1 classes, detections or class maps.
     """
 
-    metric: Literal["top1_agreement", "detection_f1", "mean_iou"]
+    metric: AgreementMetric
     value: _Unit
     low: _Unit
     high: _Unit

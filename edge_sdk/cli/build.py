@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 _MOST_VERSION = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 _GARBAGE_OBJECTS = 100_000
-_METRICS = {
-    "top1_agreement": "top-1 agreement",
-    "detection_f1": "detections matched (F1)",
-    "mean_iou": "mIoU of class maps",
-}
 
 
 def _precision_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -101,6 +96,7 @@ def command(
 
 
 def _show(report: BuildResult) -> None:
+    from edge_sdk_tools.evaluate.tasks import AGREEMENTS
     from edge_sdk_tools.progress import print_table
 
     agreement = report.agreement
@@ -112,7 +108,7 @@ def _show(report: BuildResult) -> None:
     rows = [
         beside("model file", report.fp32_mb, report.int8_mb, "MB"),
         beside("latency here, 1 thread", report.fp32_latency_ms, report.int8_latency_ms, "ms"),
-        (_METRICS[agreement.metric], "", f"{agreement.value:.1%}", difference),
+        (AGREEMENTS[agreement.metric].agreement_name, "", f"{agreement.value:.1%}", difference),
         *(
             (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference))
             for f in report.quality

@@ -131,7 +131,6 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 
 _NAMED = 3
 _WIDTH = 80
-_IN_PERCENT = ("top-", "mAP", "mIoU", "detections matched")
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,7 +158,7 @@ def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
     else:
         click.echo(title)
     for figure in evaluation.agreement:
-        click.echo(f"{figure.name}: {_with_interval(figure.name, figure.value)}")
+        click.echo(f"{figure.name}: {_with_interval(figure)}")
 
 
 def show_images(evaluation: Evaluation) -> None:
@@ -193,21 +192,21 @@ def _table(
     figures: Sequence[Figure], model: str, reference: str | None
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     if reference is None:
-        return ("", f"{model} [95 %]"), [(f.name, _with_interval(f.name, f.value)) for f in figures]
+        return ("", f"{model} [95 %]"), [(f.name, _with_interval(f)) for f in figures]
     columns = ("", f"{model} [95 %]", reference, "difference [95 %]")
     return columns, [
-        (f.name, _with_interval(f.name, f.value), _value(f.name, f.reference.value), points_of(f.difference))
+        (f.name, _with_interval(f), _value(f, f.reference.value), points_of(f.difference))
         for f in figures
         if f.reference is not None and f.difference is not None
     ]
 
 
-def _value(name: str, value: float) -> str:
-    return f"{value:.1%}" if name.startswith(_IN_PERCENT) else f"{value:.3g}"
+def _value(figure: Figure, value: float) -> str:
+    return f"{value:.1%}" if figure.unit == "share" else f"{value:.3g}"
 
 
-def _with_interval(name: str, interval: Interval) -> str:
-    value, low, high = (_value(name, x) for x in (interval.value, interval.low, interval.high))
+def _with_interval(figure: Figure) -> str:
+    value, low, high = (_value(figure, x) for x in (figure.value.value, figure.value.low, figure.value.high))
     return f"{value} [{low.rstrip('%')} to {high.rstrip('%')}]"
 
 

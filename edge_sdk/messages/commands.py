@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from edge_sdk.tasks.spec import TRAITS
+
 if TYPE_CHECKING:
     from edge_sdk.bundle.manifest import Manifest
 
@@ -135,7 +137,7 @@ _CONFIDENCE = Control(
     "confidence",
     {**_NUMBER, "min": 0.01, "max": 1, "step": 0.01, "mode": "slider"},
     lambda manifest, _: (
-        "" if manifest.task == "detection" else f"a bundle for {manifest.task} has no confidence threshold"
+        "" if TRAITS[manifest.task].has_objects else f"a bundle for {manifest.task} has no confidence threshold"
     ),
     is_threshold=True,
 )

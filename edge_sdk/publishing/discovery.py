@@ -22,6 +22,7 @@ from msgspec import Meta
 from edge_sdk.events.rules import Turn
 from edge_sdk.messages.commands import COMMANDS, CONTROLS, Command, Permission, Snapshot
 from edge_sdk.messages.topics import Topics
+from edge_sdk.tasks.spec import TRAITS, Task
 
 PLATFORMS = frozenset({"sensor", "binary_sensor", "switch", "number", "image", "button", "event"})
 
@@ -66,7 +67,7 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    task: str
+    task: Task
     tells_events: bool = False
     labels: tuple[str, ...] = ()
     refusals: dict[str, str] = {}
@@ -218,7 +219,7 @@ class Discovery:
             "availability_mode": "all",
         }
         label = {"platform": "sensor", "name": f"{camera.name} sees", "value_template": field("label")}
-        entities = self._counts(camera, seen) if camera.task == "detection" else {"label": seen | label}
+        entities = self._counts(camera, seen) if TRAITS[camera.task].has_objects else {"label": seen | label}
         if camera.has_pictures or "snapshot" in self._allowed:
             entities["snapshot"] = {
                 "platform": "image",

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.spec import TRAITS, DetectionSpec, Task, TaskSpec
 
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of an output; a dimension that is not fixed is a name or None and matches anything."""
@@ -141,7 +141,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     def readable(self, got: Sequence[Shape]) -> Sequence[Shape]:
         """Return the outputs to compare: all of a detector, the first one of other models."""
-        return got if self.task == "detection" else got[:1]
+        return got if TRAITS[self.task].has_objects else got[:1]
 
     def _places(self, layout: Layout, got: Sequence[Shape]) -> tuple[int, ...] | None:
         if self.reads_all and len(layout) != len(got):

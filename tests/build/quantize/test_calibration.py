@@ -19,7 +19,7 @@ from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.datasets.split import split_images
+from edge_sdk_tools.datasets.reading import split_images
 from edge_sdk_tools.quantize.calibration import (
     CALIBRATIONS,
     Activations,

@@ -26,8 +26,8 @@ from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
 from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, runtime_range
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.datasets.split import split_images
-from edge_sdk_tools.distillation.step import Distilled, check_distillation
+from edge_sdk_tools.datasets.reading import split_images
+from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.prove.board import board_counter, check_latency

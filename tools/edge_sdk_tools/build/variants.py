@@ -23,6 +23,7 @@ from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import AccuracyGateError, LatencyGateError, ModelError, SizeGateError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.check.gate import CheckedModel, check_model, examine
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import OnProgress, summarise
@@ -123,7 +124,7 @@ def _stride(shape: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> in
 def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, int]) -> None:
     """A box or a class map of such a size would be off by parts of a cell, without any error."""
     stride = stride_of(checked, spec.input.size_wh)
-    if spec.task == "classification" or not any(side % stride for side in size_wh):
+    if TRAITS[spec.task].is_of_whole_picture or not any(side % stride for side in size_wh):
         return
     width, height = (max(1, round(side / stride)) * stride for side in size_wh)
     raise UsageError(

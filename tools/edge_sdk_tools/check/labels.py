@@ -13,6 +13,7 @@ from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.decoders import decoder_of
 from edge_sdk.tasks.outputs import ModelOutput, Shape
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
 
@@ -23,7 +24,7 @@ _LONGEST_SHOWN = 40  # characters of a label
 
 def check_flag(spec: ModelSpec) -> Iterator[Finding]:
     """Say so where background_class stands in a model.toml that does not use it."""
-    if spec.task != "classification" and spec.classification.background_class:
+    if not TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class:
         what = f"background_class = true in model.toml does nothing in {spec.task}: class_id counts all lines from 0"
         step = "take it out; only a classifier's class_id begins behind its background"
         yield Finding(severity="note", rule="labels", where="model.toml", what=what, next_step=step)
@@ -31,7 +32,7 @@ def check_flag(spec: ModelSpec) -> Iterator[Finding]:
 
 def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding]:
     """Hold the line of the background, or `__background__` as torchvision writes it, against model.toml."""
-    if spec.task != "classification":
+    if not TRAITS[spec.task].is_of_whole_picture:
         return
     numbers = [n for n, label in enumerate(labels, start=1) if label.strip("_ ").casefold() == "background"]
     count = len(labels)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.decoders import decoder_of
+from edge_sdk.tasks.spec import TRAITS
 
 _BOX = 4
 
@@ -48,7 +49,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 def parts_of(spec: ModelSpec) -> Parts:
     """Return how the outputs of a model are split into parts."""
-    return Parts(decoder_of(spec).box_axis, spec.task == "classification")
+    return Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
 
 
 StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8", "ort", "arm"]

@@ -12,7 +12,7 @@ import msgspec
 
 from edge_sdk.bundle.model_spec import Gates
 from edge_sdk.core.errors import SizeGateError
-from edge_sdk_tools.evaluate.tasks import NOUNS
+from edge_sdk_tools.evaluate.tasks import AGREEMENTS
 from edge_sdk_tools.prove.golden import Proof
 
 MIN_INTEGER_MAC_SHARE = 0.9
@@ -99,7 +99,7 @@ def _agreement(proof: Proof, gates: Gates, name: str) -> GateFailure | None:
     agreement = proof.agreement
     if agreement.value >= gates.int8_min_agreement - _ROUNDING:
         return None
-    found = f"{agreement.value:.1%} of {agreement.reference_count} {NOUNS[agreement.metric]}"
+    found = f"{agreement.value:.1%} of {agreement.reference_count} {AGREEMENTS[agreement.metric].noun}"
     return GateFailure(
         "agreement",
         f"{name} agrees with FP32 on {found} in {agreement.images} images, expected "

@@ -15,7 +15,7 @@ import msgspec
 from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.datasets.split import ImageSplit
+from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calibration_warnings
 from edge_sdk_tools.quantize.quantize import Recipe
