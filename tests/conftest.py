@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -17,12 +16,9 @@ from edge_sdk.core.errors import MissingDependencyError
 from tests.support.broker import Broker
 from tests.support.cache import Cache, locked
 from tests.support.logs import begin_recording, forget
-from tests.support.systemd import service, systemd_container
 
 if TYPE_CHECKING:
     from edge_sdk_tools.arm_cost.counter import Counter
-
-__all__ = ["service", "systemd_container"]
 
 begin_recording()
 _CHECKOUT = Path(__file__).parents[1]
@@ -60,30 +56,21 @@ _HEARD = {
 }
 
 
-@contextlib.contextmanager
-def nothing_ignored() -> Iterator[None]:
-    """Programs that are started within hear SIGINT, SIGTERM and SIGHUP, in the background and under nohup too."""
+@pytest.fixture(scope="session", autouse=True)
+def _signals() -> Iterator[None]:
+    """Programs that tests start hear SIGINT, SIGTERM and SIGHUP, in the background and under nohup too."""
     ignored = [number for number in _HEARD if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, _HEARD[number])
-    try:
-        yield
-    finally:
-        for number in ignored:
-            signal.signal(number, signal.SIG_IGN)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(autouse=True)
 def _no_lines() -> None:
     """What one test's program said to people is not there for the next."""
     forget()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _signals() -> Iterator[None]:
-    """Tests send signals to what they start, whoever started them."""
-    with nothing_ignored():
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -45,14 +45,19 @@ from tests.support.projects import write_detector
 # A small bundle for tests: any bytes for a model, a manifest that fits them.
 
 
-def golden_bytes() -> bytes:
-    """One 4x4 image and one output."""
+def golden_file(*pairs: tuple[Tensor, Tensor]) -> bytes:
+    """Pictures, and the one output of each."""
     file = io.BytesIO()
-    np.savez_compressed(file, image_0=np.zeros((8, 8, 3), np.uint8), output_0_0=np.array([[0.25, 0.75]], np.float32))
+    images = {f"image_{i}": image for i, (image, _) in enumerate(pairs)}
+    np.savez_compressed(file, **images, **{f"output_{i}_0": output for i, (_, output) in enumerate(pairs)})
     return file.getvalue()
 
 
-FILES = {"model.int8.ort": b"not really a model", "labels.txt": b"cat\ndog\n", "golden.npz": golden_bytes()}
+FILES = {
+    "model.int8.ort": b"not really a model",
+    "labels.txt": b"cat\ndog\n",
+    "golden.npz": golden_file((np.zeros((8, 8, 3), np.uint8), np.array([[0.25, 0.75]], np.float32))),
+}
 
 
 def make_variant(name: str = "int8", *, side: int = 8, golden: str = "golden.npz") -> Variant:
@@ -138,17 +143,13 @@ def write_graded(
     latency_ms: float = 100.0,
     hostile: onnx.ModelProto | None = None,
 ) -> Path:
-    """Write it: `int8` of `side` pixels and `int8.8x8`."""
     files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
     for name, pixels in ((LARGE, side), (SMALL, 8)):
-        is_hostile = name == SMALL and hostile is not None
-        model = hostile.SerializeToString() if is_hostile and hostile else _model(pixels, width)
+        model = hostile.SerializeToString() if name == SMALL and hostile is not None else _model(pixels, width)
         variant = make_variant(name, side=pixels, golden=f"golden.{name}.npz")
         variants.append(msgspec.structs.replace(variant, host_latency_ms=pixels**2 / 100))
         files[variant.file] = model
-        files[variant.golden.file] = _golden(
-            _model(pixels, width) if is_hostile else model, InputSpec(size_wh=(pixels, pixels))
-        )
+        files[variant.golden.file] = _golden(_model(pixels, width), InputSpec(size_wh=(pixels, pixels)))
     manifest = msgspec.structs.replace(
         make_manifest(files, side=side),
         variants=tuple(variants),
@@ -158,7 +159,6 @@ def write_graded(
 
 
 def open_candidate(bundle: Bundle, candidate: Candidate) -> Stages:
-    """Load a candidate of a bundle and replay its golden inputs."""
     return Stages.open(bundle.with_primary(candidate.variant), candidate.settings(SessionSettings.of(bundle.manifest)))
 
 
@@ -189,14 +189,12 @@ def _model(side: int, width: int) -> bytes:
 
 
 @functools.cache
-def _golden(model: bytes, spec: InputSpec) -> bytes:
+def _golden(model: bytes, spec: InputSpec, brightest: int = 256) -> bytes:
     """A golden file of one picture, and what the model says of it."""
     width, height = spec.size_wh
-    image = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+    image = np.random.default_rng(width).integers(0, brightest, (height, width, 3), np.uint8)
     [output] = Session(model, SessionSettings(), "m").run(Prepare(spec).normalise(image))
-    file = io.BytesIO()
-    np.savez_compressed(file, image_0=image, output_0_0=output)
-    return file.getvalue()
+    return golden_file((image, output))
 
 
 # A bundle of several models for tests: real, tiny, and each says something else of every picture.
@@ -325,13 +323,10 @@ def write_real_bundle(
 ) -> Path:
     """A bundle of two classes that this machine can run."""
     data = model.SerializeToString()
-    pairs = golden or [_golden_of_troubled(data)]
-    buffer = io.BytesIO()
-    arrays = {f"image_{i}": image for i, (image, _) in enumerate(pairs)}
-    np.savez_compressed(buffer, **arrays, **{f"output_{i}_0": output for i, (_, output) in enumerate(pairs)})
-    files = {"model.int8.ort": data, "labels.txt": b"red\nblue\n", "golden.npz": buffer.getvalue(), **(extra or {})}
+    replayed = golden_file(*golden) if golden else _golden(data, InputSpec(size_wh=(SIDE, SIDE)), brightest=100)
+    files = {"model.int8.ort": data, "labels.txt": b"red\nblue\n", "golden.npz": replayed, **(extra or {})}
     builtins = msgspec.to_builtins(manifest := make_manifest(files, side=SIDE))
-    promise = {"count": len(pairs), "absolute": 1e-5}
+    promise = {"count": len(golden or [1]), "absolute": 1e-5}
     [variant] = builtins["variants"]
     variant |= {"operators": [*variant["operators"], *operators], "golden": variant["golden"] | promise}
     builtins |= {"machine": platform.machine(), "operators": variant["operators"]}
@@ -339,68 +334,52 @@ def write_real_bundle(
     return write_bundle(folder, msgspec.convert(builtins, type(manifest)), files)
 
 
-def _golden_of_troubled(data: bytes) -> tuple[Tensor, Tensor]:
-    image = np.random.default_rng(1).integers(0, 100, (SIDE, SIDE, 3), np.uint8)
-    spec = InputSpec(size_wh=(SIDE, SIDE))
-    [output] = Session(data, SessionSettings(), "m").run(Prepare(spec).normalise(image))
-    return image, output
-
-
 def open_real_bundle(folder: Path, model: onnx.ModelProto, **changes: object) -> Bundle:
-    """The same, opened."""
     return Bundle.open(write_real_bundle(folder, model, **changes))
 
 
 # Models that ONNX Runtime takes for models, and that end the process that loads or runs them.
 
-SIDE_HOSTILE = 16
-_SHAPE = [1, 3, SIDE_HOSTILE, SIDE_HOSTILE]
+_SHAPE = [1, 3, SIDE, SIDE]
 
 
 def write_hostile(folder: Path, model: onnx.ModelProto) -> Path:
     """A bundle that carries it, with golden outputs that nobody will ever compare."""
-    golden = io.BytesIO()
-    np.savez_compressed(
-        golden, image_0=np.zeros((SIDE_HOSTILE, SIDE_HOSTILE, 3), np.uint8), output_0_0=np.zeros((1, 2), np.float32)
-    )
-    files = {**FILES, "model.int8.ort": model.SerializeToString(), "golden.npz": golden.getvalue()}
-    return write_bundle(folder, make_manifest(files, side=SIDE_HOSTILE), files)
+    golden = golden_file((np.zeros((SIDE, SIDE, 3), np.uint8), np.zeros((1, 2), np.float32)))
+    files = {**FILES, "model.int8.ort": model.SerializeToString(), "golden.npz": golden}
+    return write_bundle(folder, make_manifest(files, side=SIDE), files)
+
+
+def _zeros(*more: onnx.NodeProto, side: int = SIDE, **weights: np.ndarray) -> onnx.ModelProto:
+    """Of any picture two zeros `row`, of which the other nodes make `y`."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["images"], ["means"]),
+        helper.make_node("Flatten", ["means"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["row"]),
+    ]
+    weights["w"] = np.zeros((3, 2), np.float32)
+    return tiny.model([*nodes, *more], [1, 3, side, side], {"y": [1, 2]}, weights)
 
 
 def sound() -> onnx.ModelProto:
     """Whose outputs really are zeros."""
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["images"], ["means"]),
-        helper.make_node("Flatten", ["means"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["y"]),
-    ]
-    return tiny.model(nodes, _SHAPE, {"y": [1, 2]}, {"w": np.zeros((3, 2), np.float32)})
+    return _zeros(helper.make_node("Identity", ["row"], ["y"]))
 
 
 def wants(gigabytes: float) -> onnx.ModelProto:
     """A hundred bytes that take so much memory while they are loaded: what is constant is worked out there."""
-    nodes = [
+    return _zeros(
         helper.make_node("ConstantOfShape", ["shape"], ["large"]),
         helper.make_node("ReduceSum", ["large"], ["zero"], keepdims=0),
-        helper.make_node("GlobalAveragePool", ["images"], ["means"]),
-        helper.make_node("Flatten", ["means"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["row"]),
         helper.make_node("Add", ["row", "zero"], ["y"]),
-    ]
-    weights = {"shape": np.array([int(gigabytes * 2**30 / 4)]), "w": np.zeros((3, 2), np.float32)}
-    return tiny.model(nodes, _SHAPE, {"y": [1, 2]}, weights)
+        shape=np.array([int(gigabytes * 2**30 / 4)]),
+    )
 
 
-def endless_of_hostile(side: int = SIDE_HOSTILE) -> onnx.ModelProto:
+def endless_of_hostile(side: int = SIDE) -> onnx.ModelProto:
     """A loop of 1e15 rounds; that its values stand still keeps nobody from going round."""
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["images"], ["means"]),
-        helper.make_node("Flatten", ["means"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["row"]),
-        helper.make_node("Loop", ["n", "go", "row"], ["y"], body=_forever("Sin", 2)),
-    ]
-    weights = {"n": np.array(10**15), "go": np.array(True), "w": np.zeros((3, 2), np.float32)}
-    return tiny.model(nodes, [1, 3, side, side], {"y": [1, 2]}, weights)
+    loop = helper.make_node("Loop", ["n", "go", "row"], ["y"], body=_forever("Sin", 2))
+    return _zeros(loop, side=side, n=np.array(10**15), go=np.array(True))
 
 
 def deep() -> onnx.ModelProto:

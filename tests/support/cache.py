@@ -25,8 +25,6 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class Cache:
-    """Folders by name and key."""
-
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder

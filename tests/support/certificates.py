@@ -18,8 +18,6 @@ HERE = ("localhost", "127.0.0.1")
 
 
 class Issued(NamedTuple):
-    """A certificate and its private key, PEM files."""
-
     cert_file: Path
     key_file: Path
 
@@ -43,7 +41,6 @@ class Authority:
         days: tuple[float, float] = (-1, 365),
         password: str | None = None,
     ) -> Issued:
-        """Make a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_named(name), self._name, key, days)
         if names:

@@ -20,6 +20,7 @@ from edge_sdk.publishing.connection import Answer, Phase, Receiver, Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.session import State
 from edge_sdk.publishing.settings import MqttSettings
+from tests.support.broker import WAIT_S
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
 
 # A connection to a broker, made by hand: answers at once, or when told to.
@@ -118,7 +119,6 @@ class FakeLink:
         self.phase, self.detail = "lost", detail
 
     def documents(self, *kinds: MessageKind) -> list[dict[str, Any]]:
-        """What was published of some kinds, in order."""
         return [msgspec.json.decode(message.payload) for kind, message in list(self.published) if kind in kinds]
 
     def contents(self) -> list[object]:
@@ -126,19 +126,13 @@ class FakeLink:
         return [d.get("seq", d.get("status")) for d in self.documents("result", "status")]
 
     def cameras(self) -> list[dict[str, Any]]:
-        """What each state says of the cameras."""
         return [d["cameras"] for d in self.documents("state")]
 
 
 # What tests of the publisher do: make one over connections made by hand, give it results, wait for what happens.
 
-WAIT_S = 30.0
-"""Longest wait for what takes milliseconds on a machine that does nothing else."""
-
 
 class Door(NamedTuple):
-    """A publisher with one camera."""
-
     publisher: MqttPublisher
     stream: MqttStream
 
@@ -150,7 +144,6 @@ def publisher_over(
     events: EventOutbox | None = None,
     **changes: Any,
 ) -> MqttPublisher:
-    """It connects by each of the links in turn, and then by none."""
     remaining = iter(links)
     return MqttPublisher(
         MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import os
 import resource
-import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,19 +20,14 @@ import cv2
 import msgspec
 import numpy as np
 
-from tests.support.absent import not_allowed
-from tests.support.broker import Broker, Subscriber, free_port, require_program, wait_until
+from tests.support.broker import Broker, Subscriber, free_port, wait_until
 from tests.support.bundles import cell_picture, copy_bundle, replace_bundle
 from tests.support.configs import AT_EASE, Table, config_text, write_config
-from tests.support.pictures import counted_in, write_counted_folder, write_counted_video
 from tests.support.program import PATIENCE_S
 from tests.support.streams import StreamServer
-from tests.support.subscribers import documents
 
 # A device: `edge-sdk run` by a configuration file, whose words are heard while it runs.
 
-STOP_S = 30.0
-"""Until a program that was told to end is given up: only a guard."""
 _ROOT = Path(__file__).parents[2]
 _ANSWERS = ("configuration read again", "the configuration is not taken")
 
@@ -92,7 +80,6 @@ class Device:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return self.process.poll() is not None
 
     @property
@@ -102,15 +89,12 @@ class Device:
 
     @property
     def printed(self) -> list[str]:
-        """Lines on standard output so far."""
         return list(self._printed)
 
     def lines_with(self, *words: str) -> list[str]:
-        """Lines for people that hold all of these words."""
         return [line for line in self.said if all(word in line for word in words)]
 
     def results(self, camera: str) -> list[dict[str, Any]]:
-        """Of one stream on standard output so far."""
         decoded = [msgspec.json.decode(line) for line in self.printed]
         return [each for each in decoded if each.get("stream") == "result" and each["camera"] == camera]
 
@@ -152,24 +136,20 @@ class Device:
         resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (min(soft, hard), hard))
 
     def threads(self) -> int:
-        """How many it has."""
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/task").iterdir())
 
     def descriptors(self) -> int:
-        """How many files it has open."""
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
 
-    def end(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for it to end by itself: its exit code."""
-        code = self.process.wait(timeout_s)
+    def end(self) -> int:
+        code = self.process.wait(PATIENCE_S)
         self._listen_to_the_end()
         assert not any(ear.is_alive() for ear in self._ears), "a process that it left behind holds its output"
         return code
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop it as a service manager does: its exit code."""
         self.process.send_signal(number)
-        return self.end(STOP_S)
+        return self.end()
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(lambda: condition() or self.is_over, what)
@@ -178,9 +158,9 @@ class Device:
             assert condition(), f"it ended instead of {what}: {self.said}"
 
     def _listen_to_the_end(self) -> None:
-        self.process.wait(STOP_S)
+        self.process.wait(PATIENCE_S)
         for ear in self._ears:
-            ear.join(STOP_S)
+            ear.join(PATIENCE_S)
 
 
 def _ear(file: IO[bytes], lines: list[str]) -> threading.Thread:
@@ -195,131 +175,44 @@ def _ear(file: IO[bytes], lines: list[str]) -> threading.Thread:
     return thread
 
 
-# A device whose cameras count, its broker, and whoever listens there.
+class Configured:
+    """What a device's configuration says, which a test may change before each start and reload."""
 
-FILM, FOLDER = 240, 40
-"""Frames of the film, pictures of the folder; both begin again."""
-
-
-def write_sources(folder: Path) -> Path:
-    """The film and the pictures."""
-    write_counted_video(folder / "film.avi", FILM)
-    write_counted_folder(folder / "pictures", FOLDER)
-    return folder
-
-
-class Site:
-    """A device, its broker, whoever listens there, and what the configuration says."""
-
-    def __init__(self, folder: Path, bundle: Path, sources: Path) -> None:
-        self.folder, self.sources = folder, sources
+    def __init__(self, folder: Path, bundle: Path, broker: Broker) -> None:
+        self.folder, self.name, self.keys = folder, "pi", list[Path]()
         self.bundle = copy_bundle(bundle, folder / "cells.edge", 1)
-        self.broker = self.another_broker("broker")
-        self.listener = Subscriber(self.broker)
-        self.name, self.keys = "pi", list[Path]()
-        self.mqtt: dict[str, object] = {"url": self.broker.url}
-        self.defaults: dict[str, object] = {"bundle": self.bundle, "tune": False, "repeat": True}
-        self.cameras: dict[str, dict[str, object]] = {
-            "film": {"source": sources / "film.avi", "every_frame": True},
-            "bars": {"source": "pattern:320x240@20"},
-        }
-
-    def another_broker(self, name: str) -> Broker:
-        (self.folder / name).mkdir()
-        return Broker(self.folder / name, config=["max_queued_messages 0"])
+        self.mqtt: dict[str, object] = {"url": broker.url}
+        self.defaults: dict[str, object] = {"bundle": self.bundle, "tune": False}
+        self.cameras: dict[str, dict[str, object]] = {}
 
     def text(self) -> str:
-        """Of the configuration."""
         trust = {"keys": self.keys} if self.keys else None
         return config_text(
             self.cameras, device={"name": self.name}, mqtt=self.mqtt, trust=trust, defaults=self.defaults
         )
 
-    def start(self, *arguments: str) -> Device:
-        """The device, as it begins."""
-        return Device(write_config(self.folder, self.text()), *arguments, environment=own_folders(self.folder))
-
-    @contextmanager
-    def running(self, *arguments: str) -> Iterator[Device]:
-        """The device, once all cameras have results."""
-        with self.start(*arguments) as device:
-            for camera in self.cameras:
-                self.wait_for_more(camera)
-            self.wait_for_cameras(*self.cameras)
-            yield device
-
-    def results(self, camera: str) -> list[dict[str, Any]]:
-        return documents(self.listener.messages(f"/result/{camera}"))
-
-    def versions(self, camera: str) -> list[int]:
-        """Of the bundles that answered for it, in turn."""
-        return [version for version, _ in itertools.groupby(r["model"]["version"] for r in self.results(camera))]
-
-    def statuses(self) -> list[tuple[str, list[str]]]:
-        """What the device said of itself, and of which cameras."""
-        return [(d["status"], sorted(d.get("cameras", ()))) for d in documents(self.listener.messages("/status"))]
-
-    def wait_for_more(self, camera: str, count: int = 5) -> None:
-        before = len(self.results(camera))
-        wait_until(lambda: len(self.results(camera)) >= before + count, f"results of {camera}")
-
-    def wait_for_version(self, camera: str, version: int) -> None:
-        wait_until(lambda: self.versions(camera)[-1:] == [version], f"version {version} of {camera}")
-
-    def wait_for_cameras(self, *cameras: str) -> None:
-        """In what the device says of itself, and of them."""
-
-        def are_there() -> bool:
-            states = documents(self.listener.messages("/state"))
-            return self.statuses()[-1] == ("online", sorted(cameras)) and set(states[-1]["cameras"]) == set(cameras)
-
-        wait_until(are_there, f"{cameras} in status and state; {self.statuses()[-1]}")
-
-    def stop(self, device: Device) -> None:
-        """As a service manager does; the device says goodbye, once."""
-        assert device.stop() == 0, device.said
-        wait_until(lambda: self.statuses()[-1][0] == "offline", "the goodbye")
-        assert [status for status, _ in self.statuses()].count("offline") == 1
-        assert not device.lines_with("Traceback")
-
-
-def assert_increasing(results: list[dict[str, Any]]) -> None:
-    numbers = [result["seq"] for result in results]
-    assert numbers == sorted(set(numbers))
-
-
-def assert_whole(results: list[dict[str, Any]], length: int) -> None:
-    """Every frame of a source has its one result, and the result is of that frame."""
-    assert [result["seq"] for result in results] == list(range(len(results)))
-    assert [counted_in(result) for result in results] == [number % length for number in range(len(results))]
-
-
-def assert_film_then_pictures(results: list[dict[str, Any]]) -> None:
-    """Numbers go on where another source counts from 0; all of both are there."""
-    assert [result["seq"] for result in results] == list(range(len(results)))
-    counted = [counted_in(result) for result in results]
-    change = next(i for i in range(1, len(counted)) if counted[i] == 0 and counted[i - 1] != FILM - 1)
-    assert counted[:change] == [number % FILM for number in range(change)]
-    assert counted[change:] == [number % FOLDER for number in range(len(counted) - change)]
+    def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> Device:
+        config, environment = write_config(self.folder, self.text()), own_folders(self.folder)
+        return Device(config, *arguments, environment=environment, stdout=stdout)
 
 
 # A run that has events all the time: what its video shows comes and goes every half second.
 
-_FPS, _HALF = 20, 10
+_FPS, BLINK_FRAMES = 20, 10
 _RULES = '[[events]]\nlabels = ["red", "blue"]\ndisappear_s = 0\n'
 
 
 def write_blinking_video(path: Path, seconds: int = 120) -> Path:
     """A red and a blue cell for ten frames, and nothing for ten frames."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), _FPS, (128, 128))
-    shown, black = _pictures()
+    shown, black = blinking_pictures()
     for index in range(seconds * _FPS):
-        writer.write(shown if index // _HALF % 2 else black)
+        writer.write(shown if index // BLINK_FRAMES % 2 else black)
     writer.release()
     return path
 
 
-def _pictures() -> tuple[np.ndarray, np.ndarray]:
+def blinking_pictures() -> tuple[np.ndarray, np.ndarray]:
     """With cells, and without; noise makes some kilobytes of them."""
     noise = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)
     return np.maximum(cell_picture(1), noise), noise
@@ -327,43 +220,8 @@ def _pictures() -> tuple[np.ndarray, np.ndarray]:
 
 def write_blinking_config(folder: Path, bundle: Path, source: object, **tables: Table) -> Path:
     """A configuration whose camera `gate` tells eight events in two seconds."""
-    text = config_text({"gate": {"source": source}}, **tables, defaults={**AT_EASE, "bundle": bundle})
+    text = config_text({"gate": {"source": source, "repeat": True}}, **tables, defaults={**AT_EASE, "bundle": bundle})
     return write_config(folder, f"{text}\n{_RULES}")
-
-
-class BlinkingCamera:
-    """The same as a camera of MJPEG over HTTP, whose pictures are taken when they come; as a context manager."""
-
-    def __init__(self) -> None:
-        shown, black = _pictures()
-        encoded = [cv2.imencode(".jpg", picture)[1].tobytes() for picture in (black, shown)]
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=next")
-                self.end_headers()
-                with contextlib.suppress(OSError):  # who looked has gone
-                    for index in itertools.count():
-                        head = b"--next\r\nContent-Type: image/jpeg\r\n\r\n"
-                        self.wfile.write(head + encoded[index // _HALF % 2] + b"\r\n")
-                        time.sleep(1 / _FPS)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> BlinkingCamera:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 # What a process holds and has used, as the kernel tells it.
@@ -373,8 +231,6 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Of one process."""
-
     memory_mb: float
     files: int
     threads: int
@@ -382,7 +238,6 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def held_by(pid: int) -> Held:
-    """What a process holds now."""
     proc = Path(f"/proc/{pid}")
     pages = int((proc / "statm").read_text(encoding="ascii").split()[1])
     times = (proc / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()  # a name may hold spaces
@@ -393,29 +248,17 @@ def held_by(pid: int) -> Held:
 # Moments at which a run is told to end, on a device with three cameras; tests and a benchmark share them.
 
 
-class Scene:
+class Scene(Configured):
     """A device with one camera that is there, one that is not and one that is drawn."""
 
     def __init__(self, folder: Path, bundle: Path, door: StreamServer, broker: Broker) -> None:
-        self.folder, self.door, self.broker = folder, door, broker
-        self.bundle = copy_bundle(bundle, folder / "cells.edge", 1)
-        self.mqtt: dict[str, object] | None = {"url": broker.url}
-        self.defaults: dict[str, object] = {"bundle": self.bundle, "tune": False}
-        self.name = "pi"
-        self.cameras: dict[str, dict[str, object]] = {
+        super().__init__(folder, bundle, broker)
+        self.door, self.broker = door, broker
+        self.cameras = {
             "door": {"source": door.url()},
             "gone": {"source": f"rtsp://127.0.0.1:{free_port()}/x"},
             "bars": {"source": "pattern:320x240@20"},
         }
-
-    def text(self) -> str:
-        """Of the configuration."""
-        return config_text(self.cameras, device={"name": self.name}, mqtt=self.mqtt, defaults=self.defaults)
-
-    def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> Device:
-        """The device, as it begins."""
-        config, environment = write_config(self.folder, self.text()), own_folders(self.folder)
-        return Device(config, *arguments, environment=environment, stdout=stdout)
 
 
 Moment = Callable[[Scene], AbstractContextManager[Device]]
@@ -453,12 +296,6 @@ def loading(_scene: Scene, device: Device) -> None:
     device.hear("no trusted key")
 
 
-@_after(loading)
-def loading_a_little_later(_scene: Scene, _device: Device) -> None:
-    """It does, and cameras are opened."""
-    time.sleep(0.4)
-
-
 @_after(Scene.start)
 def running(_scene: Scene, device: Device) -> None:
     """There are results."""
@@ -477,14 +314,6 @@ def taking_another_bundle(scene: Scene, device: Device) -> None:
     replace_bundle(scene.bundle, 2)
     device.ask_to_reload(scene.text())
     time.sleep(0.3)
-
-
-@_after(running)
-def taking_another_name(scene: Scene, device: Device) -> None:
-    """A publisher takes another's place."""
-    scene.name = "pi-2"
-    device.ask_to_reload(scene.text())
-    time.sleep(0.2)
 
 
 @_after(running)
@@ -541,99 +370,10 @@ def _caught(status: Path) -> int:
     return next(int(line[7:], 16) for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
 
 
-# File systems that only the programs of one test see, in a mount namespace of their own.
-
-DISK_KB = 1024
-
-
-class Mounts:
-    """A namespace with other mounts; as a context manager it is gone at the end. Skips the test who may not have one.
-
-    Args:
-        script: of the shell, in it.
-    """
-
-    def __init__(self, script: str) -> None:
-        # Its own standard input is what it waits for: nothing is left behind, however the test ends.
-        self._holder = subprocess.Popen(
-            ["unshare", "-m", "--propagation", "private", "sh", "-c", f"{script} && echo ready && exec cat"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._holder.stdout
-        if self._holder.stdout.readline() != b"ready\n":
-            self._end()
-            not_allowed("no mount namespace may be made here: it takes root and CAP_SYS_ADMIN")
-
-    def __enter__(self) -> Mounts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    @property
-    def within(self) -> tuple[str, ...]:
-        """A command that runs another one in there."""
-        return (shutil.which("nsenter") or "nsenter", "-m", "-t", str(self._holder.pid), "--")
-
-    def path(self, path: Path) -> Path:
-        """Where that which is there under this path is from outside."""
-        return Path(f"/proc/{self._holder.pid}/root") / path.relative_to("/")
-
-    def files(self, folder: Path) -> dict[str, int]:
-        """Files in a folder and below, with their sizes in bytes."""
-        root = self.path(folder)
-        return {str(p.relative_to(root)): p.stat().st_size for p in sorted(root.rglob("*")) if p.is_file()}
-
-    def _end(self) -> None:
-        self._holder.communicate()
-
-
-def full_disk(folder: Path, room_kb: int = 0) -> Mounts:
-    """A disk of a megabyte at `folder`, full but for so much; what fills it is the file `fill`."""
-    folder.mkdir()
-    fill = f"head -c {(DISK_KB - room_kb) * 1024} /dev/zero > {folder}/fill"
-    return Mounts(f"mount -t tmpfs -o size={DISK_KB}k tmpfs {folder} && {fill}")
-
-
-def read_only(*folders: Path) -> Mounts:
-    """Nothing can be written: not to these folders, nor where programs put what they need for a while."""
-    places = {*map(str, folders), "/tmp", "/var/tmp", "/usr/tmp", tempfile.gettempdir(), str(Path.cwd())}
-    bound = "for d in {}; do [ ! -d $d ] || {{ mount --rbind $d $d && mount -o remount,bind,ro $d; }} || exit 1; done"
-    return Mounts("mount -o remount,bind,ro / && " + bound.format(" ".join(sorted(places))))
-
-
-# The wall clock of one program, put forward and back while it runs; its monotonic clocks are the machine's.
-
-
-class WallClock:
-    """Of the programs that get its `environment`."""
-
-    def __init__(self, folder: Path, off: timedelta) -> None:
-        self._library, self._file = folder / "wall_clock.so", folder / "wall_clock"
-        source = Path(__file__).with_name("wall_clock.c")
-        subprocess.run([require_program("cc"), "-shared", "-fPIC", "-o", self._library, source], check=True)
-        self._file.write_bytes(bytes(8))
-        self.leap(off)
-
-    @property
-    def environment(self) -> Mapping[str, object]:
-        """Variables of a program that has this clock."""
-        return {"LD_PRELOAD": self._library, "WALL_CLOCK_FILE": self._file}
-
-    def leap(self, off: timedelta) -> None:
-        """From now on it is wrong by so much."""
-        with self._file.open("r+b") as file:  # in place: the programs have it mapped
-            file.write(struct.pack("=q", round(off.total_seconds())))
-
-
 # Results of several cameras, as a subscriber got them.
 
 
 class Result(msgspec.Struct, frozen=True):
-    """Of a message what is counted here."""
-
     camera: str
     run_id: str
     seq: int
@@ -642,7 +382,6 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def count_results(subscriber: Subscriber, cameras: Iterable[str]) -> dict[str, int]:
-    """How many came so far of each camera."""
     return {camera: len(subscriber.messages(f"/result/{camera}")) for camera in cameras}
 
 

@@ -49,7 +49,6 @@ def events(port: str, folder: str, rate: str) -> None:
 
 
 def encoded(identity: Identity, seq: int) -> bytes:
-    """A message that says which one it is."""
     return msgspec.json.encode({"device": DEVICE, "camera": CAMERA, "seq": seq, "run_id": identity.run_id})
 
 

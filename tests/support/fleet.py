@@ -52,8 +52,6 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line."""
-
     what: Literal["base", "held", "state", "events", "put"]
     device: str = ""
     at: float = 0.0
@@ -88,14 +86,12 @@ class _Device:
         self._latest: int | None = None
 
     def put_result(self) -> None:
-        """One of five objects, captured now."""
         seen = self._picture
         frame = Frame.of(seen.frame.image, seq=self._results, camera=CAMERA)
         self._stream.put(Detections(frame, seen.inference_ns, seen.boxes_xyxy, seen.confidences, seen.class_ids))
         self._results += 1
 
     def put_event(self) -> None:
-        """One, and with it what is said of those before."""
         event = Event(kind="appeared", label="cat", confidence=0.9)
         number = self._stream.put_event(lambda seq: self._encoder.encode(event, seq))
         self._following, self._latest = self._following or number, number
@@ -113,13 +109,11 @@ class _Device:
         )
 
     def say_committed(self) -> None:
-        """Which events are on disk by now."""
         if self._following is not None and self._latest is not None and self._events.wait_committed(0.0):
             _say(Said("events", self.name, first=self._following, last=self._latest))
             self._following = None
 
     def close(self) -> None:
-        """Say goodbye."""
         self._stream.close()
         self.publisher.close(30.0)
         _say(Said("put", self.name, last=self._results, detail=self.identity.run_id))
@@ -129,7 +123,6 @@ class _Device:
 
 
 def main(orders: Orders) -> None:
-    """Publish until somebody ends this."""
     share_one_heap()
     load_client()
     _say_held("base")
@@ -224,7 +217,6 @@ class SimulatedFleet:
         self.kill()
 
     def start(self) -> None:
-        """Start all at once, without waiting."""
         self.runs = {name: [] for name in self.names}
         self.base = []
         for orders in self._orders:
@@ -242,13 +234,11 @@ class SimulatedFleet:
         self._reap()
 
     def stop(self) -> None:
-        """Have all say goodbye, and wait for their end."""
         for process in self._processes:
             process.terminate()
         self._reap()
 
     def held(self) -> list[Held]:
-        """What each process holds."""
         return [held_by(process.pid) for process in self._processes]
 
     def online_since(self, moment: float) -> dict[str, float]:

@@ -20,8 +20,6 @@ from edge_sdk_tools.jobs.runner import JobRunner
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What one job is about."""
-
     number: int
     seconds: float = 0.0
     folder: str = ""
@@ -32,8 +30,6 @@ def recipes(count: int, seconds: float = 0.0, folder: Path | str = "") -> list[R
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What it gives."""
-
     number: int
     value: float
     pid: int = 0
@@ -41,13 +37,10 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a library would keep its temporary files."""
-
     folder: str
 
 
 def temporary_files(_recipe: Recipe, _shared: object) -> Place:
-    """Says where they would go."""
     return Place(tempfile.gettempdir())
 
 

@@ -24,6 +24,5 @@ def begin_recording() -> None:
 
 
 def forget() -> None:
-    """Begin another test."""
     SAID.clear()
     name_cameras(wanted=False)

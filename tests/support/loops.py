@@ -25,6 +25,7 @@ from edge_sdk.tuning.candidates import Limits, Plan, Tuned
 from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
 from edge_sdk.tuning.measurement import Candidate
+from tests.support.broker import WAIT_S
 from tests.support.bundles import LARGE, SMALL, open_variant, write_variants
 from tests.support.logs import SAID
 from tests.support.results import CPU, cores
@@ -84,8 +85,6 @@ class Collector:
 
 
 # A loop under a governor: real models are loaded beside it, and its clock is moved by hand.
-
-WAIT_S = 20.0
 
 
 class Scene:
@@ -185,8 +184,6 @@ Work = Callable[[Candidate, int], float]
 
 
 class Slowed:
-    """Real stages that move the clock."""
-
     def __init__(self, stages: Stages, candidate: Candidate, work: Work, board: Board) -> None:
         self.stages, self.candidate, self._work, self._board = stages, candidate, work, board
         self._count = 0
@@ -286,7 +283,6 @@ class Board:
         return [slowed.candidate for slowed in self._alive]
 
     def runs(self) -> Candidate:
-        """What the loop runs now."""
         assert isinstance(self.loop.stages, Slowed)
         return self.loop.stages.candidate
 

@@ -47,7 +47,6 @@ def outbox_at(
 
 
 def put(outbox: EventOutbox, count: int, camera: str = "door", size: int = 20) -> list[int]:
-    """So many events, and their numbers."""
     return [outbox.put(TOPIC + camera, camera, lambda seq: payload(seq, size)) for _ in range(count)]
 
 
@@ -59,7 +58,6 @@ def committed(outbox: EventOutbox, count: int, camera: str = "door", size: int =
 
 
 def log_of(path: Path) -> Path:
-    """What SQLite writes beside its file."""
     return path.with_name(path.name + "-wal")
 
 

@@ -25,7 +25,6 @@ def numbered_image(number: int, size_wh: tuple[int, int] = (320, 240)) -> Image:
 
 
 def number_in(image: Image) -> int:
-    """The number that a picture carries."""
     width_px = image.shape[1]
     row = image[image.shape[0] // 2, :, 1]
     return sum(1 << bit for bit in range(BITS) if row[(2 * bit + 1) * width_px // (2 * BITS)] > 128)
@@ -44,7 +43,6 @@ def write_video(
 
 
 def write_images(folder: Path, names: Sequence[str]) -> None:
-    """Make a folder of images that are numbered from 0."""
     folder.mkdir()
     for number, name in enumerate(names):
         assert cv2.imwrite(str(folder / name), numbered_image(number))
@@ -89,7 +87,6 @@ def counted_picture(number: int, side: int) -> np.ndarray:
 
 
 def counted_in(result: dict[str, Any]) -> int:
-    """The number that was found in a picture."""
     width, height = result["frame"]["width"], result["frame"]["height"]
     number = 0
     for found in result["detections"]:

@@ -24,7 +24,6 @@ def edge_sdk(*arguments: object, before: Sequence[str] = (), **environment: str)
 
 
 def start_edge_sdk(*arguments: object) -> subprocess.Popen[str]:
-    """Start `edge-sdk`; the caller ends it."""
     return subprocess.Popen(
         [sys.executable, "-m", "edge_sdk", *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -96,7 +96,6 @@ def write_project(
     labels: str = "a\nb\nc\n",
     pictures: int = 12,
 ) -> Path:
-    """Write it all; returns the model.toml."""
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model or tiny.classifier(), folder / "model.onnx")
     (folder / "labels.txt").write_text(labels)

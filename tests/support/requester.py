@@ -1,30 +1,33 @@
-"""A client that sends commands and waits for their answers, and a daemon that takes them."""
+"""A client that sends commands and waits for answers, a device that takes them, and what Home Assistant sees."""
 
 from __future__ import annotations
 
 import itertools
-import threading
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.support.broker import WAIT_S, Broker, PahoUser, wait_until
-from tests.support.program import start_edge_sdk
+from tests.support import configs
+from tests.support.broker import WAIT_S, Broker, DeafBroker, PahoUser, wait_until
+from tests.support.configs import AT_EASE, config_text
+from tests.support.device import Device
 
 DEVICE = "edge/v1/default/pi"
 ALL = ("pause", "set_threshold", "set_rate", "snapshot", "report_state", "reload")
 
 
 def write_config(
-    path: Path,
-    broker: Broker,
+    folder: Path,
+    broker: Broker | DeafBroker,
     bundle: Path,
     *,
     allow: tuple[str, ...] | None = ALL,
@@ -33,33 +36,22 @@ def write_config(
     protocol: str = "5",
 ) -> Path:
     """A device `pi` with cameras, by default one `gate` of numbered patterns, 20 a second."""
-    pipelines = "".join(
-        f'[[pipelines]]\nname = "{name}"\nsource = "{source}"\nbundle = "{bundle}"\nlatency_ms = 5000\ntune = false\n'
-        for name, source in (cameras or {"gate": "pattern:320x240@20"}).items()
+    streams = {name: {"source": source} for name, source in (cameras or {"gate": "pattern:320x240@20"}).items()}
+    text = config_text(
+        streams,
+        mqtt={"url": broker.url, "protocol": protocol},
+        commands=None if allow is None else {"allow": allow},
+        defaults={**AT_EASE, "bundle": bundle},
     )
-    commands = "" if allow is None else f"[commands]\nallow = {msgspec.json.encode(allow).decode()}\n"
-    path.write_text(
-        f'version = 1\n[device]\nname = "pi"\n[mqtt]\nurl = "{broker.url}"\nprotocol = "{protocol}"\n'
-        f"{commands}{lines}{pipelines}",
-        encoding="utf-8",
-    )
-    return path
+    return configs.write_config(folder, f"{text}{lines}")
 
 
 @contextmanager
-def running(config: Path) -> Iterator[list[str]]:
-    """`edge-sdk run` of a configuration, ended as a service manager would; gives the lines that it says."""
-    lines: list[str] = []
-    with start_edge_sdk("run", "--config", config) as process:
-        reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()), daemon=True)
-        reader.start()
-        try:
-            yield lines
-        finally:
-            process.terminate()
-            code = process.wait(WAIT_S)
-            reader.join(WAIT_S)
-    assert (code, [line for line in lines if "bug" in line]) == (0, []), "".join(lines)
+def running(config: Path) -> Iterator[Device]:
+    """`edge-sdk run` of a configuration, ended as a service manager would."""
+    with Device(config) as device:
+        yield device
+        assert (device.stop(), device.lines_with("bug")) == (0, []), device.said
 
 
 class Requester(PahoUser):
@@ -72,7 +64,6 @@ class Requester(PahoUser):
         super().__init__(broker, "#", protocol=MQTTProtocolVersion.MQTTv5 if is_v5 else MQTTProtocolVersion.MQTTv311)
 
     def publish(self, topic: str, payload: bytes | str, *, retain: bool = False, **properties: Any) -> None:
-        """Publish, and wait until the broker has it."""
         packed = None
         if properties:
             packed = Properties(PacketTypes.PUBLISH)
@@ -93,7 +84,6 @@ class Requester(PahoUser):
         return self._answer(before, topic, correlation)
 
     def do(self, command: str, **fields: Any) -> dict[str, Any]:
-        """Send a command that is carried out."""
         answer = self.ask({"command": command, **fields})
         assert answer["ok"], answer
         return answer
@@ -104,12 +94,10 @@ class Requester(PahoUser):
         return [msgspec.json.decode(m.payload) for m in found]
 
     def answers(self, since: int = 0) -> list[dict[str, Any]]:
-        """All answers, wherever they went."""
         found = [m for m in self.messages[since:] if f"{DEVICE}/res" in m.topic and "/result" not in m.topic]
         return [msgspec.json.decode(m.payload) for m in found]
 
     def wait_results(self, count: int = 1, camera: str = "gate") -> list[dict[str, Any]]:
-        """So many more results of a camera."""
         before = len(self.messages)
         wait_until(lambda: len(self.documents(f"/result/{camera}", before)) >= count, f"{count} results")
         return self.documents(f"/result/{camera}", before)
@@ -144,3 +132,59 @@ class Requester(PahoUser):
         wait_until(lambda: bool(found()), f"the answer on {topic}; answers: {self.answers(before)}")
         answer: dict[str, Any] = msgspec.json.decode(found()[0].payload)
         return answer
+
+
+# What Home Assistant makes of a device: entities of its discovery message, their states, what their controls send.
+
+_ONCE = jinja2.Environment(autoescape=False)
+_ONCE.filters["to_json"] = json.dumps
+
+
+class Home:
+    """Reads what a requester received."""
+
+    def __init__(self, requester: Requester, prefix: str = "homeassistant") -> None:
+        self.requester, self.prefix = requester, prefix
+
+    def discoveries(self, since: int = 0) -> list[Any]:
+        """Messages of discovery, decoded; empty text where one was taken away."""
+        found = [m for m in self.requester.messages[since:] if m.topic.startswith(f"{self.prefix}/device/")]
+        return [json.loads(m.payload) if m.payload else "" for m in found]
+
+    def wait_discovery(self, since: int = 0) -> Any:
+        wait_until(lambda: bool(self.discoveries(since)), "discovery")
+        return self.discoveries(since)[-1]
+
+    def entity(self, component: str) -> dict[str, Any]:
+        latest = self.discoveries()[-1]
+        found: dict[str, Any] = {"availability": latest["availability"], **latest["components"][component]}
+        return found
+
+    def state(self, component: str) -> str | None:
+        entity = self.entity(component)
+        return self._value(entity["state_topic"], entity["value_template"])
+
+    def is_available(self, component: str) -> bool:
+        wanted = self.entity(component)["availability"]
+        return all(self._value(each["topic"], each["value_template"]) == "online" for each in wanted)
+
+    def wait_state(self, component: str, state: str) -> None:
+        wait_until(lambda: self.state(component) == state, f"{component} {state}, is {self.state(component)}")
+
+    def send(self, component: str, value: float | str) -> None:
+        """Turn a switch `on` or `off`, set a number, press a button."""
+        entity = self.entity(component)
+        if entity["platform"] == "number":
+            payload = _ONCE.from_string(entity["command_template"]).render(value=value)
+        else:
+            payload = entity[f"payload_{value}"]
+        self.requester.publish(entity["command_topic"], payload)
+
+    def birth(self, payload: str = "online") -> None:
+        self.requester.publish(f"{self.prefix}/status", payload)
+
+    def _value(self, topic: str, template: str) -> str | None:
+        came = [m.payload for m in list(self.requester.messages) if m.topic == topic]
+        if not came:
+            return None
+        return _ONCE.from_string(template).render(value_json=json.loads(came[-1]))

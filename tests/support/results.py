@@ -116,5 +116,4 @@ class AsyncApi:
         }
 
     def complaints(self, kind: str, message: object) -> list[str]:
-        """What is wrong with a message of that kind."""
         return [error.message for error in self._validators[kind].iter_errors(message)]

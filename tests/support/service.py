@@ -57,25 +57,21 @@ class Site:
         before: Pipeline | None = None,
         waits: bool = True,
     ) -> Pipeline:
-        """A pipeline that began to start."""
         made = Pipeline(settings, self.outlet, self.shared, self.stop, waits=waits, gate=gate, before=before)
         self._pipelines.append(made)
         made.start()
         return made
 
     def running(self, settings: PipelineSettings, **more: Any) -> Pipeline:
-        """One that has a result."""
         made = self.pipeline(settings, **more)
         until(lambda: bool(made.first_result_ns) or made.is_over)
         assert not made.is_over, made.failure
         return made
 
     def stream(self, camera: str = "gate") -> Stream:
-        """A camera at the outlet, without a pipeline."""
         return self.outlet.stream(camera, make_encoder(self.outlet.identity))
 
     def state(self) -> dict[str, Any]:
-        """What the device said of itself last; empty before it did."""
         return [{}, *self.link.documents("state")][-1]
 
     def close(self) -> None:
@@ -118,24 +114,19 @@ class CommandedDevice:
         told(self.why_not)
 
     def look(self, now_s: float) -> None:
-        """The desk's next look, at a time."""
         self.now_s = now_s
         self.desk.look()
 
     def hear(self, command: str, **fields: Any) -> None:
-        """One message on the `cmd` topic."""
         self.inbox.receive(Incoming(self.topics.command, msgspec.json.encode({"command": command, **fields})))
         self.desk.look()
 
     def answers(self, count: int) -> list[dict[str, Any]]:
-        """What went to `res`, once there is so much."""
         until(lambda: len(self.link.documents("response")) >= count)
         return self.link.documents("response")
 
 
 class Manager:
-    """The service manager's end of its socket."""
-
     def __init__(self, address: Path | str) -> None:
         self.address = str(address)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -143,11 +134,9 @@ class Manager:
         self.socket.settimeout(WAIT_S)
 
     def hear(self) -> list[str]:
-        """Lines of the next message."""
         return self.socket.recv(4096).decode().split("\n")
 
     def told(self) -> list[str]:
-        """Messages that have come."""
         messages = list[str]()
         while select.select([self.socket], [], [], 0)[0]:
             messages.append("\n".join(self.hear()))

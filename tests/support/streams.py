@@ -37,8 +37,8 @@ gi.require_version("Gst", "1.0"); gi.require_version("GstRtspServer", "1.0"); gi
 from gi.repository import Gio, GLib, Gst, GstApp, GstRtspServer
 Gst.init(None)
 port, password, encoder = sys.argv[1:4]
-W, H, FPS = (int(argument) for argument in sys.argv[4:7])
-certificate = sys.argv[7:9]
+W, H, FPS = 640, 480, int(sys.argv[4])
+certificate = sys.argv[5:7]
 LAUNCH = (
     f"( appsrc name=clock is-live=true format=time do-timestamp=true "
     f"caps=video/x-raw,format=GRAY8,width={W},height={H},framerate={FPS}/1 ! videoconvert ! video/x-raw,format=I420 "
@@ -99,11 +99,6 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", "text/html")
             self.end_headers()
             return self.wfile.write(b"<html><body>Welcome</body></html>" * 20)
-        if self.path == "/snapshot":
-            time.sleep(0.3)
-            self.send_header("Content-Type", "image/jpeg")
-            self.end_headers()
-            return self.wfile.write(cv2.imencode(".jpg", numbered_image(int(time.time() * 1000) % 65536))[1].tobytes())
         self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
         self.end_headers()
         count, most = 0, {"/ends": 3, "/one": 1}.get(self.path)
@@ -120,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
             except OSError:
                 return
             count += 1
-            time.sleep(8 if self.path == "/slow" else 0.04)
+            time.sleep(45 if self.path == "/slow" else 0.04)
     def log_message(self, *arguments):
         pass
 server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
@@ -142,15 +137,13 @@ JPEG = "jpegenc ! rtpjpegpay name=pay0 pt=26"
 class StreamServer:
     """A running server; as a context manager it is gone at the end."""
 
-    def __init__(
-        self, command: list[str], scheme: str, arguments: tuple[str, ...], port: int = 0, location: str = "{}"
-    ) -> None:
+    def __init__(self, command: list[str], scheme: str, arguments: tuple[str, ...], location: str) -> None:
         self._command = command
         self._scheme = scheme
         self._arguments = arguments
         self._location = location
         self._process: subprocess.Popen[str] | None = None
-        self.port = port or free_port()
+        self.port = free_port()
         self.start()
 
     def __enter__(self) -> StreamServer:
@@ -191,20 +184,18 @@ def rtsp_server(
     password: str = "",
     *,
     encoder: str = H264,
-    size_wh: tuple[int, int] = (640, 480),
     fps: int = 25,
-    port: int = 0,
     location: str = "{}",
     tls: Issued | None = None,
 ) -> StreamServer:
     require_rtsp_server()
-    arguments = (password, encoder, str(size_wh[0]), str(size_wh[1]), str(fps), *_files_of(tls))
-    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsps" if tls else "rtsp", arguments, port, location)
+    arguments = (password, encoder, str(fps), *_files_of(tls))
+    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsps" if tls else "rtsp", arguments, location)
 
 
 def http_server(password: str = "", *, location: str = "{}", tls: Issued | None = None) -> StreamServer:
     arguments = (password, *_files_of(tls))
-    return StreamServer([sys.executable, "-c", _HTTP], "https" if tls else "http", arguments, location=location)
+    return StreamServer([sys.executable, "-c", _HTTP], "https" if tls else "http", arguments, location)
 
 
 def _files_of(tls: Issued | None) -> tuple[str, ...]:
@@ -277,7 +268,6 @@ class Script:
 
 
 def picture(act: str) -> Image:
-    """The picture of an `f` or an `F`."""
     size_wh = OTHER_SIZE_WH if act == "F" else SIZE_WH
     return np.zeros((size_wh[1], size_wh[0], 3), np.uint8)
 
@@ -335,8 +325,6 @@ class VideoCapture:
 
 
 class Request:
-    """As `picamera2.request.CompletedRequest`."""
-
     def __init__(self, camera: Picamera2, act: str) -> None:
         self._camera, self._act = camera, act
         camera.held += 1
@@ -356,8 +344,6 @@ class Request:
 
 
 class Job:
-    """As `picamera2.job.Job`."""
-
     def __init__(self, camera: Picamera2) -> None:
         self._camera = camera
 
@@ -373,8 +359,6 @@ class Job:
 
 
 class Picamera2:
-    """As `picamera2.Picamera2`."""
-
     script: ClassVar[Script]
     cameras = 2
     given: tuple[int, int] | None = None

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -39,36 +39,23 @@ PERSISTENT = ("autosave_on_changes true", "max_queued_messages 0", "max_inflight
 class KillableDevice:
     """A program that puts events in a process, and which of them were acknowledged."""
 
-    def __init__(
-        self,
-        port: int,
-        folder: Path,
-        rate: float = 200.0,
-        before: Sequence[str] = (),
-        program: str = "events",
-    ) -> None:
+    def __init__(self, port: int, folder: Path, program: str = "events") -> None:
         module = "tests.support.event_device"
-        self._command = [*before, sys.executable, "-m", module, program, str(port), str(folder)]
-        self._rate = rate
+        self._command = [sys.executable, "-m", module, program, str(port), str(folder)]
         self.acknowledged: set[int] = set()
-        self.starts = 0
         self._process: subprocess.Popen[str] | None = None
         self._reader = threading.Thread()
 
-    def start(self, rate: float | None = None) -> None:
+    def start(self, rate: float = 200.0) -> None:
         """Start it, perhaps at another rate, and wait until its first event is acknowledged."""
-        self.starts += 1
         before = len(self.acknowledged)
         root = Path(__file__).parents[2]
-        self._process = subprocess.Popen(
-            [*self._command, str(rate or self._rate)], stdout=subprocess.PIPE, text=True, cwd=root
-        )
+        self._process = subprocess.Popen([*self._command, str(rate)], stdout=subprocess.PIPE, text=True, cwd=root)
         self._reader = threading.Thread(target=self._read, args=(self._process,))
         self._reader.start()
         wait_until(lambda: len(self.acknowledged) > before, "the first acknowledged event")
 
     def kill(self) -> None:
-        """End it as a power cut would; what it had said before counts."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(WAIT_S)
@@ -101,12 +88,7 @@ class Witness(PahoUser):
 
     @property
     def numbers(self) -> set[int]:
-        """Of the events that came."""
         return {seq for _, _, seq in list(self.seen)}
-
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until something holds."""
-        wait_until(condition, what)
 
     def _on_connect(self, client: mqtt.Client, data: object, flags: mqtt.ConnectFlags, *more: object) -> None:
         self.lost_sessions += not flags.session_present
@@ -168,8 +150,6 @@ class Status(NamedTuple):
 
 
 class Results:
-    """Of one run of one device."""
-
     def __init__(self) -> None:
         self.count, self.highest = 0, -1
 
@@ -203,11 +183,9 @@ class FleetWitness(PahoUser):
         super().__init__(broker, "edge/v1/#", username=username, password=password, session="witness")
 
     def latest(self) -> dict[str, Status]:
-        """Of every device."""
         return {device: statuses[-1] for device, statuses in list(self.statuses.items())}
 
     def count(self, status: str) -> int:
-        """Devices of which this is the latest status."""
         return sum(said.status == status for said in self.latest().values())
 
     def since(self, moment: float, status: str) -> list[tuple[str, Status]]:
@@ -272,7 +250,6 @@ def publishing_to(
     event_outbox: EventOutbox | None = None,
     **changes: Any,
 ) -> Iterator[Door]:
-    """A publisher with one camera."""
     who = {"host": broker.host, "port": broker.port, **changes}
     secret = None if password is None else Secret(password)
     settings = MqttSettings(device="pi", qos=qos, username=user or None, password=secret, **who)
@@ -320,7 +297,6 @@ def numbers(subscriber: Subscriber) -> list[int]:
 
 
 def states(subscriber: Subscriber) -> list[dict[str, Any]]:
-    """What each state says of the cameras."""
     return [d["cameras"] for d in documents(subscriber.messages(STATE))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import threading
@@ -19,10 +20,11 @@ from edge_sdk.sources.location import AS_IT_COMES, SourceOptions
 from edge_sdk.sources.opencv import has_gstreamer
 from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, SourceStatus
-from tests.support.broker import free_port
+from tests.support.broker import free_port, wait_until
 from tests.support.certificates import Authority
+from tests.support.configs import config_text, write_config
+from tests.support.device import Device
 from tests.support.pictures import number_in
-from tests.support.program import edge_sdk
 from tests.support.streams import (
     NO_GSTREAMER,
     StreamServer,
@@ -36,7 +38,8 @@ from tests.support.streams import (
 pytestmark = pytest.mark.system
 
 PASSWORD = "p@s/s:w%rd#?"
-PATIENCE_S = 25.0  # until a test gives up; below the 30 s that OpenCV waits where no time-out is set
+PATIENCE_S = 120.0  # until a test gives up: only a guard
+TIMED_OUT_S = 25.0  # below the 30 s that OpenCV waits where no time-out is set
 needs_gstreamer = pytest.mark.skipif(not has_gstreamer(), reason=NO_GSTREAMER)
 pipelines = [pytest.param(make_server, marks=needs_gstreamer) for make_server in (rtsp_pipeline, http_pipeline)]
 both = pytest.mark.parametrize("make_server", [rtsp_server, http_server])
@@ -67,13 +70,6 @@ def _until(source: OpenedSource, wanted: Callable[[Frame | None], bool]) -> Fram
     raise AssertionError(f"not seen within {PATIENCE_S} s; {source.status}, {source.stats}")
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "not seen"
-        time.sleep(0.02)
-
-
 def _is_fresh(frame: Frame | None) -> bool:
     return frame is not None and true_age_ms(frame) < 1000
 
@@ -94,7 +90,7 @@ def _camera_threads() -> list[str]:
 @each
 def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server, closing(open_source(server.url(), camera="door")) as source:
-        seqs, honest = [], 0
+        seqs, honest, deadline = [], 0, time.monotonic() + PATIENCE_S
         while honest < 20:  # a machine that does much else delays some on their way, and they do not know it
             frame = _until(source, _is_fresh)
             assert frame is not None
@@ -102,7 +98,7 @@ def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], Str
             # Only a guard against clocks that are mixed up.
             assert abs(time.time() - frame.captured_at - _claimed_ms(frame) / 1000) < 10
             honest += true_age_ms(frame) - _claimed_ms(frame) < 30
-            assert len(seqs) < 200, "they say that they are younger than they are"
+            assert time.monotonic() < deadline, "they say that they are younger than they are"
         assert seqs == sorted(set(seqs))
         assert source.status is SourceStatus.OPENED
     assert _camera_threads() == []
@@ -147,7 +143,7 @@ def test_close_while_the_server_is_frozen(make_server: Callable[[], StreamServer
             server.pause()
             _until(source, lambda frame: frame is None)
         # Closing does not wait for it: it goes on alone until its time-out, and leaves nothing.
-        _wait_until(lambda: _camera_threads() == [])
+        wait_until(lambda: _camera_threads() == [], "the end of its thread", TIMED_OUT_S)
         assert _open_descriptors() <= descriptors
 
 
@@ -205,34 +201,37 @@ def test_a_camera_by_tls_that_is_known_by_its_fingerprint(
 
 @pytest.mark.parametrize("path", ["/one", "/slow"])
 def test_an_only_picture_that_came_while_the_stream_opened_is_delivered(path: str) -> None:
-    """0.3 s after it was asked for, and then the end, or none for eight seconds: each came never, or after those."""
-    options = SourceOptions(read_timeout_s=12)
+    """0.3 s after it was asked for, and then the end, or none for 45 s: each came never, or after those."""
+    options = SourceOptions(read_timeout_s=60)
     with http_server() as server, closing(open_source(server.url(path), options=options, waits=True)) as source:
-        assert source.latest(5) is not None
+        assert source.latest(30) is not None
 
 
 @pytest.mark.parametrize("fps", [5, 25])
 def test_a_picture_that_came_with_the_next_one_says_so(fps: int) -> None:
     """FFmpeg returns H.264 a period late: all were claimed to be 1 ms old, and were 200."""
     with rtsp_server(fps=fps) as server, closing(open_source(server.url())) as source:
-        less_ms: list[float] = []
+        less_ms, deadline = list[float](), time.monotonic() + PATIENCE_S
         while sum(abs(value) < 20 for value in less_ms) < 10:
             frame = _until(source, lambda frame: frame is not None and frame.delay_ns > 0)
             assert frame is not None
             less_ms.append(true_age_ms(frame) - _claimed_ms(frame))
-            assert len(less_ms) < 100, less_ms
+            assert time.monotonic() < deadline, less_ms
 
 
-def test_a_camera_whose_period_is_beyond_the_budget_is_run_and_called_late(cell_bundle: Path) -> None:
+def test_a_camera_whose_period_is_beyond_the_budget_is_run_and_called_late(cell_bundle: Path, tmp_path: Path) -> None:
     """Dropped for its age it would run once a second, and no other picture comes sooner."""
     with rtsp_server(fps=5) as server:
-        options = ("--source", server.url(), "--latency-ms", 150, "--frames", 15, "--no-tune", "--duration", 40)
-        run = edge_sdk("run", cell_bundle, *options)
-    assert run.returncode == 0, run.stderr
-    assert "15 results" in run.stderr
-    assert " 0 late" not in run.stderr
-    assert "warning: frames are " in run.stderr
-    assert " 0 dropped as too old" in run.stderr
+        camera = {"source": server.url(), "bundle": cell_bundle, "latency_ms": 150, "tune": False}
+        with Device(write_config(tmp_path, config_text({"gate": camera}))) as device:
+            device.hear("warning: frames are ", "ms old when they come")
+            device.run_on("gate", 15)
+            assert device.stop() == 0, device.said
+    [line] = device.lines_with("dropped as too old")
+    results, late, dropped = (int(count) for count in re.findall(r"(\d+) (?:results|late|dropped as too old)", line))
+    assert late > 0
+    # Once a second would be four of five; a busy machine delays some beyond what their period explains.
+    assert dropped < 2 * results, line
 
 
 @both
@@ -254,10 +253,11 @@ def test_the_first_frame_is_fresh(make_server: Callable[..., StreamServer]) -> N
     """What a stream kept while it opened is left out: frames of up to a third of a second, of an RTSP camera."""
     with make_server() as server, closing(open_source(server.url())) as watching:
         _until(watching, lambda frame: frame is not None)  # the camera is at work before the others come
-        time.sleep(0.5)
-        ages_ms = [1e9]
+        for _ in range(10):
+            _until(watching, lambda frame: frame is not None)
+        ages_ms, deadline = [1e9], time.monotonic() + PATIENCE_S
         while min(ages_ms) >= 120:  # three periods; a machine that does much else delays some of them
-            assert len(ages_ms) < 20, ages_ms
+            assert time.monotonic() < deadline, ages_ms
             with closing(open_source(server.url())) as source:
                 frame = _until(source, lambda frame: frame is not None)
                 assert frame is not None

@@ -29,7 +29,7 @@ def broker(cell_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("commands")
     with Broker(folder) as found:
         allow = tuple(name for name in ALL if name != "reload")
-        path = write_config(folder / "config.toml", found, cell_bundle, allow=allow)
+        path = write_config(folder, found, cell_bundle, allow=allow)
         with running(path), Requester(found) as requester:
             requester.wait_results()
             yield found
@@ -48,14 +48,14 @@ def _wait_controls(requester: Requester, **fields: Any) -> None:
 def test_a_camera_pauses_and_goes_on_where_it_is(requester: Requester) -> None:
     requester.do("pause", camera="gate")
     _wait_controls(requester, paused=True)
-    last = requester.documents("/result/gate")[-1]["seq"] if requester.documents("/result/gate") else 0
+    last = [{"seq": 0}, *requester.documents("/result/gate")][-1]["seq"]
     before = len(requester.messages)
     answer = requester.ask({"command": "snapshot", "camera": "gate"})
     assert (answer["error"]["code"], "picture" in answer) == ("not_possible", False)
-    wait_until(lambda: bool(requester.documents("/telemetry", before)), "telemetry, ten seconds apart")
+    # Telemetry comes every ten seconds, and the first may have been due: one of which most was a pause.
+    wait_until(lambda: any(t["cameras"]["gate"]["fps"] < 5 for t in requester.documents("/telemetry", before)), "pause")
     # A step that was waiting for its frame when the pause came takes that one.
     assert len(requester.documents("/result/gate", before)) <= 1
-    assert requester.documents("/telemetry", before)[-1]["cameras"]["gate"]["fps"] < 20
     requester.do("resume", camera="gate")
     # The frames of seconds passed unseen: what runs is what the camera sees now.
     assert requester.wait_results()[0]["seq"] > last + 20
@@ -100,7 +100,7 @@ def test_a_snapshot_is_the_picture_of_a_frame(requester: Requester) -> None:
 
 def test_a_reload_keeps_what_was_set_and_forgets_cameras_that_go(cell_bundle: Path, tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
-        path = write_config(tmp_path / "config.toml", broker, cell_bundle)
+        path = write_config(tmp_path, broker, cell_bundle)
         text = path.read_text()
         with running(path), Requester(broker) as requester:
             requester.wait_results()
@@ -116,7 +116,7 @@ def test_a_reload_keeps_what_was_set_and_forgets_cameras_that_go(cell_bundle: Pa
             assert "unknown key mqtt.ulr; did you mean url?" in answer["error"]["message"]
             assert str(tmp_path) not in answer["error"]["message"]
             requester.wait_results(5)
-            write_config(path, broker, cell_bundle, cameras={"yard": "pattern:320x240@20"})
+            write_config(tmp_path, broker, cell_bundle, cameras={"yard": "pattern:320x240@20"})
             requester.do("reload")
             requester.wait_results(3, "yard")
             assert requester.ask({"command": "pause", "camera": "gate"})["error"]["code"] == "unknown_camera"
@@ -143,19 +143,19 @@ def test_a_retained_command_is_refused_at_every_connection(cell_bundle: Path, tm
     with Broker(tmp_path, persistence=True) as broker:
         with Requester(broker) as requester:
             requester.publish(f"{DEVICE}/cmd", _PAUSE, retain=True)
-        path = write_config(tmp_path / "config.toml", broker, cell_bundle, protocol=protocol)
-        with running(path) as lines:
+        path = write_config(tmp_path, broker, cell_bundle, protocol=protocol)
+        with running(path) as device:
             for _ in range(2):
                 with Requester(broker) as requester:
                     requester.wait_results(20)
                     assert requester.controls() in ({}, {"paused": False, "confidence": 0.25, "max_fps": 0.0})
                 broker.restart()
-            wait_until(lambda: any("(retained)" in line for line in lines), "the line that says so")
+            device.hear("(retained)")
 
 
 def test_what_was_sent_while_the_device_was_away_is_not_done_later(cell_bundle: Path, tmp_path: Path) -> None:
     with Broker(tmp_path, persistence=True) as broker:
-        path = write_config(tmp_path / "config.toml", broker, cell_bundle)
+        path = write_config(tmp_path, broker, cell_bundle)
         with running(path), Requester(broker) as requester:
             requester.wait_results()
             requester.do("set_rate", camera="gate", max_fps=10)
@@ -172,7 +172,7 @@ def test_what_was_sent_while_the_device_was_away_is_not_done_later(cell_bundle: 
 def test_what_was_sent_while_the_connection_was_broken_is_not_done_later(cell_bundle: Path, tmp_path: Path) -> None:
     """The broker keeps the session for as long as the last will waits."""
     with Broker(tmp_path) as broker, Proxy(broker.port) as proxy, Requester(broker) as requester:
-        path = write_config(tmp_path / "config.toml", broker, cell_bundle)
+        path = write_config(tmp_path, broker, cell_bundle)
         path.write_text(path.read_text().replace(f":{broker.port}", f":{proxy.port}"))
         with running(path):
             requester.wait_results()
@@ -187,7 +187,7 @@ def test_what_was_sent_while_the_connection_was_broken_is_not_done_later(cell_bu
 
 def test_commands_work_again_after_an_outage_and_a_pause_lasts_through_it(cell_bundle: Path, tmp_path: Path) -> None:
     with Broker(tmp_path, persistence=True) as broker:
-        path = write_config(tmp_path / "config.toml", broker, cell_bundle)
+        path = write_config(tmp_path, broker, cell_bundle)
         with running(path):
             with Requester(broker) as requester:
                 requester.wait_results()
@@ -203,49 +203,21 @@ def test_commands_work_again_after_an_outage_and_a_pause_lasts_through_it(cell_b
 
 
 def test_a_broker_that_lets_nobody_listen_is_said(cell_bundle: Path, tmp_path: Path) -> None:
-    with DeafBroker() as broker:
-        path = tmp_path / "config.toml"
-        path.write_text(
-            f'version = 1\n[device]\nname = "pi"\n[mqtt]\nurl = "mqtt://127.0.0.1:{broker.port}"\n[commands]\n'
-            f'allow = ["pause"]\n[[pipelines]]\nname = "gate"\nsource = "pattern"\nbundle = "{cell_bundle}"\n'
-            "latency_ms = 5000\ntune = false\n"
-        )
-        with running(path) as lines:
-            expected = f"warning: the broker does not let this device read {DEVICE}/cmd: Not authorized"
-            wait_until(lambda: any(expected in line for line in lines), "the line that says so")
+    with DeafBroker() as broker, running(write_config(tmp_path, broker, cell_bundle)) as device:
+        device.hear(f"warning: the broker does not let this device read {DEVICE}/cmd: Not authorized")
 
 
-def test_with_mqtt_3_all_of_it_works_and_a_huge_message_is_refused(cell_bundle: Path, tmp_path: Path) -> None:
+def test_with_mqtt_3_answers_come_on_one_topic_and_a_huge_message_is_refused(cell_bundle: Path, tmp_path: Path) -> None:
     with Broker(tmp_path) as broker, Requester(broker, is_v5=False) as requester:
-        path = write_config(tmp_path / "config.toml", broker, cell_bundle, protocol="3.1.1")
+        path = write_config(tmp_path, broker, cell_bundle, protocol="3.1.1")
         with running(path):
             requester.wait_results()
             assert requester.ask(b"x" * 3_000_000)["error"]["code"] == "too_large"
             assert requester.ask({"command": "report_state"})["ok"]
-            requester.do("set_threshold", camera="gate", confidence=0.999)
-            requester.wait_latest(lambda results: not any(r["detections"] for r in results), "no detections")
-            requester.do("set_rate", camera="gate", max_fps=5)
             assert requester.do("snapshot", camera="gate")["picture"]["bytes"] > 0
             requester.do("reload")
-            requester.do("pause", camera="gate")
-            expected = {"paused": True, "confidence": 0.999, "max_fps": 5.0}
-            wait_until(lambda: requester.controls() == expected, "what was set")
-            requester.do("resume", camera="gate")
-            requester.wait_results(2)
-
-
-@pytest.mark.parametrize(
-    ("payload", "code", "words"),
-    [
-        (b'{"command":"reload"}', "not_allowed", ', "reload"] in its configuration'),
-        (b'{"command":"pause","camera":"yard"}', "unknown_camera", "expected gate"),
-    ],
-)
-def test_a_reason_is_given(requester: Requester, payload: bytes, code: str, words: str) -> None:
-    answer = requester.ask(payload)
-    assert (answer["ok"], answer["error"]["code"]) == (False, code)
-    assert words in answer["error"]["message"]
-    assert len(msgspec.json.encode(answer)) < 1000
+            requester.do("set_rate", camera="gate", max_fps=5)
+            _wait_controls(requester, max_fps=5.0)
 
 
 def test_what_is_far_too_large_does_not_come_or_is_refused(requester: Requester) -> None:
@@ -258,7 +230,7 @@ def test_what_is_far_too_large_does_not_come_or_is_refused(requester: Requester)
 
 def test_nothing_is_listened_to_where_nothing_is_allowed(cell_bundle: Path, tmp_path: Path) -> None:
     with Broker(tmp_path, config=["log_type all"]) as quiet:
-        path = write_config(tmp_path / "config.toml", quiet, cell_bundle, allow=None)
+        path = write_config(tmp_path, quiet, cell_bundle, allow=None)
         with running(path), Requester(quiet) as client:
             client.wait_results()
             client.publish(f"{DEVICE}/cmd", b'{"command":"pause","camera":"gate"}')

@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import resource
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import cv2
 import msgspec
 import pytest
 
-from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.session import State
-from edge_sdk.publishing.settings import MqttSettings
-from tests.support.broker import TRICKLE_BYTES, WAIT_S, Broker, Mode, Proxy, Received, Subscriber, wait_until
+from tests.support.broker import (
+    TRICKLE_BYTES,
+    WAIT_S,
+    Broker,
+    Mode,
+    Proxy,
+    Received,
+    Subscriber,
+    TlsBroker,
+    require_program,
+    wait_until,
+)
+from tests.support.certificates import HERE, Authority
 from tests.support.configs import AT_EASE, Table, config_text, write_config
-from tests.support.device import BlinkingCamera, Device, WallClock, own_folders, write_blinking_config
+from tests.support.device import BLINK_FRAMES, Device, blinking_pictures, own_folders, write_blinking_config
 from tests.support.event_device import encoded
-from tests.support.faults import FAULTS, Fault
 from tests.support.outboxes import outbox_at, payload
 from tests.support.results import IDENTITY, make_encoder
 from tests.support.subscribers import PERSISTENT, Witness, documents, publishing_to, put, until
@@ -31,17 +50,13 @@ from tests.support.subscribers import PERSISTENT, Witness, documents, publishing
 pytestmark = pytest.mark.system
 
 
-class _Publisher:
-    """A publisher with one camera and an outbox on disk."""
+class _Publisher(NamedTuple):
+    """A publisher with one camera and an outbox on disk, and what that said."""
 
-    def __init__(self, port: int, folder: Path, stall_s: int) -> None:
-        self.said: list[tuple[str, str]] = []
-        self.events = EventOutbox(OutboxSettings(), folder / "events.sqlite", "boot")
-        self.events.listen(lambda *said: self.said.append(said))
-        assert self.events.wait_committed(WAIT_S)  # with nothing put: what its file has is known
-        settings = MqttSettings(host="127.0.0.1", port=port, device="pi", keepalive_s=stall_s)
-        self.publisher = MqttPublisher(settings, IDENTITY, events=self.events, backoff=Backoff(0.02, 0.1))
-        self.stream: MqttStream = self.publisher.stream("door", make_encoder())
+    publisher: MqttPublisher
+    stream: MqttStream
+    events: EventOutbox
+    said: list[tuple[str, str]]
 
     def put(self, count: int) -> list[int]:
         """So many events, and their numbers once all are acknowledged."""
@@ -55,12 +70,13 @@ class _Publisher:
 
 
 @contextmanager
-def _publisher_at(port: int, folder: Path, stall_s: int = 1) -> Iterator[_Publisher]:
-    device = _Publisher(port, folder, stall_s)
-    try:
-        yield device
-    finally:
-        device.publisher.close(WAIT_S)
+def _publisher_at(broker: Broker, folder: Path, stall_s: int = 1, **changes: Any) -> Iterator[_Publisher]:
+    said: list[tuple[str, str]] = []
+    with (
+        outbox_at(folder / "events.sqlite", said=said, commit_s=OutboxSettings().commit_s) as events,
+        publishing_to(broker, keepalive_s=stall_s, event_outbox=events, **changes) as (publisher, stream),
+    ):
+        yield _Publisher(publisher, stream, events, said)
 
 
 @pytest.fixture
@@ -81,7 +97,11 @@ def _brings_all(device: _Publisher, witness: Witness, numbers: list[int]) -> Non
 
 @pytest.mark.parametrize("mode", ["swallow", "reset"])
 def test_a_link_that_fails_and_comes_back(tmp_path: Path, broker: Broker, mode: Mode) -> None:
-    with Witness(broker) as witness, Proxy(broker.port) as proxy, _publisher_at(proxy.port, tmp_path) as device:
+    with (
+        Witness(broker) as witness,
+        Proxy(broker.port) as proxy,
+        _publisher_at(broker, tmp_path, port=proxy.port) as device,
+    ):
         numbers = device.put(50)
         wait_until(lambda: len(witness.numbers) >= 50, "the first events")
         for _ in range(2):
@@ -100,7 +120,7 @@ def test_a_link_that_lets_little_through_at_a_time(tmp_path: Path, broker: Broke
     with (
         Witness(broker) as witness,
         Proxy(broker.port) as proxy,
-        _publisher_at(proxy.port, tmp_path, stall_s=10) as device,
+        _publisher_at(broker, tmp_path, stall_s=10, port=proxy.port) as device,
     ):
         numbers = device.put(50)
         wait_until(lambda: device.waiting == 0, f"an end of waiting; {device.publisher.stats()}")
@@ -119,7 +139,7 @@ def test_a_link_that_lets_little_through_at_a_time(tmp_path: Path, broker: Broke
 
 
 def test_a_frozen_broker(tmp_path: Path, broker: Broker) -> None:
-    with Witness(broker) as witness, _publisher_at(broker.port, tmp_path) as device:
+    with Witness(broker) as witness, _publisher_at(broker, tmp_path) as device:
         numbers = device.put(20)
         wait_until(lambda: len(witness.numbers) == 20, "the first events")
         wait_until(lambda: device.waiting == 0, "the broker's answers")
@@ -137,7 +157,7 @@ def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(
     with (
         Broker(folder, acl=acl, config=["max_packet_size 3000"]) as broker,
         Subscriber(broker, "edge/v1/default/pi/event/#") as subscriber,
-        _publisher_at(broker.port, tmp_path) as device,
+        _publisher_at(broker, tmp_path) as device,
     ):
         yard = device.publisher.stream("yard", make_encoder())
         first = device.put(1)
@@ -167,30 +187,144 @@ def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(
         assert device.publisher.stats().events.lost.quarantine == 1  # the large one
 
 
-@pytest.mark.parametrize("fault_in", FAULTS, ids=lambda fault: fault.__name__)
-def test_results_and_events_wait_for_the_end_of_a_fault(
-    tmp_path: Path, fault_in: Callable[[Path], AbstractContextManager[Fault]]
-) -> None:
+# Faults between a device and its broker.
+
+
+class Fault(NamedTuple):
+    """One that is there: the line that says it, and what mends it."""
+
+    broker: Broker
+    reach: dict[str, Any]
+    said: str
+    mend: Callable[[], object]
+
+
+@contextmanager
+def wrong_authority(folder: Path) -> Iterator[Fault]:
+    known = Authority(folder, "known")
+    with TlsBroker(_made(folder / "broker")) as broker:
+        good = broker.authority.file.read_bytes()
+        yield Fault(
+            broker,
+            {**broker.reach, "ca_file": known.file},
+            f"by none of the authorities in {known.file}; give its own, ca_file (--mqtt-ca-file)",
+            lambda: known.file.write_bytes(good),
+        )
+
+
+@contextmanager
+def expired_certificate(folder: Path) -> Iterator[Fault]:
+    authority = Authority(folder)
+    shown = authority.issue("broker", HERE, days=(-9, -1))
+
+    with TlsBroker(_made(folder / "broker"), broker_certificate=shown) as broker:
+
+        def mend() -> None:
+            authority.issue("broker", HERE)
+            broker.restart()
+
+        yield Fault(
+            broker,
+            {**broker.reach, "ca_file": authority.file},
+            "has expired; renew it at the broker",
+            mend,
+        )
+
+
+@contextmanager
+def wrong_password(folder: Path) -> Iterator[Fault]:
+    with Broker(_made(folder / "broker"), users={"camera": "other", "reader": "too"}) as broker:
+        # The same user with the right word; mosquitto_passwd has made the file that the broker reads again.
+        with Broker(_made(folder / "right"), users={"camera": "right", "reader": "too"}, start=False):
+            good = (folder / "right" / "passwords").read_bytes()
+
+        def mend() -> None:
+            (folder / "broker" / "passwords").write_bytes(good)
+            os.kill(broker.pid, signal.SIGHUP)
+
+        yield Fault(
+            broker,
+            {"user": "camera", "password": "right"},
+            "Not authorized (reason code 135), as 'camera' with the password: give the right user and password, and "
+            "its ACL must let this device write edge/v1/default/pi/status",
+            mend,
+        )
+
+
+@contextmanager
+def no_descriptor_left(folder: Path) -> Iterator[Fault]:
+    """The process can open nothing more; the broker was away when that began."""
+    with TlsBroker(_made(folder / "broker")) as broker:
+        broker.stop()
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken: list[int] = []
+
+        def mend() -> None:
+            for descriptor in taken:
+                os.close(descriptor)
+            taken.clear()
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            broker.start()
+
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (300, before[1]))
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            # One is needed to begin: the thread's own bell.
+            os.close(taken.pop())
+            yield Fault(broker, broker.reach, "Too many open files; let this process open more: LimitNOFILE=", mend)
+        finally:
+            if taken:
+                mend()
+
+
+@contextmanager
+def rival(folder: Path, protocol: str) -> Iterator[Fault]:
+    """Another program has the device's name."""
+    with contextlib.ExitStack() as stack, Broker(_made(folder / "broker")) as broker:
+        stack.enter_context(publishing_to(broker, protocol=protocol))
+        yield Fault(
+            broker,
+            {"protocol": protocol},
+            "give each its own name (--device, or [device] in a file)",
+            stack.close,
+        )
+
+
+_FAULTS = {
+    **{fault.__name__: fault for fault in (wrong_authority, expired_certificate, wrong_password, no_descriptor_left)},
+    **{f"rival, MQTT {protocol}": partial(rival, protocol=protocol) for protocol in ("3.1.1", "5")},
+}
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+def test_results_and_events_wait_for_the_end_of_a_fault(tmp_path: Path, fault: str) -> None:
     said: list[tuple[State, str]] = []
     with outbox_at(tmp_path / "events.sqlite") as events:
         first = events.put("edge/v1/default/pi/event/door", "door", payload)
         assert events.wait_committed(WAIT_S)  # the file is open: what is missing is the broker
         with (
-            fault_in(tmp_path) as fault,
+            _FAULTS[fault](tmp_path) as found,
             publishing_to(
-                fault.broker, qos=1, event_outbox=events, on_state=lambda *s: said.append(s), **fault.reach
+                found.broker, qos=1, event_outbox=events, on_state=lambda *s: said.append(s), **found.reach
             ) as (publisher, door),
         ):
-            wait_until(lambda: any(fault.said in detail for _, detail in said), f"{fault.said!r} in {said}")
+            wait_until(lambda: any(found.said in detail for _, detail in said), f"{found.said!r} in {said}")
             put(door, *range(5))
             wanted = [first, *(door.put_event(payload) for _ in range(4))]
-            fault.mend()
+            found.mend()
             until(publisher, lambda s: s.events.delivered >= 5 and s.acknowledged >= 5, f"the answers; {said}")
             assert wanted == list(range(first, first + 5))
             until(publisher, lambda s: s.state == "online" and s.events.waiting == s.queued == 0, "an end of waiting")
             stats = publisher.stats()
             assert (stats.dropped, stats.rejected, stats.too_large, stats.events.lost.total) == (0, 0, 0, 0)
-    assert len(said) < 60  # no flood
+    assert all(line != following for line, following in itertools.pairwise(said))  # no flood
 
 
 def test_a_broker_that_hangs_up_at_an_event_is_given_the_others(tmp_path: Path) -> None:
@@ -275,30 +409,92 @@ def _leaps(events: list[Received]) -> list[timedelta]:
     return [step for step in steps if abs(step) > _MINUTE]
 
 
+# The wall clock of one program, put forward and back while it runs; its monotonic clocks are the machine's.
+
+
+class _WallClock:
+    """Of the programs that get its `environment`."""
+
+    def __init__(self, folder: Path, off: timedelta) -> None:
+        self._library, self._file = folder / "wall_clock.so", folder / "wall_clock"
+        source = Path(__file__).parents[1] / "support" / "wall_clock.c"
+        subprocess.run([require_program("cc"), "-shared", "-fPIC", "-o", self._library, source], check=True)
+        self._file.write_bytes(bytes(8))
+        self.leap(off)
+
+    @property
+    def environment(self) -> Mapping[str, object]:
+        return {"LD_PRELOAD": self._library, "WALL_CLOCK_FILE": self._file}
+
+    def leap(self, off: timedelta) -> None:
+        with self._file.open("r+b") as file:  # in place: the programs have it mapped
+            file.write(struct.pack("=q", round(off.total_seconds())))
+
+
+class _BlinkingCamera:
+    """The blinking film as a camera of MJPEG over HTTP, whose pictures bear the time at which they come."""
+
+    def __init__(self) -> None:
+        shown, black = blinking_pictures()
+        encoded = [cv2.imencode(".jpg", picture)[1].tobytes() for picture in (black, shown)]
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=next")
+                self.end_headers()
+                with contextlib.suppress(OSError):  # who looked has gone
+                    for index in itertools.count():
+                        head = b"--next\r\nContent-Type: image/jpeg\r\n\r\n"
+                        self.wfile.write(head + encoded[index // BLINK_FRAMES % 2] + b"\r\n")
+                        time.sleep(1 / 20)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> _BlinkingCamera:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
 def test_events_and_results_over_leaps_of_the_wall_clock(cell_bundle: Path, tmp_path: Path) -> None:
     """A day is the most that an event may wait: by the wall clock each would be years old at the first leap."""
-    clock = WallClock(tmp_path, _LONG_AGO)
+    clock = _WallClock(tmp_path, _LONG_AGO)
     folder = tmp_path / "events"
     path = OutboxSettings(folder=folder).path_of("default", "pi")
-    with Broker(tmp_path, start=False) as broker, BlinkingCamera() as camera:
-        tables: dict[str, Table] = {"mqtt": {"url": broker.url}, "outbox": {"folder": folder, "max_age_days": 1}}
+    with (
+        Broker(tmp_path) as broker,
+        Subscriber(broker) as subscriber,  # there before the device can be
+        Proxy(broker.port) as proxy,
+        _BlinkingCamera() as camera,
+    ):
+        proxy.mode, url = "reset", f"mqtt://127.0.0.1:{proxy.port}"
+        tables: dict[str, Table] = {"mqtt": {"url": url}, "outbox": {"folder": folder, "max_age_days": 1}}
         config = write_blinking_config(tmp_path, cell_bundle, camera.url, **tables)
         with Device(config, environment={**own_folders(tmp_path), **clock.environment}) as device:
-            device.hear("not reachable")
+            device.hear("trying again")
             for offset in (_NOW, _EARLIER, _NOW):
                 _wait_for_commits(path)
                 clock.leap(offset)
             _wait_for_commits(path)
-            broker.start()
-            with Subscriber(broker) as subscriber:
-                # The back-off goes by another clock: it is not years until the next attempt.
-                subscriber.wait_for(lambda _: len(_leaps(subscriber.messages("event/gate"))) == 3, "events")
-                for offset in (_LATER, _NOW):  # and so does the keep-alive
-                    clock.leap(offset)
-                    count = len(subscriber.messages("result/gate")) + 20
-                    subscriber.wait_for(lambda _, n=count: len(subscriber.messages("result/gate")) > n, "results")
-                assert device.stop() == 0
-                events, results_of = subscriber.messages("event/gate"), subscriber.messages("result/gate")
+            proxy.mode = "pass"
+            # The back-off goes by another clock: it is not years until the next attempt.
+            subscriber.wait_for(lambda _: len(_leaps(subscriber.messages("event/gate"))) == 3, "events")
+            for offset in (_LATER, _NOW):  # and so does the keep-alive
+                clock.leap(offset)
+                count = len(subscriber.messages("result/gate")) + 20
+                subscriber.wait_for(lambda _, n=count: len(subscriber.messages("result/gate")) > n, "results")
+            assert device.stop() == 0
+            events, results_of = subscriber.messages("event/gate"), subscriber.messages("result/gate")
         assert len(device.lines_with("online")) == 1
         assert not device.lines_with("bug")
         assert not device.lines_with("events are lost")

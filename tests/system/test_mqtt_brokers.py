@@ -22,35 +22,45 @@ pytestmark = pytest.mark.system
 CONNACK = b"\x20\x03\x00\x00\x00"
 
 
+_NO_WEBSOCKET = (b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", b"\xff\xfe\r\n\r\n", b"")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    ("answer", "state", "expected"),
+    ("path", "answer", "state", "expected"),
     [
-        (CONNACK + b"\xe0\x01\x8e", "refused", "Session taken over: another program has the same site and device"),
-        (CONNACK, "connecting", "connection lost"),
-        (b"", "connecting", "connection lost"),
-        (b"\x20\x02\x00\x01", "connecting", "the broker knows no MQTT 5"),
-        (b"\x20\x03\x00\x86\x00", "refused", "Bad user name or password (reason code 134)"),
-        (b"\x20\x03\x00\x88\x00", "connecting", "Server unavailable"),
-        (b"\x20\x03\x00\x9b\x00", "connecting", "the broker takes QoS 0 only"),
-        (b"\xff" * 100, "connecting", ""),
+        *(("/mqtt", answer, "connecting", "there is no MQTT over websockets at /mqtt") for answer in _NO_WEBSOCKET),
+        (
+            None,
+            CONNACK + b"\xe0\x01\x8e",
+            "refused",
+            "Session taken over: another program has the same site",
+        ),
+        (None, CONNACK, "connecting", "connection lost"),
+        (None, b"", "connecting", "connection lost"),
+        (None, b"\x20\x02\x00\x01", "connecting", "the broker knows no MQTT 5"),
+        (None, b"\x20\x03\x00\x86\x00", "refused", "Bad user name or password (reason code 134)"),
+        (None, b"\x20\x03\x00\x88\x00", "connecting", "Server unavailable"),
+        (None, b"\x20\x03\x00\x9b\x00", "connecting", "the broker takes QoS 0 only"),
+        (None, b"\xff" * 100, "connecting", ""),
     ],
 )
-def test_what_a_broker_may_answer(answer: bytes, state: State, expected: str) -> None:
+def test_what_a_broker_may_answer(path: str | None, answer: bytes, state: State, expected: str) -> None:
     """A listener of a few lines, for what Mosquitto does not say; it stays usable afterwards."""
     states: list[tuple[State, str]] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(WAIT_S)
-        settings = MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi")
+        settings = MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi", websocket_path=path)
         publisher = MqttPublisher(settings, IDENTITY, on_state=lambda *s: states.append(s), backoff=Backoff(0.01, 0.02))
         for _ in range(2):
             connection, _address = listener.accept()
             with connection:
                 connection.settimeout(WAIT_S)
-                assert connection.recv(1000).startswith(b"\x10")
+                assert connection.recv(1000).startswith(b"\x10" if path is None else b"GET /mqtt HTTP/1.1\r\n")
                 connection.sendall(answer)
         wait_until(lambda: any(s == state and expected in d for s, d in states), f"{expected!r}; {states}")
         publisher.close(timeout_s=2.0)
-        assert not publisher._thread.is_alive()
+        wait_until(lambda: not publisher._thread.is_alive(), "the end of its thread")
 
 
 def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
@@ -135,19 +145,3 @@ def test_a_will_waits_for_a_device_that_comes_back(broker: Broker, delay_s: int)
         subscriber.wait_for(lambda _: numbers(subscriber) == [1], "the result")
         wills = [message for message in subscriber.messages("/status") if message.payload == b"{}"]
         assert len(wills) == (delay_s == 0)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", b"\xff\xfe\r\n\r\n", b""])
-def test_what_is_no_websocket(answer: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        settings = MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi", websocket_path="/mqtt")
-        publisher = MqttPublisher(settings, IDENTITY, backoff=Backoff(0.01, 0.02))
-        for _ in range(2):
-            connection, _address = listener.accept()
-            with connection:
-                connection.settimeout(WAIT_S)
-                assert connection.recv(1000).startswith(b"GET /mqtt HTTP/1.1\r\n")
-                connection.sendall(answer)
-        until(publisher, lambda s: "there is no MQTT over websockets at /mqtt" in s.last_error, "the reason")
-        publisher.close(2.0)

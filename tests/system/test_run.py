@@ -210,23 +210,3 @@ def _look_at_pictures(messages: list[Received]) -> None:
         assert picture.shape == (64, 64, 3)
         assert bool(picture.max() > 100) is (int(properties["seq"]) in _FULL)
     assert dict(messages[0].user_properties)["seq"] == "5"
-
-
-def test_as_lines_events_stand_between_results(cell_bundle: Path, tmp_path: Path) -> None:
-    done = edge_sdk("run", "--config", _config(tmp_path, cell_bundle))
-    assert done.returncode == 0, done.stderr
-    lines: list[dict[str, Any]] = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
-    assert [_API.complaints(line["stream"], line) for line in lines] == [[]] * len(lines)
-    kinds = [line["stream"] if line["stream"] == "event" else line["seq"] for line in lines]
-    assert kinds == [*range(6), "event", "event", *range(6, 12), "event", "event", *range(12, 16)]
-    assert [line["frame_seq"] for line in lines if line["stream"] == "event"] == [5, 5, 11, 11]
-
-
-def test_a_label_that_the_bundle_has_not_is_said(cell_bundle: Path, tmp_path: Path) -> None:
-    config = _config(tmp_path, cell_bundle)
-    config.write_text(config.read_text().replace('"blue"', '"bleu"'))
-    done = edge_sdk("run", "--config", config)
-    assert done.returncode == 0
-    assert "warning: [[events]] labels: 'bleu' is no label of" in done.stderr
-    assert "did you mean 'blue'?" in done.stderr
-    assert [msgspec.json.decode(line)["label"] for line in done.stdout.splitlines() if '"event"' in line] == ["red"] * 2

@@ -136,7 +136,7 @@ def test_no_trial_of_another_variant_goes_on_behind(
 ) -> None:
     scratch, arguments = tmp_path / "scratch", list[object]()
     if verb == "run":
-        video = write_video(tmp_path / "v.avi", range(500 if number is None else 5000), fps=50, size_wh=(64, 48))
+        video = write_video(tmp_path / "v.avi", range(1000 if number is None else 5000), fps=50, size_wh=(64, 48))
         arguments = ["--source", video, "--trial-seconds", 200, "--json"]
     process = start_edge_sdk(verb, hanging, "--latency-ms", 1000, *arguments)
     try:

@@ -5,30 +5,118 @@ Only another broker or device name has all pipelines begin again.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from edge_sdk.bundle.signing import generate_key
 from edge_sdk.service.runner import RunSummary
-from tests.support.broker import Subscriber, wait_until
+from tests.support.broker import Broker, Subscriber, wait_until
 from tests.support.bundles import copy_bundle, replace_bundle
-from tests.support.device import (
-    FILM,
-    FOLDER,
-    Site,
-    assert_film_then_pictures,
-    assert_increasing,
-    assert_whole,
-    write_sources,
-)
+from tests.support.device import Configured, Device
+from tests.support.pictures import counted_in, write_counted_folder, write_counted_video
 from tests.support.streams import rtsp_server
+from tests.support.subscribers import documents
 
 pytestmark = pytest.mark.system
+
+
+# A device whose cameras count, its broker, and whoever listens there.
+
+FILM, FOLDER = 240, 40
+"""Frames of the film, pictures of the folder; both begin again."""
+
+
+def write_sources(folder: Path) -> Path:
+    write_counted_video(folder / "film.avi", FILM)
+    write_counted_folder(folder / "pictures", FOLDER)
+    return folder
+
+
+class Site(Configured):
+    """A device, its broker, and whoever listens there."""
+
+    def __init__(self, folder: Path, bundle: Path, sources: Path) -> None:
+        self.broker = self.another_broker(folder / "broker")
+        super().__init__(folder, bundle, self.broker)
+        self.sources, self.listener = sources, Subscriber(self.broker)
+        self.defaults["repeat"] = True
+        self.cameras = {
+            "film": {"source": sources / "film.avi", "every_frame": True},
+            "bars": {"source": "pattern:320x240@20"},
+        }
+
+    @staticmethod
+    def another_broker(folder: Path) -> Broker:
+        folder.mkdir()
+        return Broker(folder, config=["max_queued_messages 0"])
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[Device]:
+        """The device, once all cameras have results."""
+        with self.start(*arguments) as device:
+            for camera in self.cameras:
+                self.wait_for_more(camera)
+            self.wait_for_cameras(*self.cameras)
+            yield device
+
+    def results(self, camera: str) -> list[dict[str, Any]]:
+        return documents(self.listener.messages(f"/result/{camera}"))
+
+    def versions(self, camera: str) -> list[int]:
+        return [version for version, _ in itertools.groupby(r["model"]["version"] for r in self.results(camera))]
+
+    def statuses(self) -> list[tuple[str, list[str]]]:
+        return [(d["status"], sorted(d.get("cameras", ()))) for d in documents(self.listener.messages("/status"))]
+
+    def wait_for_more(self, camera: str, count: int = 5) -> None:
+        before = len(self.results(camera))
+        wait_until(lambda: len(self.results(camera)) >= before + count, f"results of {camera}")
+
+    def wait_for_version(self, camera: str, version: int) -> None:
+        wait_until(lambda: self.versions(camera)[-1:] == [version], f"version {version} of {camera}")
+
+    def wait_for_cameras(self, *cameras: str) -> None:
+        """In what the device says of itself, and of them."""
+
+        def are_there() -> bool:
+            states = documents(self.listener.messages("/state"))
+            return self.statuses()[-1] == ("online", sorted(cameras)) and set(states[-1]["cameras"]) == set(cameras)
+
+        wait_until(are_there, f"{cameras} in status and state; {self.statuses()[-1]}")
+
+    def stop(self, device: Device) -> None:
+        assert device.stop() == 0, device.said
+        wait_until(lambda: self.statuses()[-1][0] == "offline", "the goodbye")
+        assert [status for status, _ in self.statuses()].count("offline") == 1
+        assert not device.lines_with("Traceback")
+
+
+def assert_increasing(results: list[dict[str, Any]]) -> None:
+    numbers = [result["seq"] for result in results]
+    assert numbers == sorted(set(numbers))
+
+
+def assert_whole(results: list[dict[str, Any]], length: int) -> None:
+    """Every frame of a source has its one result, and the result is of that frame."""
+    assert [result["seq"] for result in results] == list(range(len(results)))
+    assert [counted_in(result) for result in results] == [number % length for number in range(len(results))]
+
+
+def assert_film_then_pictures(results: list[dict[str, Any]]) -> None:
+    """Numbers go on where another source counts from 0; all of both are there."""
+    assert [result["seq"] for result in results] == list(range(len(results)))
+    counted = [counted_in(result) for result in results]
+    change = next(i for i in range(1, len(counted)) if counted[i] == 0 and counted[i - 1] != FILM - 1)
+    assert counted[:change] == [number % FILM for number in range(change)]
+    assert counted[change:] == [number % FOLDER for number in range(len(counted) - change)]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +182,7 @@ def test_another_broker_gets_results_where_the_first_is_gone(site: Site) -> None
     with site.running() as device:
         site.broker.kill()
         device.hear("connection lost")
-        other = site.another_broker("other")
+        other = site.another_broker(site.folder / "other")
         site.mqtt["url"] = other.url
         with other, Subscriber(other) as site.listener:
             assert "all pipelines begin again" in device.reload(site.text())

@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.support.absent import not_allowed
 from tests.support.broker import Broker, Subscriber, wait_until
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
-from tests.support.device import Device, full_disk, own_folders, read_only, write_blinking_config
+from tests.support.device import Device, own_folders, write_blinking_config
 from tests.support.program import edge_sdk
 from tests.support.streams import rtsp_server
 from tests.support.subscribers import documents
@@ -40,6 +43,68 @@ def _are_whole(subscriber: Subscriber) -> bool:
     return seqs == list(range(seqs[0], seqs[0] + len(seqs)))
 
 
+# File systems that only the programs of one test see, in a mount namespace of their own.
+
+_DISK_KB = 1024
+
+
+class _Mounts:
+    """A namespace with other mounts; as a context manager it is gone at the end. Skips the test who may not have one.
+
+    Args:
+        script: of the shell, in it.
+    """
+
+    def __init__(self, script: str) -> None:
+        # Its own standard input is what it waits for: nothing is left behind, however the test ends.
+        self._holder = subprocess.Popen(
+            ["unshare", "-m", "--propagation", "private", "sh", "-c", f"{script} && echo ready && exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._holder.stdout
+        if self._holder.stdout.readline() != b"ready\n":
+            self._end()
+            not_allowed("no mount namespace may be made here: it takes root and CAP_SYS_ADMIN")
+
+    def __enter__(self) -> _Mounts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        """A command that runs another one in there."""
+        return (shutil.which("nsenter") or "nsenter", "-m", "-t", str(self._holder.pid), "--")
+
+    def path(self, path: Path) -> Path:
+        """Where that which is there under this path is from outside."""
+        return Path(f"/proc/{self._holder.pid}/root") / path.relative_to("/")
+
+    def files(self, folder: Path) -> dict[str, int]:
+        root = self.path(folder)
+        return {str(p.relative_to(root)): p.stat().st_size for p in sorted(root.rglob("*")) if p.is_file()}
+
+    def _end(self) -> None:
+        self._holder.communicate()
+
+
+def _full_disk(folder: Path, room_kb: int = 0) -> _Mounts:
+    """A disk of a megabyte at `folder`, full but for so much; what fills it is the file `fill`."""
+    folder.mkdir()
+    fill = f"head -c {(_DISK_KB - room_kb) * 1024} /dev/zero > {folder}/fill"
+    return _Mounts(f"mount -t tmpfs -o size={_DISK_KB}k tmpfs {folder} && {fill}")
+
+
+def _read_only(*folders: Path) -> _Mounts:
+    """Nothing can be written: not to these folders, nor where programs put what they need for a while."""
+    places = {*map(str, folders), "/tmp", "/var/tmp", "/usr/tmp", tempfile.gettempdir(), str(Path.cwd())}
+    bound = "for d in {}; do [ ! -d $d ] || {{ mount --rbind $d $d && mount -o remount,bind,ro $d; }} || exit 1; done"
+    return _Mounts("mount -o remount,bind,ro / && " + bound.format(" ".join(sorted(places))))
+
+
 # A disk that is full.
 
 
@@ -49,7 +114,7 @@ def test_on_a_full_disk_what_is_found_out_is_not_remembered_and_the_streams_run(
     disk = tmp_path / "disk"
     config = write_at_ease(tmp_path, cell_bundle, _STREAMS, mqtt={"url": broker.url})
     with (
-        full_disk(disk) as mounts,
+        _full_disk(disk) as mounts,
         Subscriber(broker) as subscriber,
         Device(config, before=mounts.within, environment={"XDG_STATE_HOME": str(disk)}) as device,
     ):
@@ -76,7 +141,7 @@ def test_where_nothing_at_all_can_be_written_it_runs(cell_bundle: Path, tmp_path
     """As on a card that failed: no folder for a while, either, in which a new bundle could be tried."""
     config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
     with (
-        read_only(tmp_path) as mounts,
+        _read_only(tmp_path) as mounts,
         Device(config, before=mounts.within, environment={"XDG_STATE_HOME": str(tmp_path / "state")}) as device,
     ):
         device.hear("gate: that the bundle was tried cannot be remembered", "Read-only file system")
@@ -90,7 +155,7 @@ def test_where_nothing_at_all_can_be_written_it_runs(cell_bundle: Path, tmp_path
 def test_results_in_a_file_end_with_a_whole_line(cell_bundle: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
-    with full_disk(disk, room_kb=16) as mounts:
+    with _full_disk(disk, room_kb=16) as mounts:
         with mounts.path(disk / "results").open("wb") as results:
             device = Device(config, before=mounts.within, stdout=results.fileno())
         with device:
