@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from edge_sdk.cli.options import mqtt_settings
 from edge_sdk.core.errors import UsageError
-from edge_sdk.messages.topics import check_name, default_device
+from edge_sdk.messages.schema import check_name, default_device
 from edge_sdk.publishing.settings import read_password
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import holds_password

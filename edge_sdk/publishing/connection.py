@@ -19,7 +19,7 @@ NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
 """MQTT's reason codes."""
 
 
-class Answer(NamedTuple):
+class PublishOutcome(NamedTuple):
     """The outcome of one published message: its number, the broker's complaint, and MQTT's reason code.
 
     The complaint is empty when the broker accepted the message (QoS 1) or the message was sent (QoS 0).

@@ -18,8 +18,16 @@ from typing import Literal
 import msgspec
 
 from edge_sdk.core.errors import one_line
-from edge_sdk.messages.schema import CameraState, Identity, Message, MessageKind, ModelRef, StateMessage, StatusMessage
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import (
+    CameraState,
+    Identity,
+    Message,
+    MessageKind,
+    ModelRef,
+    StateMessage,
+    StatusMessage,
+    Topics,
+)
 
 _EVERY_S = 1.0
 _REFUSED_S = 60.0  # until what the broker refused is offered again

@@ -41,8 +41,7 @@ from edge_sdk.messages.commands import (
     Snapshot,
     name_of,
 )
-from edge_sdk.messages.schema import Message
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Message, Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.home_assistant import HomeAssistantReporter
 from edge_sdk.service.monitors import RareLines, TokenBucket

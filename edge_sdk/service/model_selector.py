@@ -31,10 +31,9 @@ from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared, TuningLock
 from edge_sdk.service.start_choice import budget_refusal, choose_start
 from edge_sdk.sources.opening import IMAGES, kind_of
-from edge_sdk.tuning.candidates import Limits, Tuned, thread_counts
+from edge_sdk.tuning.candidates import Candidate, Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import check_free_memory
 from edge_sdk.tuning.live import LiveTuner
-from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -216,10 +215,9 @@ class ModelSelector:
         before, why = tuning.tuned, ""
         if before is not None:
             why = f" again, because {before.doubt()}" if before.provisional else f", and not {before.fps:g}"
-        tuner = tuning.supervisor(
+        tuner = tuning.make_tuner(
             home,
             source.fps,
-            load_limit_s=self._load_limit_s,
             on_tuned=self._take_tuned,
             on_variant=on_variant,
         )

@@ -25,13 +25,13 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
 from edge_sdk.messages.commands import CommandClass
 from edge_sdk.messages.schema import CameraHealth, ControlState
-from edge_sdk.publishing.discovery import Camera
+from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
 from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
 from edge_sdk.service.progress import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
-from edge_sdk.tuning.measurement import Window
+from edge_sdk.tuning.live import Window
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 0.2  # the delay until a request to stop is noticed while no frame comes
@@ -65,7 +65,7 @@ class CameraControls:
     """
 
     def __init__(self) -> None:
-        self.known: Camera | None = None
+        self.known: CameraTraits | None = None
         self.paused = False
         self.confidence: float | None = None
         self.max_fps = 0.0
@@ -200,7 +200,7 @@ class PipelineRunner:
         self._controls, self._control, self._version = controls, controls.of(stream.camera), -1
         manifest = bundle.manifest
         self._confidence = manifest.thresholds.confidence if manifest.task == "detection" else None
-        self._control.known = Camera(
+        self._control.known = CameraTraits(
             name=stream.camera,
             task=manifest.task,
             has_threshold=self._confidence is not None,

@@ -17,7 +17,7 @@ from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
-from edge_sdk.publishing.session import State
+from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import TRICKLE_BYTES, WAIT_S, Broker, Mode, Proxy, Received, Subscriber, wait_until
 from tests.support.configs import AT_EASE, Table, config_text, write_config
@@ -171,7 +171,7 @@ def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(
 def test_results_and_events_wait_for_the_end_of_a_fault(
     tmp_path: Path, fault_in: Callable[[Path], AbstractContextManager[Fault]]
 ) -> None:
-    said: list[tuple[State, str]] = []
+    said: list[tuple[ConnectionState, str]] = []
     with outbox_at(tmp_path / "events.sqlite") as events:
         first = events.put("edge/v1/default/pi/event/door", "door", payload)
         assert events.wait_committed(WAIT_S)  # the file is open: what is missing is the broker

@@ -13,8 +13,7 @@ import pytest
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.commands import ResponseMessage
 from edge_sdk.messages.encoder import EventEncoder
-from edge_sdk.messages.schema import TelemetryMessage
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import TelemetryMessage, Topics
 from edge_sdk.publishing.discovery import Discovery, HomeAssistantSettings
 from tests.support.results import (
     IDENTITY,

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.event import Losses, OutboxWarnings, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.warnings import OutboxWarnings
 from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, until
 
 
@@ -136,20 +135,6 @@ def test_an_event_that_cannot_be_encoded_leaves_no_gap() -> None:
         with pytest.raises(OverflowError):
             outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big"))
         assert put(outbox, 1) == [first + 1]
-
-
-def test_where_no_thread_can_be_started_events_wait_for_one(tmp_path: Path) -> None:
-    said: list[tuple[str, str]] = []
-    with outbox_at(tmp_path / "events.sqlite", said=said) as outbox:
-        before = threading.stack_size(2**46)  # more than there is
-        try:
-            numbers = put(outbox, 2)
-        finally:
-            threading.stack_size(before)
-        assert [name for name, line in said if "can't start new thread" in line] == ["outbox_disk"]
-        numbers += committed(outbox, 1)
-        assert delivered(outbox, 3) == numbers
-        assert said[-1] == ("outbox_disk", "")
 
 
 def _deliver_until(outbox: EventOutbox, is_over: threading.Event, through: list[int]) -> None:
@@ -287,6 +272,3 @@ def test_a_week_of_losses_is_a_handful_of_lines_and_a_later_loss_is_said_at_once
     count = len(lines)
     complaints.lost(Losses(overflow=10**6 + 1))
     assert len(lines) == count + 1
-    now_s += 61
-    complaints.lost(Losses(overflow=10**6 + 2))
-    assert len(lines) == count + 2  # it begins again with a minute

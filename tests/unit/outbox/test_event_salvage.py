@@ -18,13 +18,12 @@ import pytest
 
 from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox import recovery, store
-from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.event import Losses, OutboxWarnings, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.recovery import open_store
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, EventStore, unsealed
-from edge_sdk.outbox.warnings import OutboxWarnings
 from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import (
     TOPIC,

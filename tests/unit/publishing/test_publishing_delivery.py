@@ -12,7 +12,7 @@ import pytest
 
 from edge_sdk.messages.schema import Identity, Message
 from edge_sdk.publishing.publisher import MqttPublisher
-from edge_sdk.publishing.session import PoisonMessageDetector, State
+from edge_sdk.publishing.session import ConnectionState, PoisonMessageDetector
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, FakeLink, door_over, has_connected, put, until
 from tests.support.results import make_detections, make_frame
@@ -103,8 +103,8 @@ def test_a_port_that_answers_and_is_no_broker_s_is_said(monkeypatch: pytest.Monk
         (FakeLink(phase="lost", detail="Server busy"), "connecting", "Server busy"),
     ],
 )
-def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: State, detail: str) -> None:
-    states: list[tuple[State, str]] = []
+def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: ConnectionState, detail: str) -> None:
+    states: list[tuple[ConnectionState, str]] = []
     publisher, _door = door_over(link, FakeLink(), on_state=lambda s, d: states.append((s, d)))
     until(lambda: publisher.stats().state == "online")
     publisher.close()
@@ -115,7 +115,7 @@ def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: State, d
 
 
 def test_a_broker_that_takes_and_drops_again_and_again_hints_at_a_rival() -> None:
-    states: list[tuple[State, str]] = []
+    states: list[tuple[ConnectionState, str]] = []
     absent = FakeLink(error=ConnectionRefusedError(111, "Connection refused"))
     links = [FakeLink() for _ in range(6)]
     publisher, _door = door_over(*links[:2], absent, *links[2:], on_state=lambda *s: states.append(s))
@@ -142,7 +142,7 @@ def test_a_result_above_the_limit_is_counted_and_not_sent() -> None:
 
 
 def test_a_complaint_is_counted_and_said_once() -> None:
-    states: list[tuple[State, str]] = []
+    states: list[tuple[ConnectionState, str]] = []
     publisher, door = door_over(FakeLink(complaint="Not authorized"), on_state=lambda s, d: states.append((s, d)))
     put(door, 1, 2)
     publisher.close()

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from edge_sdk.core.errors import UsageError
-from edge_sdk.messages.schema import Identity
-from edge_sdk.messages.topics import Topics, as_name, check_name, default_device
+from edge_sdk.messages.schema import Identity, Topics, as_name, check_name, default_device
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
 from edge_sdk.publishing.tls import (

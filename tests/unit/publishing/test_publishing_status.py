@@ -9,8 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message, ModelRef, Running, SourceState
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Message, ModelRef, Running, SourceState, Topics
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
 from tests.support.connections import FakeLink, door_over, has_connected, put, until

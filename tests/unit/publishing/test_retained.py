@@ -8,9 +8,8 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message
-from edge_sdk.messages.topics import Topics
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
+from edge_sdk.messages.schema import Message, Topics
+from edge_sdk.publishing.connection import NOT_AUTHORIZED, Incoming, PublishOutcome
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
@@ -199,7 +198,7 @@ def test_what_is_seen_is_said_when_it_changes(is_finite: bool) -> None:
     publisher.close(5)
 
 
-_TAKEN, _REFUSED = Answer(1), Answer(1, "Not authorized", NOT_AUTHORIZED)
+_TAKEN, _REFUSED = PublishOutcome(1), PublishOutcome(1, "Not authorized", NOT_AUTHORIZED)
 _OURS, _THEIRS = "edge/v1/default/pi/", "homeassistant/device/pi/config"
 
 
@@ -212,7 +211,7 @@ class Refused:
         self.state = DeviceState(IDENTITY, {}, self.retained)
         self.refusals = PublishWarnings(self.state, lambda _line: None)
 
-    def said(self, topic: str, answer: Answer = _REFUSED) -> str:
+    def said(self, topic: str, answer: PublishOutcome = _REFUSED) -> str:
         return self.refusals.settle(topic, answer)
 
     @property
@@ -233,7 +232,9 @@ def test_topics_that_miss_one_right_are_said_once_and_another_right_for_itself()
     assert refused.said(_THEIRS) == (
         f"the broker did not take a message on {_THEIRS}: Not authorized; its ACL must let this device write there"
     )
-    assert refused.said(f"{_OURS}seen/gate", Answer(1, "Quota exceeded", 0x97)).endswith("seen/gate: Quota exceeded")
+    assert refused.said(f"{_OURS}seen/gate", PublishOutcome(1, "Quota exceeded", 0x97)).endswith(
+        "seen/gate: Quota exceeded"
+    )
     assert refused.warning == first
 
 

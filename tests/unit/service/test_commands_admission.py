@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from edge_sdk.messages.commands import CLASSES, COMMANDS, Command, Pause, RefusedError, Resume, SetRate, Snapshot
-from edge_sdk.messages.schema import message_schema
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Topics, message_schema
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.commands import CommandAdmission, CommandInbox, Reply
 

@@ -19,9 +19,8 @@ from edge_sdk.core.machine import Cpu
 from edge_sdk.inference.runtime import available_providers
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
-from edge_sdk.tuning.candidates import Limits, Tuned
+from edge_sdk.tuning.candidates import Candidate, Limits, Tuned
 from edge_sdk.tuning.live import LiveTuner
-from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 from edge_sdk.tuning.tuning import Tuning
 from tests.support.bundles import edit_manifest, open_candidate, write_variants
@@ -179,7 +178,7 @@ def _noting(opened: list[Candidate]) -> Callable[[Bundle, Candidate], Stages]:
 
 
 def _tuner(tuning: Tuning, home: Stages, fps: float = 30, **changes: Any) -> LiveTuner:
-    return tuning.supervisor(home, fps, on_tuned=lambda _tuned, _remark: None, **changes)
+    return tuning.make_tuner(home, fps, on_tuned=lambda _tuned, _remark: None, **changes)
 
 
 @pytest.mark.parametrize(("usable", "promised", "expected"), [(1, 4, 4), (2, 2, 2), (3, 2, 2), (4, 4, 3)])
