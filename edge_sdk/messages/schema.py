@@ -450,26 +450,6 @@ class Topics(msgspec.Struct, frozen=True):
         """The prefix of all topics of the device; it ends in a slash."""
         return f"{self.prefix}/{self.site}/{self.device}/"
 
-    @property
-    def status(self) -> str:
-        """The topic of the retained status: whether the device is online."""
-        return self.of("status")
-
-    @property
-    def state(self) -> str:
-        """The topic of the retained state of the device and its cameras."""
-        return self.of("state")
-
-    @property
-    def command(self) -> str:
-        """The topic on which the device receives commands."""
-        return self.of("command")
-
-    @property
-    def response(self) -> str:
-        """The topic of the answers to commands; a requester may name a topic below it."""
-        return self.of("response")
-
     def of(self, kind: MessageKind, camera: str = "") -> str:
         """Return the topic of one kind of message, but discovery, and of one camera where each has a topic.
 
@@ -549,11 +529,6 @@ def read_boot_id() -> str:
         return str(uuid.uuid4())
 
 
-def new_run_id() -> str:
-    """Make a random UUID."""
-    return str(uuid.uuid4())
-
-
 class Identity(msgspec.Struct, frozen=True):
     """The publishing device and run; made once for a process and part of all its messages.
 
@@ -565,4 +540,4 @@ class Identity(msgspec.Struct, frozen=True):
 
     device: str
     boot_id: str = msgspec.field(default_factory=read_boot_id)
-    run_id: str = msgspec.field(default_factory=new_run_id)
+    run_id: str = msgspec.field(default_factory=lambda: str(uuid.uuid4()))

@@ -105,14 +105,12 @@ class InMemory(NamedTuple):
     waiting: int
 
 
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """One event in memory, from `feed` until `forget` deletes it and all entries before it."""
 
-    __slots__ = ("doubts", "event", "state")
-
-    def __init__(self, event: QueuedEvent, state: Literal["ready", "in_flight", "answered", "through"]) -> None:
-        self.event, self.state = event, state
-        self.doubts = 0  # how often the connection ended soon after the event was acknowledged
+    event: QueuedEvent
+    state: Literal["ready", "in_flight", "answered", "through"]
+    doubts: int = 0  # how often the connection ended soon after the event was acknowledged
 
 
 _THROUGH = _Entry(QueuedEvent("", b""), "through")  # shared by all events that are through; needs no payload

@@ -290,7 +290,7 @@ class MqttConnection:
         if will is not None:
             delay = {"WillDelayInterval": settings.will_delay_s} if settings.will_delay_s else {}
             properties = message_properties("status", PacketTypes.WILLMESSAGE, **delay) if self._is_v5 else None
-            client.will_set(settings.topics.status, will, self._qos("status"), retain=True, properties=properties)
+            client.will_set(settings.topics.of("status"), will, self._qos("status"), retain=True, properties=properties)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
@@ -389,7 +389,11 @@ class MqttConnection:
     def _refusal(self, reason: ReasonCode) -> str:
         said = f"{reason} (reason code {reason.value})"
         if reason.value in (_BAD_PASSWORD, NOT_AUTHORIZED):
-            acl = f", and its ACL must let this device write {self._settings.topics.status}" if self._is_device else ""
+            acl = (
+                f", and its ACL must let this device write {self._settings.topics.of('status')}"
+                if self._is_device
+                else ""
+            )
             return f"{said}, {self._settings.login}: give the right user and password{acl}"
         if reason.value == _BAD_IDENTIFIER:
             return f"{said}: it wants another name than {self._settings.client_id} (--device, or [device] in a file)"

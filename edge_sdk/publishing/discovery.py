@@ -205,7 +205,7 @@ class Discovery:
         )
 
     def _online(self) -> Entity:
-        return {"topic": self._topics.status, "value_template": field("status")}
+        return {"topic": self._topics.of("status"), "value_template": field("status")}
 
     def _readings(self, readings: Iterable[_Reading], camera: str = "") -> dict[str, Entity]:
         path, before = (("cameras", camera), f"{camera} ") if camera else ((), "")
@@ -227,7 +227,7 @@ class Discovery:
         delivering = _is_delivering(camera.name, "online", "offline", and_not_paused=True)
         seen: Entity = {
             "state_topic": self._topics.of("seen", camera.name),
-            "availability": [self._online(), {"topic": self._topics.state, "value_template": delivering}],
+            "availability": [self._online(), {"topic": self._topics.of("state"), "value_template": delivering}],
             "availability_mode": "all",
         }
         label = {"platform": "sensor", "name": f"{camera.name} sees", "value_template": field("label")}
@@ -237,7 +237,7 @@ class Discovery:
         entities["connected"] = {
             "platform": "binary_sensor",
             "name": f"{camera.name} connected",
-            "state_topic": self._topics.state,
+            "state_topic": self._topics.of("state"),
             "value_template": _is_delivering(camera.name, "ON", "OFF"),
             "device_class": "connectivity",
             "entity_category": "diagnostic",
@@ -282,8 +282,8 @@ class Discovery:
 
     def _controls(self, camera: CameraTraits) -> dict[str, Entity]:
         name, entities = camera.name, dict[str, Entity]()
-        acting = {"command_topic": self._topics.command, "qos": 1}
-        stateful = acting | {"state_topic": self._topics.state}
+        acting = {"command_topic": self._topics.of("command"), "qos": 1}
+        stateful = acting | {"state_topic": self._topics.of("state")}
 
         def number(command: Command, what: str, changing: str, **bounds: object) -> Entity:
             return stateful | {

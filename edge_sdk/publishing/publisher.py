@@ -35,7 +35,6 @@ from edge_sdk.messages.schema import (
     ControlState,
     Identity,
     Message,
-    MessageKind,
     Running,
     SourceState,
     TelemetryMessage,
@@ -340,6 +339,9 @@ class MqttPublisher(ResultPublisher):
         make_link: makes connections; over the network by default.
         listens_to: topics to subscribe to; `receiver` takes their messages, in this publisher's thread.
 
+    Attributes:
+        retained: the device's own messages; Home Assistant's and the answers to commands go there directly.
+
     Raises:
         UsageError: the identity belongs to another device, or a file of authorities, certificate or key cannot be used.
     """
@@ -364,8 +366,8 @@ class MqttPublisher(ResultPublisher):
         self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
         self._lock = threading.Lock()
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
-        self._retained = RetainedPublisher(settings.topics)
-        self._state = DeviceState(identity, versions or {}, self._retained)
+        self.retained = RetainedPublisher(settings.topics)
+        self._state = DeviceState(identity, versions or {}, self.retained)
         make = make_link or _network(settings, self._state.offline("lost"))
 
         def connect() -> MqttConnection:
@@ -409,19 +411,7 @@ class MqttPublisher(ResultPublisher):
 
     def telemetry(self, message: TelemetryMessage) -> None:
         """Publish telemetry of the device; see `ResultPublisher.telemetry`."""
-        self._retained.put_telemetry(msgspec.json.encode(message))
-
-    def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
-        """Set the payload of a retained topic, published at most once a second; an empty one clears it. Never block."""
-        self._retained.keep(kind, topic, payload)
-
-    def repeat(self, topic: str) -> None:
-        """Publish the payload of a retained topic once more."""
-        self._retained.repeat(topic)
-
-    def answer(self, message: Message) -> None:
-        """Publish a message once, before results; if more than 32 wait for a connection, the oldest is dropped."""
-        self._retained.send(message)
+        self.retained.put_telemetry(msgspec.json.encode(message))
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
         """Publish a picture that a command asked for, without the rate limit of a stream's pictures."""
@@ -491,7 +481,11 @@ class NameLock:
         self._file: int | None = None
         is_taken = False
         with contextlib.suppress(OSError, OutputError):  # a folder that cannot be written, a disk without locks
-            self._file = _open(self.key_of(settings))
+            folder = state_folder() / "names"
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            name = hashlib.sha256(self.key_of(settings).encode()).hexdigest()[:32]  # a name may be longer than a file's
+            # The file is never removed, because another program may hold its lock.
+            self._file = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -513,11 +507,3 @@ class NameLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-
-def _open(key: str) -> int:
-    """Open the lock file of a key; it is never removed, because another program may hold its lock."""
-    folder = state_folder() / "names"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.lock"  # a name may be longer than a file's
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

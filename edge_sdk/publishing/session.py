@@ -129,7 +129,7 @@ class PublishWarnings:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._device_state, self._retained = device_state, device_state.retained
-        self._own, self._response = self._retained.topics.own, self._retained.topics.response
+        self._own, self._response = self._retained.topics.own, self._retained.topics.of("response")
         self._on_warning, self._clock_s = on_warning, clock_s
         self._look_at = 0.0
         self._said: set[str] = set()  # names of warnings
@@ -551,7 +551,7 @@ class PublishSession:
             is_done = self._sender.is_empty(connection) and self.retained.wait_s() > 0
             if not is_done and now < self._farewell_at:
                 return False
-            farewell = Message(self.retained.topics.status, self._device_state.offline("shutdown"), kind="status")
+            farewell = Message(self.retained.topics.of("status"), self._device_state.offline("shutdown"), kind="status")
             self._farewell = self._sender.send(connection, farewell)
         return now >= deadline or not self._sender.is_in_flight(self._farewell)
 

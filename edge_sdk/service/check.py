@@ -346,7 +346,7 @@ def _broker(broker: MqttSettings) -> CheckedBroker:
         websockets=broker.websocket_path is not None,
         has_password=broker.password is not None,
         cert_until=valid_until(broker),
-        status_topic=broker.topics.status,
+        status_topic=broker.topics.of("status"),
     )
 
 

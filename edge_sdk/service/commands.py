@@ -103,7 +103,7 @@ class CommandAdmission:
         if not self._bucket.take():
             self._passed_over += 1
             return None
-        reply = Reply(topic=self.topics.response)
+        reply = Reply(topic=self.topics.of("response"))
         try:
             return reply, self._command(incoming, reply)
         except RefusedError as refusal:
@@ -140,7 +140,7 @@ class CommandAdmission:
             raise RefusedError(
                 "retained",
                 "a retained message is no command, it would come again at every connection; take it away "
-                f"(mosquitto_pub -r -n -t {self.topics.command}), and send it without retain",
+                f"(mosquitto_pub -r -n -t {self.topics.of('command')}), and send it without retain",
             )
         if isinstance(name, UnsetType):
             raise RefusedError("malformed", _no_command(payload))
@@ -163,7 +163,7 @@ class CommandAdmission:
 
     def _response_topic(self, wanted: str) -> str:
         """Return the topic to answer on: the device's `res` or one below it; commands must not choose others."""
-        own = self.topics.response
+        own = self.topics.of("response")
         if not wanted or wanted == own:
             return own
         rest = wanted.removeprefix(f"{own}/")
@@ -313,7 +313,7 @@ class CommandHandler:
             before, self._lost = self._lost, self._inbox.lost
             too_fast = self._admission.passed_over(self._lost - before)
             if too_fast is not None:  # only to the device's own topic, because it answers several senders
-                self._answer(Reply(topic=self._admission.topics.response), too_fast)
+                self._answer(Reply(topic=self._admission.topics.of("response")), too_fast)
         self._look_at_snapshots()
         if self._home is not None:
             self._home.look(self._output, self._cameras)
@@ -438,7 +438,7 @@ class CommandHandler:
     def _deliver(self) -> None:
         broker = self._output.broker
         while self._answers and broker is not None:
-            broker.answer(self._answers.popleft())
+            broker.retained.send(self._answers.popleft())
 
 
 HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], Answer]] = {

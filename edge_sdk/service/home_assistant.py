@@ -80,15 +80,15 @@ class HomeAssistantReporter:
         if told != self._told or broker is not self._teller:
             self._told, self._teller = told, broker
             payload = self._discovery.message(*told) if self._is_enabled else b""
-            broker.keep("discovery", self._discovery.topic, payload)
+            broker.retained.keep("discovery", self._discovery.topic, payload)
             for topic in self._discovery.topics_left:
-                broker.keep("discovery", topic, b"")
+                broker.retained.keep("discovery", topic, b"")
             for name in () if self._is_enabled else names:
-                broker.keep("seen", self._topics.of("seen", name), b"")  # an earlier run announced it
+                broker.retained.keep("seen", self._topics.of("seen", name), b"")  # an earlier run announced it
             self._look_at_labels(*told[:2])
         if self._repeat_at is not None and self._clock_s() >= self._repeat_at:
             self._repeat_at = None
-            broker.repeat(self._discovery.topic)
+            broker.retained.repeat(self._discovery.topic)
 
     def _look_at_labels(self, cameras: Iterable[CameraTraits], awaited: Collection[str]) -> None:
         """Warn of configured labels that no camera has, once all cameras are known."""

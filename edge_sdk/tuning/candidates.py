@@ -92,12 +92,10 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The measured speed of a candidate, on frames that came at the camera's rate.
 
     Attributes:
-        candidate: the candidate that was measured.
         quality: the quality that the bundle states, 0-1; None where it was not measured.
         like_reference: whether that quality cannot be told from the reference's on the build's images.
         p50_ms, p99_ms: time of prepare, run and decode. With about fifty frames the p99 is nearly the slowest one.
         cpu_share: the process's CPU time divided by the time that passed; 1 is one core.
-        frames: number of frames that were measured.
         given_up: whether the measurement ended early, because the candidate could not keep the budget any more.
     """
 
@@ -277,11 +275,7 @@ def thread_counts(cores: Cores) -> tuple[int, ...]:
 
 
 class Search:
-    """One search for the settings that serve best here.
-
-    Args:
-        promise: what runs without tuning, on the providers that are here in order of preference.
-    """
+    """One search for the settings that serve best here, better than `promise`, which runs without tuning."""
 
     def __init__(
         self, promise: Candidate, ratings: Mapping[str, Rating], threads: Sequence[int], limits: Limits
@@ -322,10 +316,7 @@ class Search:
             before = now
 
     def _variants(self) -> Steps:
-        """Try variants from the best down to the first that keeps the limits safely, and those that are as good as it.
-
-        The others below it cannot be chosen.
-        """
+        """Try variants from the best down to the first that keeps the limits safely, and those that are as good."""
         settings = self._best_so_far()
         reached: Rating | None = None
         for variant, rating in sorted(self._ratings.items(), key=lambda item: item[1].rank, reverse=True):
@@ -523,16 +514,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         seconds: float | None,
         cores: Cores,
     ) -> Plan:
-        """Make a plan for a bundle, whose first variant is the promised one.
+        """Make a plan for a bundle, whose first variant is the promised one, or the only one (`only_first`).
 
-        Args:
-            bundle: as it was opened.
-            limits: what has to be kept.
-            only_first: whether no other variant than the promised one may run.
-            providers: those that a session got here, in order of preference.
-            fps: of the camera.
-            seconds: None: 20, and more for a camera so slow that not every variant could be looked at in them.
-            cores: the cores here.
+        `providers` are those that a session got here. By default it takes 20 seconds, and more for a camera so slow
+        that not every variant could be looked at in them.
         """
         metric, rated = ratings(bundle.manifest)
         promise = _replace(Candidate.promised(bundle.manifest).within(cores), providers=tuple(providers))

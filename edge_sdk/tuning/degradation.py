@@ -168,19 +168,20 @@ class Governor:
 
     A move is under way from `decide` until `arrive`, `fail` or `postpone`; until then `decide` returns None.
 
+    All times are monotonic nanoseconds.
+
     Args:
         levels: one or more levels, the top level first.
-        limit_ns: the latency budget, nanoseconds.
-        period_ns: time between two frames of the source, nanoseconds.
-        now_ns: the time now, monotonic nanoseconds.
-        start: index of the level on which the stream starts, 0 for the top.
+        limit_ns: the latency budget.
+        period_ns: time between two frames of the source.
+        start: index of the level on which the stream starts.
         controller: the controller of all streams of the process; by default one for this stream alone.
 
     Attributes:
         levels: the levels, the top level first, without variants that cannot be loaded.
         index: index of the level that runs; 0 is the top.
-        misses_until_ns: monotonic nanoseconds until which the stream counts as one that misses too many deadlines.
-        rises_until_ns: monotonic nanoseconds until which the stream counts as one that could soon step up.
+        misses_until_ns, rises_until_ns: until when the stream counts as one that misses too many deadlines, and as one
+            that could soon step up.
         is_asked: whether the stream shall step down in place of another one, if it misses deadlines too.
         has_waited: whether it has had another stream asked since its last window without trouble.
     """

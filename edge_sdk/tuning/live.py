@@ -39,10 +39,7 @@ class Window:
     """A stage that runs the stages of a candidate and measures them.
 
     Args:
-        candidate: the candidate.
-        stages: its stages.
         fallback: the stages that give the result where those of the candidate fail; None lets the error through.
-        pace: budget, frame rate and duration of the measurement.
         on_fallback: called before `fallback` gives a result.
         clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
 
@@ -164,14 +161,11 @@ class LiveTuner:
     While a model loads, however long that takes, the loop goes on with the stages that it has.
 
     Args:
-        plan: what to measure, and for how long.
         home: the candidate that runs now, and its stages, which give the results while other candidates load.
-        open_stages: loads and tests a candidate; called in a thread beside the loop, and may raise.
-        remember: stores the result of tuning; called in a thread beside the loop, and may raise.
+        open_stages, remember: load a candidate, and store the result; called in a thread beside the loop, may raise.
         on_trying: called with every candidate before it is loaded or measured.
         on_variant: called with the name of the variant that gives the next results, whenever it changes.
-        on_tuned: called with the result of tuning, and with the reason why it could not be stored or "".
-        read_cpu_time: returns the CPU time of the machine; called in the loop's thread, at the beginning and the end.
+        on_tuned: called with the result, and with the reason why it could not be stored or "".
         clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
 
     Attributes:

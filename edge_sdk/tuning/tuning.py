@@ -34,13 +34,7 @@ Open = Callable[[Bundle, Candidate], Stages]
 
 
 class Tuning:
-    """Tuning of one bundle on one camera.
-
-    Args:
-        variant: the only one that may run; None for any.
-
-    Raises:
-        UsageError: the bundle has no such variant.
+    """Tuning of one bundle on one camera, or of its `variant` alone; raises `UsageError` where there is none such.
 
     Attributes:
         tuned: what is remembered, or what was found out last; None where nothing is known.
@@ -232,7 +226,6 @@ def tune(
     Raises:
         CameraError: the source ended first, or delivered nothing for `silence_s` seconds.
         SessionError: nothing could be measured, or what was chosen cannot be loaded again.
-        EdgeError: what the bundle promises cannot be loaded, read or trusted here.
         StoppedError: `is_stopped`, which is asked at every step, said so.
     """
     outcome: list[tuple[Tuned, str]] = []

@@ -124,7 +124,7 @@ class CommandedDevice:
 
     def hear(self, command: str, **fields: Any) -> None:
         """One message on the `cmd` topic."""
-        self.inbox.receive(Incoming(self.topics.command, msgspec.json.encode({"command": command, **fields})))
+        self.inbox.receive(Incoming(self.topics.of("command"), msgspec.json.encode({"command": command, **fields})))
         self.desk.look()
 
     def answers(self, count: int) -> list[dict[str, Any]]:

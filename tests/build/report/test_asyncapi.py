@@ -38,16 +38,16 @@ def test_each_topic_has_a_channel() -> None:
         for kind, channel in DOCUMENT["channels"].items()
     }
     assert filled == {
-        "status": topics.status,
-        "state": topics.state,
+        "status": topics.of("status"),
+        "state": topics.of("state"),
         "telemetry": topics.of("telemetry"),
         "result": topics.of("result", "door"),
         "event": topics.of("event", "door"),
         "snapshot": topics.of("snapshot", "door"),
         "seen": topics.of("seen", "door"),
         "discovery": discovery.topic,
-        "command": topics.command,
-        "response": topics.response,
+        "command": topics.of("command"),
+        "response": topics.of("response"),
     }
 
 

@@ -7,18 +7,15 @@ import re
 import resource
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.event import Losses
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.recovery import DiskTroubleError, open_store
-from edge_sdk.outbox.store import VERSION, EventStore
+from edge_sdk.outbox.store import VERSION
 from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
 
 
@@ -86,28 +83,6 @@ def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage
             assert said[0][0] == "outbox_damaged"
             assert f"{path} was damaged" in said[0][1]
         assert outbox.stats().lost == Losses(disk=len(before) - len(rest))
-
-
-def test_damage_that_is_found_by_reading_lets_what_comes_meanwhile_wait_for_no_other_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_after, is_damaged = EventStore.read_after, threading.Event()
-    with outbox_at(tmp_path / "events.sqlite") as outbox:
-
-        def damaged_once(store: EventStore, *arguments: int) -> tuple[list[QueuedEvent], int, int]:
-            if not is_damaged.is_set():
-                put(outbox, 20)
-                is_damaged.set()
-                raise sqlite3.DatabaseError("database disk image is malformed")
-            return read_after(store, *arguments)
-
-        put(outbox, 1000)  # more than wait in memory
-        assert outbox.wait_committed(WAIT_S)
-        monkeypatch.setattr(EventStore, "read_after", damaged_once)
-        for event in taken(outbox, 500):
-            outbox.deliver(event)
-        until(is_damaged.is_set)
-        assert outbox.wait_committed(WAIT_S)
 
 
 def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> None:
@@ -289,27 +264,6 @@ def test_files_that_took_its_place_are_all_kept(tmp_path: Path) -> None:
             committed(outbox, 1)
             until(path.with_name(f"events.sqlite.replaced-{number}").exists)
         assert outbox.stats().lost.total == 0
-
-
-def test_what_memory_has_overtakes_no_event_of_a_file_that_is_put_back_and_opens_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, clock_s, tries = tmp_path / "events.sqlite", [0.0], list[int]()
-
-    def open_late(*arguments: Any) -> EventStore:
-        tries.append(1)
-        if len(tries) < 4:
-            raise DiskTroubleError("it is away")
-        return open_store(*arguments)
-
-    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
-        numbers = committed(outbox, 700)  # more than are read ahead
-        monkeypatch.setattr("edge_sdk.outbox.writer.open_store", open_late)
-        path.unlink()
-        clock_s[0] += 2.0
-        numbers += put(outbox, 3)
-        assert sorted(delivered(outbox, 703)) == numbers
-        assert len(tries) >= 4
 
 
 @pytest.mark.parametrize("is_moved_back", [True, False])

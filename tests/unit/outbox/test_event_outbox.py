@@ -87,17 +87,6 @@ def test_the_file_keeps_its_bound_and_the_camera_that_fills_it_pays(tmp_path: Pa
         assert [e.seq for e in events if e.camera == "loud"] == loud[20 - stats.waiting :]  # the newest, in order
 
 
-def test_large_events_fit_into_a_small_file(tmp_path: Path) -> None:
-    path = tmp_path / "events.sqlite"
-    with outbox_at(path, max_mb=1) as outbox:
-        for _ in range(30):
-            committed(outbox, 10, size=20_000)
-        assert path.stat().st_size <= 1_000_000
-        assert outbox.stats().is_durable
-        assert outbox.stats().lost.overflow == 300 - outbox.waiting > 200
-    assert outbox.stats().is_durable  # as it was to the last
-
-
 def test_age_is_the_time_that_the_machine_was_on(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     now_s = 50.0

@@ -220,29 +220,6 @@ def test_a_pipe_that_does_not_block(pipe: Pipe) -> None:
     assert pipe.read_until_closed(door.publisher) == list(range(500))
 
 
-@pytest.mark.parametrize("keeps_all", [False, True])
-def test_lines_of_several_cameras_never_mix(pipe: Pipe, keeps_all: bool) -> None:
-    publisher = JsonLinesPublisher(pipe.writer, outbox=MemoryOutbox(max_messages=50), keeps_all=keeps_all)
-    cameras = ("door", "gate", "yard")
-
-    def produce(camera: str) -> None:
-        with contextlib.closing(publisher.stream(camera, make_encoder())) as stream:
-            for number in range(300):
-                stream.put(make_detections(20, make_frame(number, camera)))
-
-    with ThreadPoolExecutor(4) as threads:
-        reader = threads.submit(lambda: [msgspec.json.decode(line) for line in pipe.reader])
-        list(threads.map(produce, cameras))
-        publisher.close(WAIT_S)
-        pipe.writer.close()
-        found = reader.result(WAIT_S)
-    for camera in cameras:
-        numbers, stats = [d["seq"] for d in found if d["camera"] == camera], publisher.of_camera(camera)
-        assert numbers == sorted(set(numbers))
-        assert (stats.put, stats.sent, stats.queued, stats.dropped) == (300, len(numbers), 0, 300 - len(numbers))
-        assert not keeps_all or len(numbers) == 300
-
-
 def test_another_stream_takes_a_camera_over() -> None:
     file = io.BytesIO()
     door = _door(file)

@@ -104,23 +104,6 @@ def _taken(device: Device) -> list[tuple[str, bytes]]:
     return [(message.topic, message.payload) for message in iter(device.retained.take, None)]
 
 
-def test_what_is_kept_is_said_at_once_then_once_a_second_and_the_last_always() -> None:
-    device = Device()
-    device.said()
-    retained = device.retained
-    retained.keep("seen", "a", b"1")
-    assert _taken(device) == [("a", b"1")]
-    for payload in (b"2", b"3"):
-        retained.keep("seen", "a", payload)
-    retained.keep("seen", "b", b"1")
-    assert _taken(device) == [("b", b"1")]
-    assert 0 < retained.wait_s() <= 1
-    device.now_s += 1
-    assert retained.wait_s() == 0
-    assert _taken(device) == [("a", b"3")]
-    assert retained.wait_s() == math.inf
-
-
 def test_the_same_again_is_no_news_but_after_a_connection_or_on_request() -> None:
     device = Device()
     retained = device.retained
@@ -150,29 +133,13 @@ def _listening(link: FakeLink, inbox: CommandInbox) -> MqttPublisher:
     return MqttPublisher(settings, IDENTITY, make_link=lambda: link, listens_to=["x/cmd"], receiver=inbox)
 
 
-def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
-    link, inbox = FakeLink(), CommandInbox()
-    publisher = _listening(link, inbox)
-    until(lambda: link.subscribed == ["x/cmd"])
-    assert link.receiver is not None
-    link.receiver.receive(Incoming("x/cmd", b"{}", correlation=b"7"))
-    link.receiver.refused("the broker does not let this device read x/cmd")
-    taken: list[Incoming] = []
-    until(lambda: bool(taken) or bool(taken.extend(inbox.take())))
-    assert [incoming.correlation for incoming in taken] == [b"7"]
-    until(lambda: inbox.take_refusals() == ["the broker does not let this device read x/cmd"])
-    publisher.answer(Message("x/res", b"{}", kind="response", correlation=b"7"))
-    until(lambda: ("response", "x/res", b"7") in [(k, m.topic, m.correlation) for k, m in link.published])
-    publisher.close(5)
-
-
 def test_an_answer_goes_out_before_the_goodbye() -> None:
     link, inbox = FakeLink(), CommandInbox()
     publisher = _listening(link, inbox)
     until(lambda: publisher.stats().connects == 1)
     link.answers = False
     publisher.stream("door", make_encoder())
-    publisher.answer(Message("x/res", b"{}", kind="response"))
+    publisher.retained.send(Message("x/res", b"{}", kind="response"))
     link.answers = True
     publisher.close(5)
     kinds = [kind for kind, _ in link.published]

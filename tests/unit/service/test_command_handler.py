@@ -95,7 +95,7 @@ def test_a_picture_that_cannot_be_made_is_answered_and_costs_nothing_else(
 def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(commanded: CommandedDevice) -> None:
     def burst() -> None:
         for _ in range(30):
-            commanded.inbox.receive(Incoming(commanded.topics.command, b'{"command":"report_state"}'))
+            commanded.inbox.receive(Incoming(commanded.topics.of("command"), b'{"command":"report_state"}'))
 
     burst()
     commanded.look(0.0)

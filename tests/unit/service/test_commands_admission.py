@@ -14,7 +14,7 @@ from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.commands import CommandAdmission, CommandInbox, Reply
 
 TOPICS = Topics("edge/v1", "yard", "pi")
-RES = TOPICS.response
+RES = TOPICS.of("response")
 REPORT = b'{"command":"report_state"}'
 
 
@@ -26,7 +26,7 @@ class Admission:
         self.inner = CommandAdmission(TOPICS, allowed or CLASSES, lambda: self.now_s)  # type: ignore[arg-type]
 
     def admit(self, payload: bytes = REPORT, **fields: object) -> tuple[Reply, Command | RefusedError] | None:
-        return self.inner.admit(Incoming(TOPICS.command, payload, **fields))  # type: ignore[arg-type]
+        return self.inner.admit(Incoming(TOPICS.of("command"), payload, **fields))  # type: ignore[arg-type]
 
     def admits(self) -> bool:
         found = self.admit()
@@ -72,7 +72,7 @@ def test_large_correlation_data_and_retained_commands_are_refused() -> None:
     assert (code, reply.correlation) == ("malformed", b"")
     code, words, _ = Admission().refusal(retain=True)
     assert code == "retained"
-    assert f"mosquitto_pub -r -n -t {TOPICS.command}" in words  # how it is taken away
+    assert f"mosquitto_pub -r -n -t {TOPICS.of('command')}" in words  # how it is taken away
 
 
 def test_a_flood_is_answered_once_a_second_with_its_number() -> None:
@@ -145,7 +145,7 @@ def test_no_bytes_at_all_do_more_than_be_refused() -> None:
 def test_the_inbox_is_bounded_and_counts_what_it_lost() -> None:
     inbox = CommandInbox()
     for number in range(66):
-        inbox.receive(Incoming(TOPICS.command, b"%d" % number))
+        inbox.receive(Incoming(TOPICS.of("command"), b"%d" % number))
     assert [m.payload for m in inbox.take()] == [b"%d" % number for number in range(64)]
     assert (inbox.take(), inbox.lost) == ([], 2)
 
