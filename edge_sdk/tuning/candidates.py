@@ -214,12 +214,6 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
     )
 
 
-def is_within_noise(one: Measurement, measured: Sequence[Measurement], limits: Limits) -> bool:
-    """Whether its figure of quality is lower than the best that may run, and its quality is not, as far as known."""
-    good = _good(measured, limits)
-    return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
-
-
 def _good(measured: Sequence[Measurement], limits: Limits) -> list[Measurement]:
     """Return those that keep the limits, if possible with something to spare; the highest figure first."""
     in_time = [m for m in measured if limits.keeps_budget(m)]
@@ -266,12 +260,7 @@ _REACHABLE = 2.0  # times the budget: what lies further away no setting brings b
 def thread_counts(cores: Cores) -> tuple[int, ...]:
     """Return 1, 2, 4, ... up to the cores that are for the model."""
     top = cores.for_model
-    counts = {top}
-    count = 1
-    while count < top:
-        counts.add(count)
-        count *= 2
-    return tuple(sorted(counts))
+    return tuple(sorted({top, *(1 << doublings for doublings in range(top.bit_length()))}))
 
 
 class Search:
@@ -453,8 +442,9 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return msgspec.structs.replace(self.chosen.candidate, variant=variant)
 
     def is_within_noise(self, one: Measurement) -> bool:
-        """Whether one of `measured` is as good as the best that may run, although its figure is lower."""
-        return is_within_noise(one, self.measured, self.limits)
+        """Whether one of `measured` is as good as the best that may run as far as known, though its figure is lower."""
+        good = _good(self.measured, self.limits)
+        return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
 
     def doubt(self) -> str:
         """Return why tuning must be repeated; empty where it need not."""

@@ -180,3 +180,31 @@ def test_events_that_come_soon_after_one_another_are_one_commit(
         put(outbox, 60)
         assert outbox.wait_committed(WAIT_S)
         assert commits == [61]
+
+
+def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_since(tmp_path: Path) -> None:
+    outbox = _outbox(tmp_path / "events.sqlite")
+    outbox.limit(0.001)
+    try:
+        assert outbox.put(TOPIC + "door", "door", payload) is not None
+        assert outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big")) is None
+        found = [outbox.wait_committed(WAIT_S)]  # no rate is waited for
+        outbox.release_held()
+        found += [outbox.wait_committed(WAIT_S) for _ in range(2)]
+        assert found == [True, False, True]
+    finally:
+        outbox.close(WAIT_S)
+
+
+def test_what_an_earlier_process_left_and_the_broker_refuses_is_nobodys_loss_here(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        put(outbox, 3)
+    told: list[bool] = []
+    with outbox_at(path) as outbox:
+        outbox.reject(taken(outbox, 1)[0], "Payload format invalid")
+        put(outbox, 1)
+        thread = threading.Thread(target=lambda: told.append(outbox.wait_committed(WAIT_S)))
+        thread.start()
+        thread.join()
+        assert told == [True]

@@ -220,20 +220,6 @@ def test_a_pipe_that_does_not_block(pipe: Pipe) -> None:
     assert pipe.read_until_closed(door.publisher) == list(range(500))
 
 
-def test_another_stream_takes_a_camera_over() -> None:
-    file = io.BytesIO()
-    door = _door(file)
-    _put(door, 4, 5)
-    after = Lines(door.publisher, door.publisher.stream("door", make_encoder()))
-    _put(door, 6)
-    _put(after, 0, 1)
-    after.stream.close()
-    _put(after, 2)
-    door.publisher.close()
-    assert [msgspec.json.decode(line)["seq"] for line in file.getvalue().splitlines()] == [4, 5, 6, 7]
-    assert after.stream.stats().sent == 4
-
-
 def test_as_lines_events_stand_between_results() -> None:
     file = io.BytesIO()
     publisher, stream = _door(file)
