@@ -82,12 +82,7 @@ Command: TypeAlias = Pause | Resume | SetThreshold | SetRate | Snapshot | Report
 
 
 class CommandKind(NamedTuple):
-    """One of the commands.
-
-    Attributes:
-        permission: that `[commands] allow` must hold for it.
-        example: for people who wrote a wrong one.
-    """
+    """One of the commands: what `[commands] allow` must hold for it, and an example for those who wrote a wrong one."""
 
     permission: CommandClass
     example: Command
@@ -168,12 +163,7 @@ class ResponseMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stre
 
 
 class RefusedError(Exception):
-    """A command is not carried out.
-
-    Args:
-        code: for programs.
-        message: for people.
-    """
+    """A command is not carried out: a code for programs, a message for people."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

@@ -86,11 +86,7 @@ class ResultEncoder:
         return encoder
 
     def check(self, identity: Identity) -> None:
-        """Check that this encoder has the given identity: device, boot and run.
-
-        Raises:
-            UsageError: the identities differ.
-        """
+        """Raise `UsageError` where the encoder belongs to another device, boot or run."""
         if identity != self.identity:
             raise UsageError(f"results are encoded for {self.identity}, published by {identity}; give both the same")
 

@@ -364,10 +364,9 @@ class OutboxQueue:
 
     @contextmanager
     def paused(self) -> Iterator[int]:
-        """Let `take` return nothing within the context, so that events may be deleted; `lose` then counts them.
+        """Let `take` return nothing within the context, so that events above the yielded id may be deleted.
 
-        Yields:
-            An id; no event up to it may be deleted, because it may be in flight or wait for the quarantine.
+        Those up to it may be in flight or wait for the quarantine.
         """
         with self._lock:
             self._is_paused = True
@@ -390,12 +389,9 @@ class OutboxQueue:
             return InMemory(held, through, done_to, self._waiting() - len(self._new) - len(self._early))
 
     def lose(self, why: str, ids: Collection[int], *, is_safe: bool = True) -> None:
-        """Count events as lost, unless they are delivered or lost already, and do not send them.
+        """Count events as lost, by a field of `Losses`, unless they are delivered or lost already; do not send them.
 
-        Args:
-            why: a field of `Losses`.
-            ids: the events.
-            is_safe: whether a commit has written the events; if not, `wait_committed` reports the loss.
+        `wait_committed` reports the loss where no commit has written them (`is_safe` is False).
         """
         with self._lock:
             for number in ids:
@@ -421,11 +417,7 @@ class OutboxQueue:
             self._restored += count
 
     def make_room(self, last_id: int) -> int:
-        """Reserve ids for the events on disk, which have ids up to `last_id`, after the ids given so far.
-
-        Returns:
-            The offset to add to the ids on disk: 0, or `last_id` or more.
-        """
+        """Reserve ids for the events on disk, which have ids up to `last_id`, and return the offset to add to those."""
         with self._lock:
             by = max(self._last_id, last_id) if self._last_id else 0
             self._last_id = by + last_id

@@ -178,8 +178,8 @@ def unsealed(sealed: object) -> CommitState | None:
 class CommitRecord:
     """The state of the last commit, in a small file next to that of the events, and the lock of both files.
 
-    The record is written after each commit, before the commit is reported, and never synced. After a power cut it may
-    therefore be older than the file, and is then ignored. It is never newer than the last commit that returned.
+    It is written after each commit, before that is reported, and never synced: after a power cut it may be older than
+    the file, and is then ignored, but it is never newer than the last commit that returned.
 
     Raises:
         sqlite3.OperationalError: another process has it open.
@@ -282,12 +282,7 @@ def _checksum(head: str, payload: bytes) -> bytes:
 
 
 class EventStore:
-    """One open file of events.
-
-    Args:
-        path: the file, made if missing, in an existing folder.
-        max_bytes: bytes that the file may take.
-        record: the file's commit record, which is closed with the store.
+    """One open file of events, which is made if missing, and its commit record, which is closed with it.
 
     Attributes:
         state: the state of the last commit.
@@ -333,11 +328,7 @@ class EventStore:
     def commit(self, events: Sequence[QueuedEvent], bounds: Mapping[str, int], done_to: int, mark: AgeMark) -> None:
         """Write events and state in one transaction, which survives a power cut once this returns.
 
-        Args:
-            events: events that are not in the file, in order of their ids.
-            bounds: upper bounds of the cameras' event numbers; see `CommitState.bounds`.
-            done_to: the id up to which all events are delivered or lost.
-            mark: the present time.
+        The events are not in the file and have growing ids; up to the id `done_to` all are delivered or lost.
         """
         new = [event for event in events if event.id > done_to]
         # Deleted ids may be written again, and the state, which each commit writes, must stay small.

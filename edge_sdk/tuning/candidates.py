@@ -427,11 +427,6 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             provisional=bool(untried) or (others is not None and others > _BUSY),
         )
 
-    @property
-    def p99_ms(self) -> float:
-        """p99 of what runs, in milliseconds: prepare + run + decode."""
-        return self.chosen.p99_ms
-
     def for_variant(self, variant: str) -> Candidate:
         """Return how one of the bundle's models runs best: as measured, else with the settings of what was chosen."""
         if variant == self.chosen.candidate.variant:

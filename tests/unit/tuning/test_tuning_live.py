@@ -106,7 +106,7 @@ def test_where_nothing_keeps_the_budget_the_fastest_runs_and_that_is_said(tmp_pa
     board.run()
     [(tuned, _)] = board.outcome
     assert not tuned.meets_budget
-    assert tuned.p99_ms == pytest.approx(60.0)
+    assert tuned.chosen.p99_ms == pytest.approx(60.0)
     assert board.runs().variant == "int8.8x8"
     assert tuned.reason.startswith("a budget of 50 ms cannot be kept here: the fastest of ")
 
