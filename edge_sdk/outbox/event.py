@@ -165,11 +165,13 @@ class OutboxWarnings:
             advice = "make it smaller, or raise [outbox] max_mb"
             self.say("events_refused", f"an event of {topic} is left out: {size} bytes are too many to wait; {advice}")
 
-    def delivered(self, topic: str) -> None:
-        """Clear a rejection when the broker accepts an event of the same topic at least a minute later."""
-        if topic == self._rejected_topic and self._clock_s() - self._rejected_at > _EVERY_S:
+    def delivered(self, topic: str) -> bool:
+        """Clear a rejection, and return True, when the broker accepts an event of that topic over a minute later."""
+        is_over = topic == self._rejected_topic and self._clock_s() - self._rejected_at > _EVERY_S
+        if is_over:
             self._rejected_topic = None
             self.say("events_refused", "")
+        return is_over
 
     def lost(self, losses: Losses, *, is_last: bool = False) -> None:
         """Warn how many events are lost since the program began, less and less often; `is_last` warns in any case."""

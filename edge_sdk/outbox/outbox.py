@@ -149,7 +149,8 @@ class EventOutbox:
     def deliver(self, event: QueuedEvent) -> None:
         """Record that the broker acknowledged an event."""
         self._queue.deliver(event)
-        self._warnings.delivered(event.topic)
+        if self._warnings.delivered(event.topic):
+            self._writer.has_offered = False  # what was denied may be allowed now
         self._wake_soon()
 
     def reject(self, event: QueuedEvent, reason: str) -> None:

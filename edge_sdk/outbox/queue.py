@@ -11,7 +11,7 @@ From `feed` on, an event has an entry that holds its state; an event that is `th
 An answered event may have to be sent again, because a broker that crashes may have acknowledged events that it had not
 stored. An acknowledgement is therefore final only once the broker has sent something later on the same connection. When
 the connection ends before that, the event is sent again, a few times at most. Rejected events go to the quarantine in
-the file. Events that an access rule of the broker denied are offered again at every start.
+the file. Events that an access rule of the broker denied are offered again at every start, and once a refusal is over.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class Writer:
 
     Attributes:
         set_aside: number of damaged files that were set aside.
+        has_offered: whether the events that the broker's access rules denied were queued again; False: do that.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Writer:
         self._salvage: CommitState | None = None  # the outcome of a salvage, until it is logged
         self._unread: list[tuple[int, int]] = []  # id ranges of a closed file that were not read
         self._earlier_to = 0  # events up to this id may have been sent by an earlier process
-        self._has_opened = self._has_offered = False
+        self._has_opened = self.has_offered = False
         self._look_at = -math.inf
 
     @property
@@ -160,7 +161,7 @@ class Writer:
             numbers.restore(state.bounds, is_orderly=state.is_orderly)
         if not is_ours:
             behind_s = self._clock.behind_s(state.mark) if state.mark is not None else 0.0
-            self._has_offered = False
+            self.has_offered = False
             by = queue.make_room(state.last_id)
             if not by:
                 self._seen_to = state.last_id
@@ -301,10 +302,10 @@ class Writer:
             store.forget_denied(offered)
 
     def _offer_again(self, store: EventStore) -> list[int]:
-        """Queue events again that were denied before this start; return the ids of their rows in quarantine."""
-        if self._has_offered:
+        """Queue denied events again, once; return the ids of their rows in quarantine."""
+        if self.has_offered:
             return []
-        denied, self._has_offered = store.denied(), True
+        denied, self.has_offered = store.denied(), True
         self._add(self._queue.take_new(denied))
         return [event.id for event in denied]
 

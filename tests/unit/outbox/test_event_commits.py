@@ -172,7 +172,7 @@ def test_events_that_come_soon_after_one_another_are_one_commit(
         commit(store, events, *others)
 
     monkeypatch.setattr(EventStore, "commit", counted)
-    with outbox_at(tmp_path / "events.sqlite", commit_s=0.5) as outbox:
+    with outbox_at(tmp_path / "events.sqlite", commit_s=2.0) as outbox:
         committed(outbox, 1)
         commits.clear()
         put(outbox, 1)

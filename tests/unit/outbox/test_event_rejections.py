@@ -122,6 +122,34 @@ def test_a_window_that_is_refused_stays_on_disk_and_in_order(tmp_path: Path, pac
 DENIED = "Not authorized (reason code 135)"
 
 
+def test_what_was_denied_comes_again_once_the_broker_takes_an_event_of_that_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with outbox_at(tmp_path / "events.sqlite") as outbox:
+        denied, _ = put(outbox, 3), put(outbox, 2, camera="yard")
+        *door, first, second = taken(outbox, 5)
+        for event in door:
+            outbox.reject(event, DENIED)
+        until(lambda: outbox.stats().lost == Losses(quarantine=3))
+        put(outbox, 1)
+        [allowed] = taken(outbox, 1)
+        outbox.deliver(first)  # of another topic, and too early
+        with monkeypatch.context() as patch:
+            patch.setattr("edge_sdk.outbox.event._EVERY_S", 0.0)
+            outbox.deliver(second)
+            assert outbox.waiting == 1
+            outbox.deliver(allowed)
+        again = taken(outbox, 3)
+        assert [(event.seq, event.payload) for event in again] == [
+            (number, event.payload) for number, event in zip(denied, door, strict=True)
+        ]
+        assert (outbox.stats().lost, outbox.waiting) == (Losses(), 3)
+        for event in again:
+            outbox.deliver(event)
+        stats = outbox.stats()
+        assert (stats.put, stats.delivered, stats.waiting) == (6, 6, 0)
+
+
 def test_a_start_offers_what_was_denied_and_nothing_else_that_was_refused(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     with outbox_at(path) as outbox:
