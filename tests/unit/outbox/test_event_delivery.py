@@ -142,6 +142,7 @@ def test_where_nothing_is_acknowledged_results_go_out_and_events_wait_and_the_en
     link = FakeLink()
     with _door(tmp_path, link) as door:
         door.stream.put_event(payload)
+        until(lambda: door.publisher._events.is_ready)  # events would go first
         put(door.stream, 1)
         until(lambda: door.publisher.stats().sent == 1)
         began_s = time.monotonic()
