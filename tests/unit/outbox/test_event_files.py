@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.outbox.event import Losses
-from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.store import VERSION
-from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
+from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, takes_all, until
 
 
 def _flip(path: Path, start: int, stop: int) -> None:
@@ -57,12 +56,6 @@ def _file_with(tmp_path: Path) -> tuple[Path, list[int]]:
     return copy / path.name, numbers
 
 
-def _takes_all(outbox: EventOutbox, numbers: list[int]) -> bool:
-    while (event := outbox.take()) is not None:
-        numbers.append(event.seq)
-    return True
-
-
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     path, before = _file_with(tmp_path)
@@ -74,7 +67,7 @@ def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage
         assert outbox.stats().is_durable
         assert not set(numbers) & set(before)
         found: list[int] = []
-        until(lambda: _takes_all(outbox, found) and found[-1:] == numbers[-1:])
+        until(lambda: takes_all(outbox, found) and found[-1:] == numbers[-1:])
         assert found[-100:] == numbers
         rest = found[:-100]
         assert rest == sorted(set(rest) & set(before))  # in order, each once, and none that was never put
@@ -97,7 +90,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> 
         for _ in range(200):
             later += committed(outbox, 20, size=500)
         rest: list[int] = []
-        until(lambda: _takes_all(outbox, rest) and outbox.waiting == 10 + len(rest))
+        until(lambda: takes_all(outbox, rest) and outbox.waiting == 10 + len(rest))
         assert outbox.stats().set_aside >= 1
         assert rest == sorted(set(rest) & {*first, *later})
         assert rest[-1000:] == later[-1000:]

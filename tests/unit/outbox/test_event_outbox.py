@@ -13,7 +13,7 @@ import pytest
 
 from edge_sdk.outbox.event import Losses, OutboxWarnings, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, until
+from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, takes_all, until
 
 
 def _killed(path: Path, to: Path) -> Path:
@@ -22,12 +22,6 @@ def _killed(path: Path, to: Path) -> Path:
     for name in path.parent.glob(path.name + "*"):
         shutil.copy(name, to)
     return to / path.name
-
-
-def _takes_all(outbox: EventOutbox, numbers: list[int]) -> bool:
-    while (event := outbox.take()) is not None:
-        numbers.append(event.seq)
-    return True
 
 
 def test_events_come_in_order_and_no_file_is_made_before_the_first(tmp_path: Path) -> None:
@@ -110,7 +104,7 @@ def test_without_a_file_events_wait_in_memory_and_the_newest_are_kept() -> None:
     with outbox_at(None, max_memory_bytes=1_000_000) as outbox:
         numbers = put(outbox, 1000, size=10_000)
         found: list[int] = []
-        until(lambda: _takes_all(outbox, found) and found[-1:] == numbers[-1:])
+        until(lambda: takes_all(outbox, found) and found[-1:] == numbers[-1:])
         assert found == sorted(found)
         assert len(found) < 300
         assert outbox.stats().lost == Losses(memory=1000 - len(found))
