@@ -23,8 +23,8 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.settings import read_password
-from edge_sdk.sources.location import SourceOptions, redact
-from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opening import open_source, redact
 from edge_sdk.tuning.candidates import SECONDS, Candidate, Limits, Measurement, Tuned, figures
 from edge_sdk.tuning.records import TunedMachine
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
