@@ -80,9 +80,9 @@ class CameraTraits(msgspec.Struct, frozen=True, kw_only=True):
         name: the camera's name in topics.
         task: the task of its bundle.
         tells_events: whether events of what appears and disappears are published.
-        labels: of its bundle.
-        refusals: why it lacks a control, by the name of each `Control` that it lacks.
-        has_pictures: whether some are published without a command.
+        labels: the labels of its bundle.
+        refusals: why the camera lacks a control, by the name of each `Control` that it lacks.
+        has_pictures: whether pictures are published without a command.
     """
 
     name: str
