@@ -36,7 +36,7 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.client import WINDOW
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
-from edge_sdk.publishing.session import State
+from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.sources.opening import open_source
 from tests.support.broker import Broker, wait_until
@@ -152,7 +152,10 @@ class _Door:
 
 
 def _publisher(
-    broker: Broker, path: Path, keepalive_s: int = 60, on_state: Callable[[State, str], None] | None = None
+    broker: Broker,
+    path: Path,
+    keepalive_s: int = 60,
+    on_state: Callable[[ConnectionState, str], None] = lambda _state, _detail: None,
 ) -> tuple[MqttPublisher, EventOutbox]:
     outbox = EventOutbox(OutboxSettings(), path, IDENTITY.boot_id)
     settings = MqttSettings(host=broker.host, port=broker.port, device="pi", keepalive_s=keepalive_s)

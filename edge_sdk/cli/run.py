@@ -35,7 +35,7 @@ from edge_sdk.core.errors import EdgeError, PublishError, UsageError
 from edge_sdk.core.logs import counted, log_as_json
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import ignore_signals, stopping_on_signals
-from edge_sdk.messages.topics import check_name, default_device
+from edge_sdk.messages.schema import check_name, default_device
 from edge_sdk.publishing.settings import BrokerSettings, read_password
 from edge_sdk.service.process import Notifier, Progress, Start
 from edge_sdk.service.settings import PipelineSettings, RunSettings

@@ -21,12 +21,11 @@ from edge_sdk.inference.runtime import ProviderWarnings, onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
-from edge_sdk.messages.topics import check_name
+from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.settings import read_password
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opening import open_source, redact
-from edge_sdk.tuning.candidates import SECONDS, Limits, Tuned, figures
-from edge_sdk.tuning.measurement import Candidate, Measurement
+from edge_sdk.tuning.candidates import SECONDS, Candidate, Limits, Measurement, Tuned, figures
 from edge_sdk.tuning.records import TunedMachine
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
 

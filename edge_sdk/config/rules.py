@@ -17,7 +17,7 @@ from edge_sdk.config.schema import PASSWORD_KEYS, TLS_KEYS, Config, MqttConfig, 
 from edge_sdk.core.errors import EdgeError
 from edge_sdk.core.machine import configured
 from edge_sdk.core.toml import entry_label, nearest, problems, shown
-from edge_sdk.messages.topics import check_name
+from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from edge_sdk.sources.location import (
     AS_IT_COMES,

@@ -18,7 +18,7 @@ from edge_sdk.core.toml import ONE_LINE
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.inference.trial import TRIAL_S
 from edge_sdk.messages.commands import Permission
-from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, Expiry, Qos, Rate
+from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, Expiry, MessageRate, Qos
 from edge_sdk.outbox.settings import OutboxConfig
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import BrokerSettings
@@ -164,7 +164,7 @@ class ResultsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     qos: Qos | None = None
     expiry_s: Expiry = 60
-    max_per_s: Rate | None = None
+    max_per_s: MessageRate | None = None
 
 
 class EventsConfig(Channel, frozen=True, forbid_unknown_fields=True, kw_only=True):

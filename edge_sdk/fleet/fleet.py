@@ -15,8 +15,8 @@ from msgspec import UnsetType
 
 from edge_sdk.fleet.messages import (
     DeviceAddress,
+    DeviceMessage,
     EventNote,
-    Message,
     Removed,
     SnapshotNote,
     Unread,
@@ -181,7 +181,7 @@ class Fleet:
         self.devices: dict[tuple[str, str], DeviceView] = {}
         self.left_out = self.unread = self.lost = 0
 
-    def take(self, address: DeviceAddress, message: Message, now: datetime, *, is_retained: bool) -> list[str]:
+    def take(self, address: DeviceAddress, message: DeviceMessage, now: datetime, *, is_retained: bool) -> list[str]:
         """Update the fleet with one message that was received `now`; return lines to print for what has changed."""
         device = self._device(address)
         if device is None:

@@ -28,8 +28,8 @@ from edge_sdk.messages.schema import (
     StateMessage,
     StatusMessage,
     TelemetryMessage,
+    check_name,
 )
-from edge_sdk.messages.topics import check_name
 
 LARGEST = 1_000_000
 """The largest message that is decoded, in bytes; no device sends a larger one, apart from pictures."""
@@ -107,17 +107,17 @@ class Unread(msgspec.Struct, frozen=True):
     why: str
 
 
-Message: TypeAlias = (
+DeviceMessage: TypeAlias = (
     ResultMessage | StatusMessage | StateMessage | TelemetryMessage | EventNote | SnapshotNote | Removed | Unread
 )
 
-_DECODERS: dict[str, msgspec.json.Decoder[Message]] = {
+_DECODERS: dict[str, msgspec.json.Decoder[DeviceMessage]] = {
     level: msgspec.json.Decoder(EventNote if level == "event" else kind.type) for level, kind in _LEVELS.items()
 }
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def read(kind: str, payload: bytes) -> Message:
+def read(kind: str, payload: bytes) -> DeviceMessage:
     """Decode one message, whose kind is a level of its topic; never raise, whatever its bytes are."""
     if kind == "snapshot":
         return SnapshotNote(len(payload))

@@ -68,7 +68,7 @@ class SetRate(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     def __post_init__(self) -> None:
         """Refuse what is neither 0 nor in the range, which no type says; msgspec reports the ValueError."""
         if self.max_fps != 0 and not SLOWEST_FPS <= self.max_fps <= FASTEST_FPS:
-            raise ValueError(f"max_fps is {_in_short(self.max_fps)}, expected {_EXPECTED_FPS}")
+            raise ValueError(f"max_fps is {self.max_fps:g}, expected {_EXPECTED_FPS}")
 
 
 class Snapshot(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="snapshot"):
@@ -186,12 +186,6 @@ def name_of(command: Command) -> str:
     return str(command.__struct_config__.tag)
 
 
-def _in_short(value: float) -> str:
-    """Write a number as people do, where that is the same number."""
-    text = f"{value:g}"
-    return text if float(text) == value else repr(value)
-
-
 Code: TypeAlias = Literal[
     "malformed",
     "too_large",
@@ -250,12 +244,7 @@ class ResponseMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stre
 
 
 class RefusedError(Exception):
-    """A command is not carried out.
-
-    Args:
-        code: for programs.
-        message: for people.
-    """
+    """A command is not carried out: a code for programs, a message for people."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

@@ -86,11 +86,7 @@ class ResultEncoder:
         return encoder
 
     def check(self, identity: Identity) -> None:
-        """Check that this encoder has the given identity: device, boot and run.
-
-        Raises:
-            UsageError: the identities differ.
-        """
+        """Raise `UsageError` where the encoder belongs to another device, boot or run."""
         if identity != self.identity:
             raise UsageError(f"results are encoded for {self.identity}, published by {identity}; give both the same")
 
@@ -143,15 +139,7 @@ class ResultEncoder:
 
 
 def _rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Round the rows that are finite, and leave the others out.
-
-    Args:
-        rows: float32 (N, 5) with a box and a confidence each, or (N, 1) with a confidence each.
-        class_ids: int64 (N,).
-
-    Returns:
-        float64 (M, 5) or (M, 1), and int64 (M,).
-    """
+    """Round the rows, (N, 5) with a box and a confidence or (N, 1) with a confidence; leave out those not finite."""
     if not len(rows):
         return rows.astype(np.float64), class_ids
     is_finite = np.isfinite(rows)
@@ -183,8 +171,16 @@ class EventEncoder:
 
     def encode(self, event: Event, seq: int) -> bytes:
         """Encode one event, with its number among those of the camera, as one line of JSON."""
-        at = event.at.astimezone(timezone.utc)
-        box = event.box_xyxy
+        at, box = event.at.astimezone(timezone.utc), event.box_xyxy
+        facts: dict[str, Any] = {
+            "label": event.label,
+            "class_id": event.class_id,
+            "confidence": None if event.confidence is None else round(float(event.confidence), 4),
+            "box_xyxy": None if box is None else tuple(round(float(side), 1) for side in box),
+            "frame": None if event.frame_wh is None else FrameSize(*event.frame_wh),
+            "frame_seq": event.frame_seq,
+            "detail": event.detail,
+        }
         return msgspec.json.encode(
             EventMessage(
                 **self._header,
@@ -192,21 +188,10 @@ class EventEncoder:
                 kind=event.kind,
                 at=at.replace(microsecond=at.microsecond // 1000 * 1000),
                 clock=UNSET if self._clock is None or self._clock.is_synchronised else "unsynchronised",
-                label=UNSET if event.label is None else event.label,
-                class_id=UNSET if event.class_id is None else event.class_id,
-                confidence=UNSET if event.confidence is None else round(float(event.confidence), 4),
-                box_xyxy=UNSET if box is None else _to_tenths(box),
-                frame=UNSET if event.frame_wh is None else FrameSize(*event.frame_wh),
-                frame_seq=UNSET if event.frame_seq is None else event.frame_seq,
                 model=self._model,
-                detail=UNSET if event.detail is None else event.detail,
+                **{name: fact for name, fact in facts.items() if fact is not None},
             )
         )
-
-
-def _to_tenths(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
-    left, top, right, bottom = (round(float(side), 1) for side in box)
-    return left, top, right, bottom
 
 
 _Summary: TypeAlias = "tuple[int, ...] | int | None"

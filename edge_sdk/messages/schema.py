@@ -8,6 +8,7 @@ broker.
 
 from __future__ import annotations
 
+import os
 import uuid
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from edge_sdk.core.errors import UsageError
 from edge_sdk.core.toml import check_fields
 from edge_sdk.messages.commands import Command, ControlState, ResponseMessage
 
@@ -28,7 +30,7 @@ _Moment = Annotated[datetime, Meta(tz=True)]
 _Clock: TypeAlias = Literal["unsynchronised"] | msgspec.UnsetType
 """`unsynchronised` while no time server has set the device's clock, and then its times may be wrong by any amount."""
 
-SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ended"]
+_SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ended"]
 
 
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
@@ -143,7 +145,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
         since: time at which this status began, with a time zone.
     """
 
-    status: SourceStatus
+    status: _SourceStatus
     trouble: str = ""
     since: _Moment
 
@@ -155,7 +157,7 @@ class CameraState(msgspec.Struct, frozen=True, kw_only=True):
     `controls` is there where commands are allowed.
     """
 
-    source: SourceStatus | msgspec.UnsetType = msgspec.UNSET
+    source: _SourceStatus | msgspec.UnsetType = msgspec.UNSET
     trouble: str | msgspec.UnsetType = msgspec.UNSET
     since: _Moment | msgspec.UnsetType = msgspec.UNSET
     running: Running | msgspec.UnsetType = msgspec.UNSET
@@ -328,7 +330,7 @@ Expiry: TypeAlias = Annotated[
         extra={"unit": "seconds"},
     ),
 ]
-Rate: TypeAlias = Annotated[
+MessageRate: TypeAlias = Annotated[
     float,
     Meta(ge=0.001, le=1000, description="messages a second of one camera; of what is more the newest is kept"),
 ]
@@ -348,7 +350,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
 
     qos: Qos = 0
     expiry_s: Expiry = 60
-    max_per_s: Rate | None = None
+    max_per_s: MessageRate | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, Channel)
@@ -408,6 +410,68 @@ MESSAGES: dict[MessageKind, MessageSpec] = {
 }
 
 
+_NAME_LIMIT = 100  # characters: four names stay far below MQTT's 65535 bytes, and fit what brokers in the cloud allow
+_RESERVED = frozenset("/+#$")
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """The topics of one device, PREFIX/SITE/DEVICE/...; the prefix has one or more levels.
+
+    Raises:
+        UsageError: a name is empty, too long, or has a character that a topic level may not have.
+    """
+
+    prefix: str
+    site: str
+    device: str
+
+    def __post_init__(self) -> None:
+        for level in self.prefix.split("/"):
+            check_name("topic prefix", level)
+        check_name("site", self.site)
+        check_name("device", self.device)
+
+    @property
+    def own(self) -> str:
+        """The prefix of all topics of the device; it ends in a slash."""
+        return f"{self.prefix}/{self.site}/{self.device}/"
+
+    def of(self, kind: MessageKind, camera: str = "") -> str:
+        """Return the topic of one kind of message, but discovery, and of one camera where each has a topic.
+
+        Raises:
+            UsageError: the camera's name cannot be part of a topic.
+        """
+        if MESSAGES[kind].is_of_camera:
+            check_name("camera", camera)
+        return self.own + MESSAGES[kind].topic.replace("{camera}", camera)
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that cannot be one level of a topic; `what` is what to call it.
+
+    Raises:
+        UsageError: it is empty, too long, has spaces around it, or one of `/ + # $`, or control characters.
+    """
+    if not name or len(name) > _NAME_LIMIT:
+        raise UsageError(f"{what} name has {len(name)} characters, expected 1 to {_NAME_LIMIT}")
+    if not name.isprintable() or not _RESERVED.isdisjoint(name) or name != name.strip():
+        raise UsageError(
+            f"{what} name {name!r} cannot be part of a topic, expected no / + # $ and no control characters"
+        )
+
+
+def default_device() -> str:
+    """Return this machine's host name, with what a topic may not have replaced by a hyphen."""
+    return as_name(os.uname().nodename)
+
+
+def as_name(text: str) -> str:
+    """Make any text a name that `check_name` takes."""
+    allowed = ("-" if c in _RESERVED or not c.isprintable() else c for c in text)
+    return "".join(allowed)[:_NAME_LIMIT].strip() or "device"
+
+
 def message_schema(kind: MessageKind) -> bytes:
     """Return the JSON Schema of the messages of one kind, indented; docs/KIND.schema.json is this."""
     document = {
@@ -451,11 +515,6 @@ def read_boot_id() -> str:
         return str(uuid.uuid4())
 
 
-def new_run_id() -> str:
-    """Make a random UUID."""
-    return str(uuid.uuid4())
-
-
 class Identity(msgspec.Struct, frozen=True):
     """The publishing device and run; made once for a process and part of all its messages.
 
@@ -467,4 +526,4 @@ class Identity(msgspec.Struct, frozen=True):
 
     device: str
     boot_id: str = msgspec.field(default_factory=read_boot_id)
-    run_id: str = msgspec.field(default_factory=new_run_id)
+    run_id: str = msgspec.field(default_factory=lambda: str(uuid.uuid4()))

@@ -1,9 +1,9 @@
 """EventOutbox: keeps events from `put` until the broker has them, over restarts, power cuts and weeks without a broker.
 
 An event is durable once the commit that holds it has returned. The outbox owns one thread, which moves events between
-memory and disk. It starts with the first event, or at once where a file exists, because the file knows which numbers
-were given and has unsent events. Events that come before the file is read, or faster than their rate allows, wait for
-their number.
+memory and disk. It opens the file with the first event, or at once where a file exists, because the file knows which
+numbers were given and has unsent events. Events that come before the file is read, or faster than their rate allows,
+wait for their number.
 
 `queue` holds the events in memory, `writer` does the thread's work, `store` and `recovery` handle the file.
 """
@@ -15,20 +15,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_sdk.core.errors import descriptor_shortage
 from edge_sdk.core.threads import Backoff, RateLimiter
-from edge_sdk.outbox.event import Encode, EventStats, QueuedEvent
+from edge_sdk.outbox.event import Encode, EventStats, OutboxWarnings, QueuedEvent
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, is_there, since_boot_s
-from edge_sdk.outbox.warnings import OutboxWarnings
-
-if TYPE_CHECKING:
-    from edge_sdk.outbox.writer import Writer
+from edge_sdk.outbox.writer import Writer
 
 _FAULT_S = 1.0
 _DOUBT_S = 3.0  # least time from an acknowledgement to the later packet that makes it final; both may be read 1 s late
@@ -48,7 +43,6 @@ class EventOutbox:
         wall_s: returns seconds since 1970, which may be wrong.
         now_s: returns seconds since the machine was started.
         retry: delays before a failing disk is tried again.
-        after: a closed outbox that may still use this file; the new one waits for its end.
     """
 
     def __init__(
@@ -60,26 +54,22 @@ class EventOutbox:
         wall_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = since_boot_s,
         retry: Backoff | None = None,
-        after: EventOutbox | None = None,
     ) -> None:
-        self._settings, self._path, self._retry = settings, path, retry
+        self._settings, self._path = settings, path
         self._warnings = OutboxWarnings()
-        self._clock = AgeClock(boot_id, now_s)
-        self._before = after if after is not None and after._is_busy_with(path) else None
-        has_file = path is not None and (self._before is not None or is_there(path))
+        clock = AgeClock(boot_id, now_s)
+        self._has_file = path is not None and is_there(path)
         self._queue = OutboxQueue(
-            SequenceNumbers(wall_s), self._clock.seconds, settings.max_memory_bytes, is_open=not has_file
+            SequenceNumbers(wall_s), clock.seconds, settings.max_memory_bytes, is_open=not self._has_file
         )
+        self._writer = Writer(self._queue, path, clock, settings, self._warnings, retry)
         self.limit(None)
-        self._writer: Writer | None = None
-        self._thread: threading.Thread | None = None
-        self._start_lock = threading.Lock()
         self._on_ready: Callable[[], None] = lambda: None
         self._bell, self._closing = threading.Event(), threading.Event()
         self._soon_at = math.inf
         self._is_idle, self._is_hungry = True, False
-        if has_file:
-            self._start()
+        self._thread = threading.Thread(target=self._run, name="edge-outbox", daemon=True)
+        self._thread.start()
 
     def limit(self, max_per_s: float | None) -> None:
         """Limit the events per second of each camera, keeping the newest; to be called before the first `put`."""
@@ -98,8 +88,6 @@ class EventOutbox:
         seq = self._limiter.put(camera, (topic, camera, encode))
         if self._is_idle:
             self._bell.set()
-            if self._thread is None:
-                self._start()
         return seq
 
     def wait_committed(self, timeout_s: float) -> bool:
@@ -118,10 +106,7 @@ class EventOutbox:
             on_ready()
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
-        """Call a function with the name and the line of each warning, from any thread; an empty line ends a warning.
-
-        Present warnings are passed first.
-        """
+        """Call a function with the name and line of each present and later warning; an empty line ends a warning."""
         self._warnings.listen(listener)
 
     @property
@@ -137,7 +122,7 @@ class EventOutbox:
     @property
     def is_durable(self) -> bool:
         """Whether new events go to disk at present; after `close`, whether all waiting events are on disk."""
-        return self._writer is not None and self._writer.takes
+        return self._writer.takes
 
     @property
     def waiting(self) -> int:
@@ -149,7 +134,7 @@ class EventOutbox:
         return msgspec.structs.replace(
             self._queue.stats(),
             is_durable=self.is_durable,
-            set_aside=0 if self._writer is None else self._writer.set_aside,
+            set_aside=self._writer.set_aside,
             limited=self._limiter.limited(),
         )
 
@@ -164,7 +149,8 @@ class EventOutbox:
     def deliver(self, event: QueuedEvent) -> None:
         """Record that the broker acknowledged an event."""
         self._queue.deliver(event)
-        self._warnings.delivered(event.topic)
+        if self._warnings.delivered(event.topic):
+            self._writer.has_offered = False  # what was denied may be allowed now
         self._wake_soon()
 
     def reject(self, event: QueuedEvent, reason: str) -> None:
@@ -202,71 +188,41 @@ class EventOutbox:
         """Write the waiting events and end; abandon a thread that is stuck in the disk, with a warning."""
         self._closing.set()
         self._bell.set()
-        self._join(timeout_s)
-        if self._is_busy_with(self._path):
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
             line = f"{self._path}: this disk did not take the last events within {timeout_s:.1f} s; look after it"
             self._warnings.say("outbox_disk", line)
-
-    def _join(self, timeout_s: float | None = None) -> None:
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    def _is_busy_with(self, path: Path | None) -> bool:
-        return path == self._path and self._thread is not None and self._thread.is_alive()
-
-    def _start(self) -> None:
-        with self._start_lock:
-            if self._thread is None and not self._closing.is_set():
-                thread = threading.Thread(target=self._run, name="edge-outbox", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as cause:  # the next event tries again; `_load_writer` clears the warning
-                    self._warnings.memory_only(f"{cause}; allow this user more threads")
-                    return
-                self._thread = thread
 
     # Methods of the outbox's own thread.
 
     def _run(self) -> None:
-        if self._before is not None:
-            self._before._join()
-            self._before = None
-        while (writer := self._load_writer()) is None:
-            if self._closing.wait(_FAULT_S):
-                self._queue.number_early(self._warnings.encoded)
-                self._queue.count_lost("memory", self._queue.waiting)
-                self._warnings.lost(self._queue.stats().lost, is_last=True)
+        while not (self._has_file or self._queue.has_new):
+            if self._closing.is_set():
                 return
-        self._try(writer.open)
-        self._queue.number_early(self._warnings.encoded)
+            self._bell.wait()
+            self._bell.clear()
+        self._is_idle = False
+        self._try(self._writer.open)
+        self._number_early()
         while not self._closing.is_set():
             begun_s = time.monotonic()  # the earliest time at which an event of this turn came
-            self._turn(writer)
+            self._turn()
             if not self._queue.has_new:
                 self._wait_for_work()
                 begun_s = time.monotonic()
             if self._queue.has_new:  # events that come meanwhile go into the same commit
                 self._closing.wait(max(0.0, begun_s + self._settings.commit_s - time.monotonic()))
         self._limiter.release(all_of_them=True)
+        self._number_early()
+        self._writer.close()
+
+    def _number_early(self) -> None:
         self._queue.number_early(self._warnings.encoded)
-        writer.close()
 
-    def _load_writer(self) -> Writer | None:
-        try:
-            from edge_sdk.outbox.writer import Writer  # loads SQLite, which only events need
-
-            self._writer = Writer(self._queue, self._path, self._clock, self._settings, self._warnings, self._retry)
-        except Exception as cause:  # noqa: BLE001 - no descriptor is left to load SQLite with; that may pass
-            self._warnings.memory_only(descriptor_shortage() or f"{type(cause).__name__}: {cause}")
-            return None
-        self._warnings.say("outbox_disk", "")
-        return self._writer
-
-    def _turn(self, writer: Writer) -> None:
+    def _turn(self) -> None:
         self._is_hungry, self._soon_at = False, math.inf
-        self._try(self._limiter.release)
-        self._try(lambda: self._queue.number_early(self._warnings.encoded))
-        self._try(writer.turn)
+        for step in (self._limiter.release, self._number_early, self._writer.turn):
+            self._try(step)
         if self._queue.is_ready:
             self._on_ready()
 
@@ -286,8 +242,7 @@ class EventOutbox:
     def _wait_for_work(self) -> None:
         self._is_idle = True  # set before the check, so that an event put in between wakes the thread
         while not (self._queue.has_new or self._is_hungry or self._closing.is_set()):
-            retry_s = math.inf if self._writer is None else self._writer.retry_s
-            wait_s = min(_IDLE_S, self._limiter.wait_s(), retry_s, self._soon_at - time.monotonic())
+            wait_s = min(_IDLE_S, self._limiter.wait_s(), self._writer.retry_s, self._soon_at - time.monotonic())
             if wait_s <= 0:
                 break
             is_rung = self._bell.wait(wait_s)

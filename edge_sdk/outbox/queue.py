@@ -11,8 +11,7 @@ From `feed` on, an event has an entry that holds its state; an event that is `th
 An answered event may have to be sent again, because a broker that crashes may have acknowledged events that it had not
 stored. An acknowledgement is therefore final only once the broker has sent something later on the same connection. When
 the connection ends before that, the event is sent again, a few times at most. Rejected events go to the quarantine in
-the file. Events that an access rule of the broker denied are offered again at every start, and when the broker accepts
-another event of the same topic.
+the file. Events that an access rule of the broker denied are offered again at every start, and once a refusal is over.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from edge_sdk.outbox.event import Encode, EventStats, Losses, QueuedEvent, is_denial
+from edge_sdk.outbox.event import Encode, EventStats, Losses, QueuedEvent
 
 _NUMBERS_AHEAD = 4096  # more numbers than cameras use while one commit lasts
 _MAX_NEW = 10_000  # events that the writer has not taken, or that wait until the file is read
@@ -37,7 +36,6 @@ _FEW_READY = 128  # below this number of ready events the writer reads more
 _MAX_ANSWERED = 4096  # events; beyond that the oldest acknowledgements become final
 _MAX_DOUBTS = 5  # times that one event is sent again after it was acknowledged
 _MAX_REJECTED = 100  # events that wait for the quarantine
-_OFFER_EVERY_S = 60.0  # for one topic: a broker may deny one event and accept the next, whatever its access rules say
 
 
 class SequenceNumbers:
@@ -60,7 +58,7 @@ class SequenceNumbers:
         return self._at_least(0) if number is None else number
 
     def give(self, camera: str, number: int) -> None:
-        """Record that an event has a number; the camera's next event gets the number after it."""
+        """Record that an event has a number."""
         self._next[camera] = number + 1
         self._given.add(camera)
 
@@ -107,14 +105,12 @@ class InMemory(NamedTuple):
     waiting: int
 
 
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """One event in memory, from `feed` until `forget` deletes it and all entries before it."""
 
-    __slots__ = ("doubts", "event", "state")
-
-    def __init__(self, event: QueuedEvent, state: Literal["ready", "in_flight", "answered", "through"]) -> None:
-        self.event, self.state = event, state
-        self.doubts = 0  # how often the connection ended soon after the event was acknowledged
+    event: QueuedEvent
+    state: Literal["ready", "in_flight", "answered", "through"]
+    doubts: int = 0  # how often the connection ended soon after the event was acknowledged
 
 
 _THROUGH = _Entry(QueuedEvent("", b""), "through")  # shared by all events that are through; needs no payload
@@ -148,8 +144,6 @@ class OutboxQueue:
         self._ready_bytes = 0
         self._answered: deque[tuple[float, int]] = deque()  # when, and ids
         self._rejected: deque[tuple[QueuedEvent, str]] = deque(maxlen=_MAX_REJECTED)  # and the broker's reasons
-        self._offer_at: dict[str, float] = {}  # topics that were denied: from when on their events may be offered again
-        self._offered_topics: set[str] = set()
         self._last_id = self._put_id = self._fed = self._safe_to = 0
         self._put = self._restored = self._delivered = 0
         self._lost: Counter[str] = Counter()
@@ -181,10 +175,7 @@ class OutboxQueue:
             self._add_early(topic, camera, encode)
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until all events put before are safe; return False after `timeout_s` seconds, or where one was lost.
-
-        Every calling thread is told of each loss once, because the lost event may be one of another thread.
-        """
+        """Wait as `EventOutbox.wait_committed` does; each thread is told of each loss once, whoever put the event."""
         until = time.monotonic() + timeout_s
         with self._lock:
             if not self._has_progress.wait_for(lambda: self._is_open and not self._early, timeout_s):
@@ -235,9 +226,6 @@ class OutboxQueue:
                     self._believe()
             else:
                 self._entries[event.id] = _THROUGH
-            if event.topic in self._offer_at and self._clock_s() >= self._offer_at[event.topic]:
-                self._offer_at[event.topic] = self._clock_s() + _OFFER_EVERY_S
-                self._offered_topics.add(event.topic)
 
     def settle(self, before_s: float) -> bool:
         """Make acknowledgements from before `before_s` final; return whether there were any."""
@@ -267,8 +255,6 @@ class OutboxQueue:
             self._entries[event.id] = _THROUGH
             self._lost["quarantine"] += 1
             self._rejected.append((event, reason))
-            if is_denial(reason):
-                self._offer_at.setdefault(event.topic, 0.0)
             if event.id > self._safe_to:
                 self._unsafe_losses += 1
 
@@ -289,8 +275,8 @@ class OutboxQueue:
     def number_early(self, on_encoded: Callable[[Exception | None], None]) -> None:
         """Number the events that wait for it, and open the queue, so that `put` numbers later events at once.
 
-        The first call comes once the file has told which numbers were given, or cannot be read; further calls number
-        the events of `put_late`. `on_encoded` is called for each event with what its encoding raised, or None.
+        The first call comes once the file has told which numbers were given, or cannot be read. `on_encoded` is called
+        for each event with what its encoding raised, or None.
         """
         while True:
             with self._lock:
@@ -376,18 +362,11 @@ class OutboxQueue:
         with self._lock:
             self._rejected = deque((one for one in self._rejected if one[0].id not in done), _MAX_REJECTED)
 
-    def take_offered_topics(self) -> set[str]:
-        """Return the topics whose denied events are to be offered again, and clear that set."""
-        with self._lock:
-            topics, self._offered_topics = self._offered_topics, set()
-            return topics
-
     @contextmanager
     def paused(self) -> Iterator[int]:
-        """Let `take` return nothing within the context, so that events may be deleted; `lose` then counts them.
+        """Let `take` return nothing within the context, so that events above the yielded id may be deleted.
 
-        Yields:
-            An id; no event up to it may be deleted, because it may be in flight or wait for the quarantine.
+        Those up to it may be in flight or wait for the quarantine.
         """
         with self._lock:
             self._is_paused = True
@@ -410,12 +389,9 @@ class OutboxQueue:
             return InMemory(held, through, done_to, self._waiting() - len(self._new) - len(self._early))
 
     def lose(self, why: str, ids: Collection[int], *, is_safe: bool = True) -> None:
-        """Count events as lost, unless they are delivered or lost already, and do not send them.
+        """Count events as lost, by a field of `Losses`, unless they are delivered or lost already; do not send them.
 
-        Args:
-            why: a field of `Losses`.
-            ids: the events.
-            is_safe: whether a commit has written the events; if not, `wait_committed` reports the loss.
+        `wait_committed` reports the loss where no commit has written them (`is_safe` is False).
         """
         with self._lock:
             for number in ids:
@@ -441,11 +417,7 @@ class OutboxQueue:
             self._restored += count
 
     def make_room(self, last_id: int) -> int:
-        """Reserve ids for the events on disk, which have ids up to `last_id`, after the ids given so far.
-
-        Returns:
-            The offset to add to the ids on disk: 0, or `last_id` or more.
-        """
+        """Reserve ids for the events on disk, which have ids up to `last_id`, and return the offset to add to those."""
         with self._lock:
             by = max(self._last_id, last_id) if self._last_id else 0
             self._last_id = by + last_id
@@ -492,7 +464,7 @@ class OutboxQueue:
         self._put += 1
         if len(self._early) > _MAX_NEW:
             self._early.popleft()
-            self._lose_unsafe("memory", 1)
+            self._lose_unsafe()
 
     def _append(self, topic: str, payload: bytes, camera: str, seq: int) -> None:
         self._numbers.give(camera, seq)
@@ -501,11 +473,11 @@ class OutboxQueue:
         self._new_bytes += len(payload)
         while self._new_bytes > self._max_bytes or len(self._new) > _MAX_NEW:
             self._new_bytes -= len(self._new.popleft().payload)
-            self._lose_unsafe("memory", 1)
+            self._lose_unsafe()
 
-    def _lose_unsafe(self, why: str, count: int) -> None:
-        self._lost[why] += count
-        self._unsafe_losses += count
+    def _lose_unsafe(self) -> None:
+        self._lost["memory"] += 1
+        self._unsafe_losses += 1
 
     def _in_flight(self, event: QueuedEvent) -> _Entry | None:
         entry = self._entries.get(event.id)

@@ -23,6 +23,7 @@ import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,8 +41,8 @@ from edge_sdk.outbox.store import (
     TABLES,
     VERSION,
     CommitRecord,
+    CommitState,
     EventStore,
-    State,
     event_of,
     quarantine_row_of,
     quarantined_of,
@@ -70,9 +71,7 @@ class DiskTroubleError(Exception):
 
 
 def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventStore:
-    """Open the file; salvage a damaged one into a new file, whose state tells the outcome.
-
-    `damage` describes a damage that is already known.
+    """Open the file; salvage one that is damaged, also by the known `damage`, into a new one that tells the outcome.
 
     Raises:
         DiskTroubleError: neither is possible now, but may be later.
@@ -106,29 +105,21 @@ def put_back(store: EventStore, path: Path, settings: OutboxSettings) -> str:
 
     Returns:
         The name under which a file that had replaced it is kept; empty where there was none.
-
-    Raises:
-        DiskTroubleError: that is not possible now, but may be later.
     """
     with _said(path):
         _make_folder(path, settings)
         with _new_file(path) as tmp:
             store.copy_to(tmp)
-            aside = _set_aside(path) if path.exists() else ""
+            endings = (f"{_REPLACED}{number}" for number in range(1, _MOST_REPLACED + 1))
+            ending = next((ending for ending in endings if not _beside(path, ending).exists()), None)
+            if ending is None:
+                advice = f"remove {path.name}{_REPLACED}1 and so on"
+                raise DiskTroubleError(f"{path} was replaced {_MOST_REPLACED} times; {advice}")
+            is_replaced = path.exists()
+            if is_replaced:
+                _move(path, _beside(path, ending))
         _put_in_place(path)
-        return aside
-
-
-def _set_aside(path: Path) -> str:
-    """Rename the file that replaced an open one, and its log; return the new name, which no other file has."""
-    names = (f"{_REPLACED}{number}" for number in range(1, _MOST_REPLACED + 1))
-    ending = next((name for name in names if not _beside(path, name).exists()), None)
-    if ending is None:
-        raise DiskTroubleError(f"{path} was replaced {_MOST_REPLACED} times; remove {path.name}{_REPLACED}1 and so on")
-    path.replace(_beside(path, ending))
-    if _beside(path, _LOG).exists():
-        _beside(path, _LOG).replace(_beside(path, ending + _LOG))
-    return _beside(path, ending).name
+        return _beside(path, ending).name if is_replaced else ""
 
 
 @contextmanager
@@ -195,7 +186,7 @@ def _damage_of_log(path: Path, record: CommitRecord) -> str:
     return f"its log has {newest.number - found.number} commits that cannot be read in order, or not at all"
 
 
-def _found_by_sqlite(path: Path) -> State | None:
+def _found_by_sqlite(path: Path) -> CommitState | None:
     """Return the state that SQLite reads, without letting it copy the log into the file or remove the log."""
     if not path.exists():
         return None
@@ -211,7 +202,7 @@ def _found_by_sqlite(path: Path) -> State | None:
     return unsealed(row and row[0])
 
 
-def _newest(states: Sequence[State | None], record: CommitRecord) -> State | None:
+def _newest(states: Sequence[CommitState | None], record: CommitRecord) -> CommitState | None:
     """Return the newest of the states found in a file and the recorded state, which may belong to another file."""
     found = max(filter(None, states), key=lambda state: state.number, default=None)
     recorded = record.read()
@@ -247,17 +238,15 @@ def _new_file(path: Path) -> Iterator[Path]:
 
 
 def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complaint: str, aside: str) -> None:
-    """Write the events, the quarantine and the state that the pages hold into a new file.
-
-    One transaction without a journal is enough, because only a complete file is ever used.
-    """
+    """Write the events, the quarantine and the state that the pages hold into a new file."""
+    # One transaction without a journal is enough, because only a complete file is ever used.
     for pragma in (f"page_size = {PAGE_BYTES}", "journal_mode = OFF", "synchronous = OFF", f"user_version = {VERSION}"):
         sql.execute(f"PRAGMA {pragma}")
     sql.execute("BEGIN")
     for statement in TABLES.split(";"):
         sql.execute(statement)
     places = pages.leaves()
-    state = _newest([pages.state_in(place) for place in places], record) or State(file="")
+    state = _newest([pages.state_in(place) for place in places], record) or CommitState(file="")
     known, bounds = state.last_id, dict(state.bounds)
     asides: dict[tuple[str, int], tuple[QueuedEvent, str]] = {}
 
@@ -294,12 +283,17 @@ def _put_in_place(path: Path) -> bool:
         return False
     if path.exists():
         _beside(path, _ASIDE + _LOG).unlink(missing_ok=True)  # log of an earlier damaged file
-        path.replace(_beside(path, _ASIDE))
-    if _beside(path, _LOG).exists():
-        _beside(path, _LOG).replace(_beside(path, _ASIDE + _LOG))
+    _move(path, _beside(path, _ASIDE))
     salvaged.replace(path)
     _sync(path.parent)
     return True
+
+
+def _move(path: Path, to: Path) -> None:
+    """Rename a file and its log, as far as they are there."""
+    for ending in ("", _LOG):
+        if _beside(path, ending).exists():
+            _beside(path, ending).replace(_beside(to, ending))
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -332,7 +326,6 @@ class _Pages:
         self._newest = {self.number(place): place for place in places}
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -342,22 +335,15 @@ class _Pages:
         return place + 1 if place >= 0 else int.from_bytes(self._log[start : start + 4], "big")
 
     def committed(self) -> list[int]:
-        """Return the places of the log's committed frames, including damaged ones.
-
-        Uncommitted frames come after the last frame with the same salts that ends a commit.
-        """
+        """Return the places of the log's frames, also damaged ones, up to the last with their salts that commits."""
         heads = [self._log[start : start + 16] for start in map(_frame_at, range(self._frames))]
         ends = {head[8:]: frame for frame, head in enumerate(heads) if any(head[4:8])}
         return [-1 - frame for frame, head in enumerate(heads) if frame <= ends.get(head[8:], -1)]
 
-    def state_in(self, place: int) -> State | None:
+    def state_in(self, place: int) -> CommitState | None:
         """Return the state in a page; None where the page has no intact state."""
-        for row in self.rows(place):
-            if len(row) != _STATE_COLUMNS:
-                break
-            if (state := unsealed(row[1])) is not None:
-                return state
-        return None
+        rows = takewhile(lambda row: len(row) == _STATE_COLUMNS, self.rows(place))
+        return next(filter(None, (unsealed(row[1]) for row in rows)), None)
 
     def leaves(self) -> list[int]:
         """Return the places of pages that may hold rows, those with the smallest ids first."""

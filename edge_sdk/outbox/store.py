@@ -2,8 +2,8 @@
 
 A write-ahead log that is synced with every commit (`synchronous = FULL`) makes a commit survive a power cut. Three
 things show afterwards whether the file is complete: a checksum in each row, because SQLite does not notice changed
-bytes; a `State` in each commit, which lists the events that the file should hold; and a `CommitRecord`, a second file
-with the newest state, because a log that lost its end looks like a shorter one.
+bytes; a `CommitState` in each commit, which lists the events that the file should hold; and a `CommitRecord`, a second
+file with the newest state, because a log that lost its end looks like a shorter one.
 
 `AgeClock` measures the age of events as the time for which the machine was on, because the wall clock of a device
 without a battery jumps. One thread at a time may use a store. The open file is locked against other processes.
@@ -20,7 +20,7 @@ import time
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ _HEAD_BYTES = 8  # bytes of the length and the CRC-32 of the data after them
 _MAX_STATE_BYTES = 1_000_000
 
 
-class State(msgspec.Struct, kw_only=True):
+class CommitState(msgspec.Struct, kw_only=True):
     """The state of the whole file after a commit, written as part of that commit.
 
     The ids in the file are those from `done_to` (exclusive) to `last_id`, without those of `gone`.
@@ -162,15 +162,15 @@ class State(msgspec.Struct, kw_only=True):
         return len(content).to_bytes(4, "big") + zlib.crc32(content).to_bytes(4, "big") + content
 
 
-def unsealed(sealed: object) -> State | None:
-    """Decode the result of `State.sealed`, which other bytes may follow; return None where it is damaged."""
+def unsealed(sealed: object) -> CommitState | None:
+    """Decode the result of `CommitState.sealed`, which other bytes may follow; return None where it is damaged."""
     if not isinstance(sealed, bytes):
         return None
     content = sealed[_HEAD_BYTES : _HEAD_BYTES + int.from_bytes(sealed[:4], "big")]
     if zlib.crc32(content) != int.from_bytes(sealed[4:_HEAD_BYTES], "big"):
         return None
     try:
-        return msgspec.json.decode(content, type=State)
+        return msgspec.json.decode(content, type=CommitState)
     except msgspec.MsgspecError:
         return None
 
@@ -178,8 +178,8 @@ def unsealed(sealed: object) -> State | None:
 class CommitRecord:
     """The state of the last commit, in a small file next to that of the events, and the lock of both files.
 
-    The record is written after each commit, before the commit is reported, and never synced. After a power cut it may
-    therefore be older than the file, and is then ignored. It is never newer than the last commit that returned.
+    It is written after each commit, before that is reported, and never synced: after a power cut it may be older than
+    the file, and is then ignored, but it is never newer than the last commit that returned.
 
     Raises:
         sqlite3.OperationalError: another process has it open.
@@ -197,7 +197,7 @@ class CommitRecord:
                 raise sqlite3.OperationalError("database is locked") from cause
             raise
 
-    def read(self) -> State | None:
+    def read(self) -> CommitState | None:
         """Return the recorded state; None where there is no intact one."""
         return None if self._descriptor is None else unsealed(os.pread(self._descriptor, _MAX_STATE_BYTES, 0))
 
@@ -242,7 +242,7 @@ _FULL_SHARE = 0.9  # share of used pages from which the oldest events are delete
 _CALM_SHARE = 0.87  # ... down to this share; the rest is for the next commit and for SQLite itself
 _QUARANTINE_SHARE = 1 / 32  # share of `max_bytes` that quarantined payloads may take
 _AT_ONCE = 500  # rows that one statement changes
-_MAX_GONE = 500  # entries in `State.gone`, which each commit writes
+_MAX_GONE = 500  # entries in `CommitState.gone`, which each commit writes
 
 
 def row_of(event: QueuedEvent, epoch: int) -> tuple[object, ...]:
@@ -282,12 +282,7 @@ def _checksum(head: str, payload: bytes) -> bytes:
 
 
 class EventStore:
-    """One open file of events.
-
-    Args:
-        path: the file, made if missing, in an existing folder.
-        max_bytes: bytes that the file may take.
-        record: the file's commit record, which is closed with the store.
+    """One open file of events, which is made if missing, and its commit record, which is closed with it.
 
     Attributes:
         state: the state of the last commit.
@@ -333,11 +328,7 @@ class EventStore:
     def commit(self, events: Sequence[QueuedEvent], bounds: Mapping[str, int], done_to: int, mark: AgeMark) -> None:
         """Write events and state in one transaction, which survives a power cut once this returns.
 
-        Args:
-            events: events that are not in the file, in order of their ids.
-            bounds: upper bounds of the cameras' event numbers; see `State.bounds`.
-            done_to: the id up to which all events are delivered or lost.
-            mark: the present time.
+        The events are not in the file and have growing ids; up to the id `done_to` all are delivered or lost.
         """
         new = [event for event in events if event.id > done_to]
         # Deleted ids may be written again, and the state, which each commit writes, must stay small.
@@ -457,17 +448,10 @@ class EventStore:
             self._sql.execute(_TRIM_QUARANTINE, (QUARANTINE_ROWS, most_bytes))
         self._counts.subtract(gone.values())
 
-    def denied(self, topics: Collection[str] | None) -> list[QueuedEvent]:
-        """Return the quarantined events that a broker's ACL denied, of some topics or of all (None).
-
-        Their ids are those of their rows in the quarantine.
-        """
+    def denied(self) -> list[QueuedEvent]:
+        """Return the quarantined events that a broker's ACL denied, with the ids of their rows in the quarantine."""
         rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason, crc FROM quarantine ORDER BY id")
-        return [
-            event
-            for event, reason in filter(None, map(quarantined_of, rows))
-            if is_denial(reason) and (topics is None or event.topic in topics)
-        ]
+        return [event for event, reason in filter(None, map(quarantined_of, rows)) if is_denial(reason)]
 
     def forget_denied(self, numbers: Sequence[int]) -> None:
         """Delete rows from the quarantine, because their events are queued again."""
@@ -505,7 +489,7 @@ class EventStore:
             run(f"PRAGMA user_version = {VERSION}")
         self._file_id, self._log_id = _id_of(self._path), _id_of(self._log)
 
-    def _look_through(self) -> State:
+    def _look_through(self) -> CommitState:
         """Count the events, compare the count with the state of the last commit, and return that state."""
         row = self._sql.execute("SELECT body FROM state").fetchone()
         rows = "SELECT camera, count(*), min(id), max(id) FROM event GROUP BY camera"
@@ -513,7 +497,7 @@ class EventStore:
         for camera, count, least, largest in self._sql.execute(rows):
             self._counts[camera] = count
             first, last = min(first or least, least), max(last, largest)
-        state = State(file=uuid.uuid4().hex) if row is None and not self._counts else unsealed(row and row[0])
+        state = CommitState(file=uuid.uuid4().hex) if row is None and not self._counts else unsealed(row and row[0])
         if state is None:
             raise sqlite3.DatabaseError("what it says of its last commit cannot be read")
         if self._counts.total() != state.count:
@@ -540,7 +524,7 @@ class EventStore:
             raise
 
     @contextmanager
-    def _committing(self) -> Iterator[State]:
+    def _committing(self) -> Iterator[CommitState]:
         """Commit the statements of the context together with the state, which they may change, and record the state."""
         state = copy.copy(self.state)
         with self._transaction():
@@ -560,7 +544,7 @@ class EventStore:
         self._counts.subtract(gone.values())
         return list(gone)
 
-    def _delete(self, state: State, condition: str, values: tuple[object, ...]) -> dict[int, str]:
+    def _delete(self, state: CommitState, condition: str, values: tuple[object, ...]) -> dict[int, str]:
         """Delete the events that match a condition, within a transaction; return their ids and cameras."""
         found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - our own words
         gone: dict[int, str] = dict(found.fetchall())

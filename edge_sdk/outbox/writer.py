@@ -13,17 +13,16 @@ import math
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox.event import QueuedEvent
+from edge_sdk.outbox.event import OutboxWarnings, QueuedEvent
 from edge_sdk.outbox.queue import OutboxQueue
 from edge_sdk.outbox.recovery import DiskTroubleError, disk_trouble, open_store, put_back
 from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.outbox.store import AgeClock, EventStore, State
-from edge_sdk.outbox.warnings import OutboxWarnings
+from edge_sdk.outbox.store import AgeClock, CommitState, EventStore
 
 _BATCH_EVENTS = 1000
 _BATCH_SHARE = 1 / 32  # share of the file's bound that one commit may write: far less than the file keeps free
@@ -54,6 +53,7 @@ class Writer:
 
     Attributes:
         set_aside: number of damaged files that were set aside.
+        has_offered: whether the events that the broker's access rules denied were queued again; False: do that.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Writer:
         self._unsaved: dict[int, QueuedEvent] = {}  # by growing ids; no commit has written them
         self._unsaved_bytes = self._seen_to = self._done_to = 0  # `_done_to` is the value in the file
         self._token = uuid.uuid4().hex
-        self._salvage: State | None = None  # the outcome of a salvage, until it is logged
+        self._salvage: CommitState | None = None  # the outcome of a salvage, until it is logged
         self._unread: list[tuple[int, int]] = []  # id ranges of a closed file that were not read
         self._earlier_to = 0  # events up to this id may have been sent by an earlier process
-        self._has_opened = self._has_offered = False
+        self._has_opened = self.has_offered = False
         self._look_at = -math.inf
 
     @property
@@ -161,7 +161,7 @@ class Writer:
             numbers.restore(state.bounds, is_orderly=state.is_orderly)
         if not is_ours:
             behind_s = self._clock.behind_s(state.mark) if state.mark is not None else 0.0
-            self._has_offered = False
+            self.has_offered = False
             by = queue.make_room(state.last_id)
             if not by:
                 self._seen_to = state.last_id
@@ -190,7 +190,7 @@ class Writer:
         self._count_missing(store)
         self._done_to = store.state.done_to
 
-    def _say_salvage(self, state: State) -> None:
+    def _say_salvage(self, state: CommitState) -> None:
         self.set_aside += 1
         kept = f"{state.salvaged} events were read from it" if state.salvaged else "no event could be read from it"
         aside = f" and is put aside as {state.aside}" if state.aside else ""
@@ -284,7 +284,7 @@ class Writer:
             for event, _ in rejected:
                 self._remove(event.id)
         done_to = queue.done_to(is_quarantined=True)
-        offered = self._offer_again(store, queue.take_offered_topics())
+        offered = self._offer_again(store)
         with queue.numbers() as numbers:
             bounds = numbers.due()
         self._keep_bounds(store)
@@ -301,12 +301,11 @@ class Writer:
         if offered:  # after the commit: a kill in between sends them twice, with the same numbers
             store.forget_denied(offered)
 
-    def _offer_again(self, store: EventStore, topics: Collection[str]) -> list[int]:
-        """Queue denied events again, as the broker may accept them now; return the ids of their rows in quarantine."""
-        if self._has_offered and not topics:
+    def _offer_again(self, store: EventStore) -> list[int]:
+        """Queue denied events again, once; return the ids of their rows in quarantine."""
+        if self.has_offered:
             return []
-        denied = store.denied(topics if self._has_offered else None)
-        self._has_offered = True
+        denied, self.has_offered = store.denied(), True
         self._add(self._queue.take_new(denied))
         return [event.id for event in denied]
 

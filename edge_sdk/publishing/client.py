@@ -31,11 +31,10 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk.messages.schema import MESSAGES, SCHEMA_VERSION, Message, MessageKind
 from edge_sdk.publishing.connection import (
     NOT_AUTHORIZED,
-    QUOTA_EXCEEDED,
     UNSENT_BYTES,
-    Answer,
     Incoming,
     Phase,
+    PublishOutcome,
     Receiver,
     Wakeup,
 )
@@ -154,8 +153,7 @@ class MqttConnection:
         self._options = publish_options(settings, is_v5=self._is_v5)
         self._tls: BrokerTls | None = None
         self._max_packet: int | None = None
-        self._finished: list[Answer] = []
-        self._held_back = 0
+        self._finished: list[PublishOutcome] = []
         self._has_heard = self._is_silent = False
         self._topics: tuple[str, ...] = ()
         self._receiver: Receiver | None = None
@@ -203,7 +201,7 @@ class MqttConnection:
             raise TimeoutError(self.detail)
 
     def acknowledges(self, kind: MessageKind) -> bool:
-        """Return whether the broker acknowledges messages of a kind (QoS 1); at QoS 0 they are only sent."""
+        """Return whether the broker acknowledges messages of a kind (QoS 1)."""
         return self._qos(kind) > 0
 
     def fits(self, message: Message) -> bool:
@@ -225,16 +223,15 @@ class MqttConnection:
     def publish(self, message: Message) -> int:
         """Send a message, and return its number, which `finished` returns later."""
         qos, options = self._qos(message.kind), self._options[message.kind]
-        if message.kind == "event" and not qos:
-            return self._hold_back()
         properties: Properties | None = options.properties
         if options.properties is not None:  # paho packs them at once, as it never gets more messages than it may send
             properties = options.properties.of(message)
             if message.correlation:
-                properties = answer_properties(message.correlation)
+                expiry_s = MESSAGES["response"].channel.expiry_s
+                properties = message_properties("response", expiry_s=expiry_s, CorrelationData=message.correlation)
         return self._client.publish(message.topic, message.payload, qos, options.retain, properties).mid
 
-    def finished(self) -> list[Answer]:
+    def finished(self) -> list[PublishOutcome]:
         """Return the messages that left (QoS 0) or were answered (QoS 1) since the last call."""
         finished, self._finished = self._finished, []
         return finished
@@ -291,8 +288,9 @@ class MqttConnection:
         if settings.username:
             client.username_pw_set(settings.username, settings.password.reveal() if settings.password else None)
         if will is not None:
-            properties = will_properties(settings.will_delay_s) if self._is_v5 else None
-            client.will_set(settings.topics.status, will, self._qos("status"), retain=True, properties=properties)
+            delay = {"WillDelayInterval": settings.will_delay_s} if settings.will_delay_s else {}
+            properties = message_properties("status", PacketTypes.WILLMESSAGE, **delay) if self._is_v5 else None
+            client.will_set(settings.topics.of("status"), will, self._qos("status"), retain=True, properties=properties)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
@@ -360,13 +358,6 @@ class MqttConnection:
     def _qos(self, kind: MessageKind) -> int:
         return min(self._options[kind].qos, self._fallback.max_qos)
 
-    def _hold_back(self) -> int:
-        """Answer in place of a QoS 0 broker, because an event sent without acknowledgement would count as delivered."""
-        self._held_back -= 1  # paho's numbers are positive
-        # The reason code of a quota holds events back without giving any of them up.
-        self._finished.append(Answer(self._held_back, "this broker takes QoS 0 only", QUOTA_EXCEEDED))
-        return self._held_back
-
     def _lose(self, detail: str) -> None:
         if self.phase in ("opening", "up"):
             self.phase, self.detail = "lost", self.detail or detail
@@ -398,7 +389,11 @@ class MqttConnection:
     def _refusal(self, reason: ReasonCode) -> str:
         said = f"{reason} (reason code {reason.value})"
         if reason.value in (_BAD_PASSWORD, NOT_AUTHORIZED):
-            acl = f", and its ACL must let this device write {self._settings.topics.status}" if self._is_device else ""
+            acl = (
+                f", and its ACL must let this device write {self._settings.topics.of('status')}"
+                if self._is_device
+                else ""
+            )
             return f"{said}, {self._settings.login}: give the right user and password{acl}"
         if reason.value == _BAD_IDENTIFIER:
             return f"{said}: it wants another name than {self._settings.client_id} (--device, or [device] in a file)"
@@ -419,17 +414,14 @@ class MqttConnection:
             trouble = self._tls.connection.trouble if self._tls is not None and self._tls.connection else None
             if trouble is not None:
                 self.phase, self.detail = "refused", explain(trouble, self._settings)
-            suspicion = self._suspicion()
+            if not self._settings.tls:
+                suspicion = _WANTS_TLS
+            elif self._settings.cert_file is None:
+                suspicion = f"; perhaps {WANTS_OURS}"
         self._lose(f"connection lost{suspicion}" if reason.value == _UNSPECIFIED else str(reason))
 
-    def _suspicion(self) -> str:
-        """Guess why a broker closed before it answered, in words for people; empty where there is no likely reason."""
-        if not self._settings.tls:
-            return _WANTS_TLS
-        return f"; perhaps {WANTS_OURS}" if self._settings.cert_file is None else ""
-
     def _on_publish(self, _client: object, _data: object, mid: int, reason: ReasonCode, _answer: object) -> None:
-        self._finished.append(Answer(mid, str(reason) if reason.is_failure else "", reason.value))
+        self._finished.append(PublishOutcome(mid, str(reason) if reason.is_failure else "", reason.value))
 
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         if message.qos:
@@ -512,26 +504,15 @@ def publish_options(settings: MqttSettings, *, is_v5: bool) -> dict[MessageKind,
     for name, kind in MESSAGES.items():
         channel = settings.channel(name)
         expiry_s = None if kind.is_retained else channel.expiry_s
-        properties = MessageProperties(_message_properties(name, expiry_s=expiry_s)) if is_v5 else None
+        properties = MessageProperties(message_properties(name, expiry_s=expiry_s)) if is_v5 else None
         options[name] = PublishOptions(channel.qos, kind.is_retained, properties)
     return options
 
 
-def will_properties(delay_s: int) -> Properties:
-    """Return the properties of the last will, a status that the broker publishes after so many seconds."""
-    delay = {"WillDelayInterval": delay_s} if delay_s else {}
-    return _message_properties("status", PacketTypes.WILLMESSAGE, **delay)
-
-
-def answer_properties(correlation: bytes) -> Properties:
-    """Return the properties of an answer to a requester who sent `correlation` along."""
-    expiry_s = MESSAGES["response"].channel.expiry_s
-    return _message_properties("response", expiry_s=expiry_s, CorrelationData=correlation)
-
-
-def _message_properties(
+def message_properties(
     kind: MessageKind, packet_type: int = PacketTypes.PUBLISH, expiry_s: int | None = None, **more: object
 ) -> Properties:
+    """Return the properties of a message or last will of one kind; without `expiry_s` it does not expire."""
     is_json = MESSAGES[kind].type is not None
     expiry = {} if expiry_s is None else {"MessageExpiryInterval": expiry_s}
     return _properties(

@@ -19,11 +19,8 @@ NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
 """MQTT's reason codes."""
 
 
-class Answer(NamedTuple):
-    """The outcome of one published message: its number, the broker's complaint, and MQTT's reason code.
-
-    The complaint is empty when the broker accepted the message (QoS 1) or the message was sent (QoS 0).
-    """
+class PublishOutcome(NamedTuple):
+    """The outcome of one message: its number, the broker's complaint, which may be empty, and MQTT's reason code."""
 
     number: int
     complaint: str = ""

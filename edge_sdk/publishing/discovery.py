@@ -14,14 +14,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
 
 from edge_sdk.events.rules import Turn
 from edge_sdk.messages.commands import COMMANDS, CONTROLS, Command, Permission, Snapshot
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Topics
 from edge_sdk.tasks.spec import TRAITS, Task
 
 PLATFORMS = frozenset({"sensor", "binary_sensor", "switch", "number", "image", "button", "event"})
@@ -35,7 +35,26 @@ _MOST_ANNOUNCED = 2000  # entities that are remembered
 Entity: TypeAlias = dict[str, Any]
 """One component's configuration, in Home Assistant's words."""
 
-_MEASURED: Entity = {"platform": "sensor", "state_class": "measurement", "entity_category": "diagnostic"}
+
+class _Reading(NamedTuple):
+    """A number of the telemetry that becomes a sensor: its id and name there, its field, its unit in their words."""
+
+    id: str
+    name: str
+    field: str
+    unit: dict[str, str]
+
+
+_TEMPERATURE = _Reading(
+    "temperature",
+    "Processor temperature",
+    "temperature_c",
+    {"device_class": "temperature", "unit_of_measurement": "°C"},
+)
+_OF_CAMERA = (
+    _Reading("fps", "rate", "fps", {"unit_of_measurement": "fps"}),
+    _Reading("age", "age", "age_p50_ms", {"device_class": "duration", "unit_of_measurement": "ms"}),
+)
 
 
 class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,16 +73,16 @@ class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     labels: Annotated[tuple[str, ...], Meta(description="labels that get a count of their own", max_length=20)] = ()
 
 
-class Camera(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of one camera for Home Assistant.
+class CameraTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """What Home Assistant is told of one camera.
 
     Attributes:
-        name: in topics.
-        task: of its bundle.
+        name: the camera's name in topics.
+        task: the task of its bundle.
         tells_events: whether events of what appears and disappears are published.
-        labels: of its bundle.
-        refusals: why it lacks a control, by the name of each `Control` that it lacks.
-        has_pictures: whether some are published without a command.
+        labels: the labels of its bundle.
+        refusals: why the camera lacks a control, by the name of each `Control` that it lacks.
+        has_pictures: whether pictures are published without a command.
     """
 
     name: str
@@ -119,8 +138,7 @@ class Discovery:
     def learn(self, payload: bytes) -> bool:
         """Have the next message remove what an earlier run announced, and this one does not.
 
-        Returns:
-            Whether there was something new in the payload, which is of anybody's making.
+        Anybody may have made the payload; return whether there was something new in it.
         """
         try:
             components = msgspec.json.decode(payload, type=_Message).components
@@ -136,20 +154,17 @@ class Discovery:
         return bool(new) and room > 0
 
     def message(
-        self, cameras: Iterable[Camera], awaited: Iterable[str] = (), machine: DiscoveredMachine | None = None
+        self, cameras: Iterable[CameraTraits], awaited: Iterable[str] = (), machine: DiscoveredMachine | None = None
     ) -> bytes:
         """Make the message, JSON; it removes entities that an earlier one had and this one does not.
 
-        Args:
-            cameras: those that there are.
-            awaited: names of others, of which nothing is known yet: their entities are left as they are.
-            machine: by default one of which all can be read.
+        The entities of `awaited`, names of cameras of which nothing is known yet, are left as they are.
         """
         machine = machine or DiscoveredMachine()
-        entities = self._of_machine(machine)
+        entities = self._readings([_TEMPERATURE] if machine.has_temperature else [])
         for camera in cameras:
             camera_id = _told_apart(camera.name, _NOT_IN_AN_ID)
-            parts = (self._health(camera.name), self._sight(camera), self._events(camera), self._controls(camera))
+            parts = (self._readings(_OF_CAMERA, camera.name), self._sight(camera), self._controls(camera))
             for part in parts:  # no kind holds a hyphen: two never come to the same id
                 entities |= {f"{kind}-{camera_id}": entity for kind, entity in part.items()}
         kept = {_told_apart(name, _NOT_IN_AN_ID) for name in awaited}
@@ -180,46 +195,43 @@ class Discovery:
         )
 
     def _online(self) -> Entity:
-        return {"topic": self._topics.status, "value_template": field("status")}
+        return {"topic": self._topics.of("status"), "value_template": field("status")}
 
-    def _of_machine(self, machine: DiscoveredMachine) -> dict[str, Entity]:
-        temperature = _MEASURED | {
-            "name": "Processor temperature",
-            "state_topic": self._topics.of("telemetry"),
-            "value_template": field("temperature_c"),
-            "device_class": "temperature",
-            "unit_of_measurement": "°C",
+    def _readings(self, readings: Iterable[_Reading], camera: str = "") -> dict[str, Entity]:
+        path, before = (("cameras", camera), f"{camera} ") if camera else ((), "")
+        return {
+            reading.id: {
+                "platform": "sensor",
+                "name": f"{before}{reading.name}",
+                "state_topic": self._topics.of("telemetry"),
+                "value_template": field(*path, reading.field),
+                "state_class": "measurement",
+                "entity_category": "diagnostic",
+                **reading.unit,
+            }
+            for reading in readings
         }
-        return {"temperature": temperature} if machine.has_temperature else {}
 
-    def _health(self, name: str) -> dict[str, Entity]:
-        measured = _MEASURED | {"state_topic": self._topics.of("telemetry")}
-        rate = {"name": f"{name} rate", "value_template": field("cameras", name, "fps"), "unit_of_measurement": "fps"}
-        age = {
-            "name": f"{name} age",
-            "value_template": field("cameras", name, "age_p50_ms"),
-            "device_class": "duration",
-        }
-        connected = {
-            "platform": "binary_sensor",
-            "name": f"{name} connected",
-            "state_topic": self._topics.state,
-            "value_template": _is_delivering(name, "ON", "OFF"),
-            "device_class": "connectivity",
-            "entity_category": "diagnostic",
-        }
-        return {"fps": measured | rate, "age": measured | age | {"unit_of_measurement": "ms"}, "connected": connected}
-
-    def _sight(self, camera: Camera) -> dict[str, Entity]:
+    def _sight(self, camera: CameraTraits) -> dict[str, Entity]:
         # A camera that is lost, or paused, sees nothing: what it saw last is not what is there.
         delivering = _is_delivering(camera.name, "online", "offline", and_not_paused=True)
-        seen = {
+        seen: Entity = {
             "state_topic": self._topics.of("seen", camera.name),
-            "availability": [self._online(), {"topic": self._topics.state, "value_template": delivering}],
+            "availability": [self._online(), {"topic": self._topics.of("state"), "value_template": delivering}],
             "availability_mode": "all",
         }
         label = {"platform": "sensor", "name": f"{camera.name} sees", "value_template": field("label")}
-        entities = self._counts(camera, seen) if TRAITS[camera.task].has_objects else {"label": seen | label}
+        entities: dict[str, Entity] = (
+            self._counts(camera, seen) if TRAITS[camera.task].has_objects else {"label": seen | label}
+        )
+        entities["connected"] = {
+            "platform": "binary_sensor",
+            "name": f"{camera.name} connected",
+            "state_topic": self._topics.of("state"),
+            "value_template": _is_delivering(camera.name, "ON", "OFF"),
+            "device_class": "connectivity",
+            "entity_category": "diagnostic",
+        }
         if camera.has_pictures or "snapshot" in self._allowed:
             entities["snapshot"] = {
                 "platform": "image",
@@ -227,9 +239,18 @@ class Discovery:
                 "image_topic": self._topics.of("snapshot", camera.name),
                 "content_type": "image/jpeg",
             }
+        if camera.tells_events:
+            entities["events"] = {
+                "platform": "event",
+                "name": f"{camera.name} events",
+                "state_topic": self._topics.of("event", camera.name),
+                "event_types": [*get_args(Turn)],
+                "value_template": _event_template(),
+                "qos": 1,
+            }
         return entities
 
-    def _counts(self, camera: Camera, seen: Entity) -> dict[str, Entity]:
+    def _counts(self, camera: CameraTraits, seen: Entity) -> dict[str, Entity]:
         entities: dict[str, Entity] = {}
         for label in (None, *(label for label in self._labels if label in camera.labels)):
             path = ("total",) if label is None else ("labels", label)
@@ -249,27 +270,10 @@ class Discovery:
             }
         return entities
 
-    def _events(self, camera: Camera) -> dict[str, Entity]:
-        kinds = ", ".join(map(_quoted, get_args(Turn)))
-        fields = ", ".join(f"{_quoted(key)}: value_json.get({_quoted(key)})" for key in _EVENT_FIELDS)
-        event = {
-            "platform": "event",
-            "name": f"{camera.name} events",
-            "state_topic": self._topics.of("event", camera.name),
-            "event_types": [*get_args(Turn)],
-            # Programs may publish events of other kinds there; of what renders to nothing nothing is made.
-            "value_template": (
-                f"{{{{ {{'event_type': value_json.kind, {fields}}} | to_json"
-                f" if value_json.get('kind') in ({kinds}) else '' }}}}"
-            ),
-            "qos": 1,
-        }
-        return {"events": event} if camera.tells_events else {}
-
-    def _controls(self, camera: Camera) -> dict[str, Entity]:
+    def _controls(self, camera: CameraTraits) -> dict[str, Entity]:
         name, entities = camera.name, dict[str, Entity]()
-        acting = {"command_topic": self._topics.command, "qos": 1}
-        stateful = acting | {"state_topic": self._topics.state}
+        acting = {"command_topic": self._topics.of("command"), "qos": 1}
+        stateful = acting | {"state_topic": self._topics.of("state")}
         for control in CONTROLS:
             kinds = [kind for kind in COMMANDS.values() if kind.control is control]
             if control.name in camera.refusals or not any(kind.permission in self._allowed for kind in kinds):
@@ -289,20 +293,16 @@ class Discovery:
                 entity["command_template"] = command_template(command, control.name)
             entities[control.entity_kind] = entity
         if "snapshot" in self._allowed:
-            payload = _text(Snapshot(camera=name))
             entities["take_snapshot"] = acting | {
                 "platform": "button",
                 "name": f"{name} take snapshot",
-                "payload_press": payload,
+                "payload_press": _text(Snapshot(camera=name)),
             }
         return entities
 
 
 def field(*path: str, missing: str = "none") -> str:
-    """Return a template that gives one value of a JSON message, by its keys from the outside.
-
-    In a message without it the expression `missing` stands for it; Home Assistant takes `none` for unknown.
-    """
+    """Return a template for one value of a JSON message, by its keys from the outside; without it for `missing`."""
     return f"{{{{ {_lookup(*path, missing=missing)} }}}}"
 
 
@@ -338,3 +338,11 @@ def _told_apart(name: str, unusual: re.Pattern[str]) -> str:
     """Replace unusual characters; of two different names never the same comes out."""
     usual = unusual.sub("_", name)
     return usual if usual == name else f"{usual[:60]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _event_template() -> str:
+    kinds = ", ".join(map(_quoted, get_args(Turn)))
+    fields = ", ".join(f"{_quoted(key)}: value_json.get({_quoted(key)})" for key in _EVENT_FIELDS)
+    # Programs may publish events of other kinds there; of what renders to nothing nothing is made.
+    made = f"{{'event_type': value_json.kind, {fields}}} | to_json"
+    return f"{{{{ {made} if value_json.get('kind') in ({kinds}) else '' }}}}"

@@ -19,8 +19,7 @@ from edge_sdk.core.errors import LinesError
 from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
-from edge_sdk.messages.schema import Message
-from edge_sdk.messages.topics import check_name
+from edge_sdk.messages.schema import Message, check_name
 from edge_sdk.publishing.publisher import (
     CameraSequence,
     LinesStats,
@@ -72,12 +71,7 @@ class JsonLinesPublisher(ResultPublisher):
         return JsonLinesStream(self, camera, encoder, self._sequences.setdefault(camera, CameraSequence()))
 
     def put_line(self, message: Message) -> None:
-        """Queue one line of a stream for the thread.
-
-        Raises:
-            BrokenPipeError: the reader is gone.
-            LinesError: an earlier line could not be written, for instance because the disk is full.
-        """
+        """Queue one line of a stream for the thread; see `Stream.put`."""
         is_taken = False
         while self._keeps_all and self._thread.is_alive() and not self._is_stopped():
             is_taken = self._outbox.offer(message)
@@ -106,11 +100,7 @@ class JsonLinesPublisher(ResultPublisher):
         """Write the lines that wait; may be called twice, and only the first call waits.
 
         The rest is dropped when the reader takes no line for `timeout_s` seconds; once stopped, when that time is over.
-        Errors are raised only if `put` has not raised them.
-
-        Raises:
-            BrokenPipeError: the reader is gone.
-            LinesError: a line could not be written.
+        The errors of `put` are raised only if it has not raised them.
         """
         written, deadline = self._count, time.monotonic() + (0.0 if self._closing else timeout_s)
         self._closing = True
@@ -161,15 +151,15 @@ class JsonLinesPublisher(ResultPublisher):
                     time.sleep(_RETRY_S)
                 rest = rest[count or 0 :]
         except OSError:
-            self._remove_rest(len(line) - len(rest))
+            with contextlib.suppress(OSError, ValueError):  # not a file, or closed by its owner
+                self._remove_rest(len(line) - len(rest))
             raise
 
     def _remove_rest(self, count: int) -> None:
         """Remove an unfinished line of `count` bytes from a file on a full disk; a pipe cannot take it back."""
-        with contextlib.suppress(OSError, ValueError):  # not a file, or closed by its owner
-            end = self._file.tell()
-            if count and end == os.fstat(self._file.fileno()).st_size:
-                self._file.truncate(end - count)
+        end = self._file.tell()
+        if count and end == os.fstat(self._file.fileno()).st_size:
+            self._file.truncate(end - count)
 
 
 class JsonLinesStream(Stream):

@@ -35,19 +35,18 @@ from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, SeenEncoder
 from edge_sdk.messages.schema import (
     Identity,
     Message,
-    MessageKind,
     Running,
     SourceState,
     TelemetryMessage,
+    check_name,
 )
-from edge_sdk.messages.topics import Topics, check_name
 from edge_sdk.outbox.event import Encode, EventStats
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.connection import Receiver
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
-from edge_sdk.publishing.session import PublishSession, State
+from edge_sdk.publishing.session import ConnectionState, PublishSession
 from edge_sdk.publishing.settings import MqttSettings
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class PublisherStats(StreamStats, frozen=True, kw_only=True):
     """
 
     connects: int
-    state: State
+    state: ConnectionState
     last_error: str
     events: EventStats = EventStats()
     snapshots_lost: int = 0
@@ -139,10 +138,7 @@ class Stream(Protocol):
         return
 
     def warn(self, name: str, line: str) -> None:
-        """Publish a warning until this stream ends; an empty line clears it.
-
-        A later warning of the same name, such as `not_finite`, replaces it.
-        """
+        """Publish a warning in place of an earlier one of this name, until this stream ends or the line is empty."""
         return
 
     def report_running(self, running: Running) -> None:
@@ -193,8 +189,7 @@ class ResultPublisher(Protocol):
 class CameraSequence:
     """Numbers the results of one camera, for as long as the program runs; one stream at a time holds it.
 
-    No two results of one run of the program have the same number: the numbers go on when another stream takes the
-    sequence, even if its source counts from 0 again.
+    No number comes twice: they go on when another stream takes the sequence, even if its source counts from 0 again.
     """
 
     def __init__(self) -> None:
@@ -223,10 +218,7 @@ class CameraSequence:
         return self._holder is holder
 
     def number(self, holder: object, seq: int) -> int | None:
-        """Return the number of a stream's frame in its message; None if the stream does not have the sequence.
-
-        The number is that of the source (`seq`), or a higher one where a later stream's source begins again.
-        """
+        """Return the number of a stream's frame in its message; None if the stream does not have the sequence."""
         with self._lock:
             if self._holder is not holder:
                 return None
@@ -243,18 +235,17 @@ class MqttStream(Stream):
     def __init__(
         self,
         camera: str,
-        topics: Topics,
         encoder: ResultEncoder,
         sequence: CameraSequence,
-        queues: Queues,
         session: PublishSession,
         state: DeviceState,
     ) -> None:
-        self.camera, self._topics, self._encoder, self._sequence = camera, topics, encoder, sequence
-        self._topic = topics.of("result", camera)
+        self.camera, self._encoder, self._sequence = camera, encoder, sequence
+        self._session, self._queues, self._state = session, session.queues, state
+        self._topics = state.retained.topics
+        self._topic = self._topics.of("result", camera)
         self._seen, self._has_seen = SeenEncoder(camera, encoder), False
         self._events = EventEncoder.beside(encoder, camera)
-        self._queues, self._session, self._state = queues, session, state
         sequence.take(self)
         self._entry = state.join(camera, encoder.model)
         session.notify()
@@ -312,7 +303,7 @@ class MqttStream(Stream):
 
     def stats(self) -> StreamStats:
         """Return the counts so far; see `Stream.stats`."""
-        return StreamStats(**_result_counts(self._queues, self._session, self.camera))
+        return StreamStats(**_result_counts(self._session, self.camera))
 
     def close(self) -> None:
         """Accept nothing more; see `Stream.close`."""
@@ -322,9 +313,9 @@ class MqttStream(Stream):
                 self._state.retained.keep("seen", self._topics.of("seen", self.camera), b"")
 
 
-def _result_counts(queues: Queues, session: PublishSession, camera: str | None) -> dict[str, int]:
+def _result_counts(session: PublishSession, camera: str | None) -> dict[str, int]:
     """Return the counts of the results of one camera or of all, by the names of `StreamStats`."""
-    waiting, limited = queues.counts("result", camera), queues.limited(camera)
+    waiting, limited = session.queues.counts("result", camera), session.queues.limited(camera)
     sent = msgspec.structs.asdict(session.sent("result", camera))
     return {
         **sent,
@@ -341,14 +332,15 @@ class MqttPublisher(ResultPublisher):
     Args:
         settings: the broker, and the device's names and credentials there.
         identity: the publishing device and run; its device must be that of the settings.
-        on_state: called with the new state and a detail for people, from the publisher's thread, never from `put`.
-        on_warning: called from that thread with a line for people, for instance when a certificate expires soon.
+        on_state: called with the new state and a detail for people, from the publisher's thread; must not raise.
+        on_warning: called likewise with a line for people, for instance when a certificate expires soon.
         versions: versions of the software by name, for the online status.
         events: the outbox of events, in memory by default; closed with the publisher.
-        backoff: delays between connections.
         make_link: makes connections; over the network by default.
-        listens_to: topics to subscribe to.
-        receiver: takes messages on these topics, in this publisher's thread.
+        listens_to: topics to subscribe to; `receiver` takes their messages, in this publisher's thread.
+
+    Attributes:
+        retained: the device's own messages; Home Assistant's and the answers to commands go there directly.
 
     Raises:
         UsageError: the identity belongs to another device, or a file of authorities, certificate or key cannot be used.
@@ -359,8 +351,8 @@ class MqttPublisher(ResultPublisher):
         settings: MqttSettings,
         identity: Identity,
         *,
-        on_state: Callable[[State, str], None] | None = None,
-        on_warning: Callable[[str], None] | None = None,
+        on_state: Callable[[ConnectionState, str], None] = lambda _state, _detail: None,
+        on_warning: Callable[[str], None] = lambda _line: None,
         versions: Mapping[str, str] | None = None,
         events: EventOutbox | None = None,
         backoff: Backoff | None = None,
@@ -374,9 +366,8 @@ class MqttPublisher(ResultPublisher):
         self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
         self._lock = threading.Lock()
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
-        self._retained = RetainedPublisher(settings.topics)
-        self._state = DeviceState(identity, versions or {}, self._retained)
-        self._queues = Queues(self._events, settings.channels)
+        self.retained = RetainedPublisher(settings.topics)
+        self._state = DeviceState(identity, versions or {}, self.retained)
         make = make_link or _network(settings, self._state.offline("lost"))
 
         def connect() -> MqttConnection:
@@ -386,8 +377,7 @@ class MqttPublisher(ResultPublisher):
             return connection
 
         self._session = PublishSession(
-            self._queues,
-            self._events,
+            Queues(self._events, settings.channels),
             self._state,
             connect,
             backoff or Backoff(),
@@ -405,7 +395,7 @@ class MqttPublisher(ResultPublisher):
         encoder.check(self._identity)
         with self._lock:
             sequence = self._sequences.setdefault(camera, CameraSequence())
-            return MqttStream(camera, self.topics, encoder, sequence, self._queues, self._session, self._state)
+            return MqttStream(camera, encoder, sequence, self._session, self._state)
 
     def put_event(self, camera: str, encode: Encode) -> int | None:
         """Queue one event of any camera, with or without a stream; see `EventOutbox.put`.
@@ -413,7 +403,7 @@ class MqttPublisher(ResultPublisher):
         Raises:
             UsageError: the name cannot be part of a topic.
         """
-        return self._queues.events.put(self.topics.of("event", camera), camera, encode)
+        return self._events.put(self.topics.of("event", camera), camera, encode)
 
     def warn(self, name: str, line: str) -> None:
         """Set a warning of the device in the retained state; see `ResultPublisher.warn`."""
@@ -421,23 +411,11 @@ class MqttPublisher(ResultPublisher):
 
     def telemetry(self, message: TelemetryMessage) -> None:
         """Publish telemetry of the device; see `ResultPublisher.telemetry`."""
-        self._retained.put_telemetry(msgspec.json.encode(message))
-
-    def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
-        """Set the payload of a retained topic, published at most once a second; an empty one clears it. Never block."""
-        self._retained.keep(kind, topic, payload)
-
-    def repeat(self, topic: str) -> None:
-        """Publish the payload of a retained topic once more."""
-        self._retained.repeat(topic)
-
-    def answer(self, message: Message) -> None:
-        """Publish a message once, before results; if more than 32 wait for a connection, the oldest is dropped."""
-        self._retained.send(message)
+        self.retained.put_telemetry(msgspec.json.encode(message))
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
         """Publish a picture that a command asked for, without the rate limit of a stream's pictures."""
-        self._queues.put_at_once(Message(self.topics.of("snapshot", camera), jpeg, camera, "snapshot", seq))
+        self._session.queues.put_at_once(Message(self.topics.of("snapshot", camera), jpeg, camera, "snapshot", seq))
         self._session.notify()
 
     def state(self) -> bytes:
@@ -448,12 +426,12 @@ class MqttPublisher(ResultPublisher):
         """Return the counts so far."""
         session, pictures = self._session, self._session.sent("snapshot")
         return PublisherStats(
-            **_result_counts(self._queues, session, None),
+            **_result_counts(session, None),
             connects=session.connects,
             state=session.state,
             last_error=session.last_error,
             events=self._events.stats(),
-            snapshots_lost=self._queues.counts("snapshot").dropped + pictures.rejected + pictures.too_large,
+            snapshots_lost=session.queues.counts("snapshot").dropped + pictures.rejected + pictures.too_large,
         )
 
     def close(self, timeout_s: float = 5.0, disk_s: float = LAST_COMMIT_S) -> None:
@@ -475,6 +453,7 @@ def load_client() -> None:
 
 
 def _network(settings: MqttSettings, will: bytes) -> Callable[[], MqttConnection]:
+    """Return a function that makes connections; raise `UsageError` where a file cannot be used."""
     from edge_sdk.publishing.client import MqttConnection, ProtocolFallback  # a sixth of a start: only with a broker
     from edge_sdk.publishing.tls import broker_tls
 
@@ -486,9 +465,8 @@ def _network(settings: MqttSettings, will: bytes) -> Callable[[], MqttConnection
 class NameLock:
     """Lock that keeps other programs on this machine from publishing under a device's name at the same broker.
 
-    Two such programs would end each other's connection for ever. It is a kernel lock on a file in the state folder,
-    held until `close` or the end of the process. Programs on other machines, or with another state folder, are not
-    detected. Where no file can be locked, no program is refused.
+    Two such programs would end each other's connection for ever. It is a kernel lock on a file in the state folder;
+    where no file can be locked, no program is refused.
 
     Raises:
         PublishError: another program holds it.
@@ -503,7 +481,11 @@ class NameLock:
         self._file: int | None = None
         is_taken = False
         with contextlib.suppress(OSError, OutputError):  # a folder that cannot be written, a disk without locks
-            self._file = _open(self.key_of(settings))
+            folder = state_folder() / "names"
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            name = hashlib.sha256(self.key_of(settings).encode()).hexdigest()[:32]  # a name may be longer than a file's
+            # The file is never removed, because another program may hold its lock.
+            self._file = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -525,11 +507,3 @@ class NameLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-
-def _open(key: str) -> int:
-    """Open the lock file of a key; it is never removed, because another program may hold its lock."""
-    folder = state_folder() / "names"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.lock"  # a name may be longer than a file's
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

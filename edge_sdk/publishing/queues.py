@@ -28,8 +28,6 @@ class Waiting(NamedTuple):
 class _CameraQueue:
     """The messages of one camera that wait."""
 
-    __slots__ = ("bytes", "dropped_count", "messages", "put_count")
-
     def __init__(self) -> None:
         self.messages: deque[Message] = deque()
         self.bytes = self.put_count = self.dropped_count = 0

@@ -18,23 +18,29 @@ from typing import Literal
 import msgspec
 
 from edge_sdk.core.errors import one_line
-from edge_sdk.messages.schema import CameraState, Identity, Message, MessageKind, ModelRef, StateMessage, StatusMessage
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import (
+    CameraState,
+    Identity,
+    Message,
+    MessageKind,
+    ModelRef,
+    StateMessage,
+    StatusMessage,
+    Topics,
+)
 
 _EVERY_S = 1.0
 _REFUSED_S = 60.0  # until what the broker refused is offered again
 _MOST_ANSWERS = 32  # that wait for a broker; a requester does not wait for a hundred either
 
 
-class _Retained:
+class _Retained(msgspec.Struct):
     """What stands on one retained topic, and what was published there last on this connection."""
 
-    __slots__ = ("kind", "not_before", "payload", "published")
-
-    def __init__(self, kind: MessageKind) -> None:
-        self.kind, self.payload = kind, b""
-        self.published: bytes | None = None
-        self.not_before = 0.0
+    kind: MessageKind
+    payload: bytes = b""
+    published: bytes | None = None
+    not_before: float = 0.0
 
     def wait_s(self, now: float) -> float:
         """Return the seconds until it is to be published; infinity where nothing changed."""
@@ -119,17 +125,16 @@ class RetainedPublisher:
         """Return the topics on which something may be published."""
         if not self._is_ending:
             return list(self._retained)
-        status, state = self.topics.status, self.topics.state
+        status, state = self.topics.of("status"), self.topics.of("state")
         return [status, state] if self._retained[status].published is None else [state]
 
 
-class CameraEntry:
+class CameraEntry(msgspec.Struct):
     """What one stream says of its camera; another stream of that camera gets another entry."""
 
-    __slots__ = ("camera", "model", "state")
-
-    def __init__(self, camera: str, model: ModelRef, state: CameraState) -> None:
-        self.camera, self.model, self.state = camera, model, state
+    camera: str
+    model: ModelRef
+    state: CameraState
 
 
 class DeviceState:
@@ -207,7 +212,7 @@ class DeviceState:
         return msgspec.json.encode(StateMessage(**self._header, cameras=cameras, warnings=warnings))
 
     def _keep_status(self) -> None:
-        self.retained.keep("status", self.retained.topics.status, self.online())
+        self.retained.keep("status", self.retained.topics.of("status"), self.online())
 
     def _keep_state(self) -> None:
-        self.retained.keep("state", self.retained.topics.state, self.state())
+        self.retained.keep("state", self.retained.topics.of("state"), self.state())

@@ -12,10 +12,10 @@ when the connection ends. `PoisonMessageDetector` finds a message at which the b
 
 from __future__ import annotations
 
-import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -23,15 +23,14 @@ from edge_sdk.core.errors import os_error_text
 from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.event import QueuedEvent
-from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, QUOTA_EXCEEDED, UNSENT_BYTES, Answer, Wakeup
+from edge_sdk.publishing.connection import NOT_AUTHORIZED, QUOTA_EXCEEDED, UNSENT_BYTES, PublishOutcome, Wakeup
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState
 
 if TYPE_CHECKING:
     from edge_sdk.publishing.client import MqttConnection  # loads paho
 
-State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
+ConnectionState: TypeAlias = Literal["connecting", "online", "refused", "closed"]
 End: TypeAlias = Literal["", "ended", "timed out"]
 """How a connection ended: by ourselves or by a failure (""); by the broker; by a timeout without any packet."""
 
@@ -130,7 +129,7 @@ class PublishWarnings:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._device_state, self._retained = device_state, device_state.retained
-        self._own, self._response = self._retained.topics.own, self._retained.topics.response
+        self._own, self._response = self._retained.topics.own, self._retained.topics.of("response")
         self._on_warning, self._clock_s = on_warning, clock_s
         self._look_at = 0.0
         self._said: set[str] = set()  # names of warnings
@@ -165,7 +164,7 @@ class PublishWarnings:
         self.last_error = line
         self.say("too_large", line)
 
-    def settle(self, topic: str, answer: Answer) -> str:
+    def settle(self, topic: str, answer: PublishOutcome) -> str:
         """Record an answer; return a line for people, one for all topics that lack the same right."""
         if topic.startswith(self._response + "/"):  # the requester chooses the rest of the topic
             topic = self._response
@@ -214,7 +213,6 @@ _HELD = (
 _FOR_RESULTS = 2  # places of the window that are kept for results
 _FINAL_CODES = frozenset({0x90, 0x99})  # final for a message: topic name, payload format invalid
 _MAX_TRIES = 8  # tries of one event that the broker rejects with another reason code
-_MAX_TRIED = 1000  # events whose tries are counted, far more than a window holds
 
 
 class Sender:
@@ -225,22 +223,15 @@ class Sender:
     `hold`.
     """
 
-    def __init__(
-        self,
-        queues: Queues,
-        events: EventOutbox,
-        warnings: PublishWarnings,
-        stall_s: float,
-        hold: Backoff | None = None,
-    ) -> None:
-        self._queues, self._events, self._warnings = queues, events, warnings
+    def __init__(self, queues: Queues, warnings: PublishWarnings, stall_s: float, hold: Backoff | None = None) -> None:
+        self._queues, self._events, self._warnings = queues, queues.events, warnings
         self._stall_s, self._hold = stall_s, hold or Backoff()
         self.detector = PoisonMessageDetector()
         self._counts: dict[tuple[str, MessageKind], SentCounters] = {}
         self._in_flight: dict[int, Message] = {}  # by the connection's numbers, oldest first
         self._events_in_flight = 0
         self._progress_at = 0.0
-        self._tries: dict[int, int] = {}  # of events by id, the latest last
+        self._tries: Counter[int] = Counter()  # of events that the broker rejected, by id
         self._has_taken = self._holds_denied = False  # an event on this connection; because it was denied
 
     def counts(self, kind: MessageKind, camera: str | None = None) -> SentCounters:
@@ -255,10 +246,10 @@ class Sender:
         """Whether no message would be lost or late without another connection."""
         return not len(self._queues) and (self._events.is_durable or not self._events.waiting)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is in flight, and nothing waits that could be sent."""
-        return not self._in_flight and not len(self._queues) and (not self._events.waiting or self._events.is_held)
+    def is_empty(self, connection: MqttConnection) -> bool:
+        """Return whether nothing is in flight, and nothing waits that could be sent."""
+        is_stuck = self._events.is_held or not connection.acknowledges("event")
+        return not self._in_flight and not len(self._queues) and (not self._events.waiting or is_stuck)
 
     def has_room(self, connection: MqttConnection) -> bool:
         """Return whether one more message may be in flight."""
@@ -352,9 +343,11 @@ class Sender:
         self._warnings.left_out(what.format(message.kind) + why)
 
     def _may_send_event(self, connection: MqttConnection) -> bool:
-        return self._events_in_flight < max(1, connection.window - _FOR_RESULTS)
+        # Without acknowledgements (QoS 0) an event would count as delivered once it is sent: it waits.
+        has_place = self._events_in_flight < max(1, connection.window - _FOR_RESULTS)
+        return has_place and connection.acknowledges("event")
 
-    def _settle_event(self, event: QueuedEvent, answer: Answer) -> None:
+    def _settle_event(self, event: QueuedEvent, answer: PublishOutcome) -> None:
         self._events_in_flight -= 1
         if not answer.complaint:
             self._has_taken = True
@@ -370,7 +363,11 @@ class Sender:
         # Not authorized: final of one topic where others are taken; else perhaps a slip in an ACL, for which no backlog
         # is given up.
         is_denied = answer.code == NOT_AUTHORIZED
-        if answer.code in _FINAL_CODES or (is_denied and self._has_taken) or self._is_tried_out(event, answer.code):
+        if answer.code != QUOTA_EXCEEDED:  # that depends on the broker's load, not on the message
+            self._tries[event.id] += 1
+        is_final = answer.code in _FINAL_CODES or (is_denied and self._has_taken)
+        if is_final or self._tries[event.id] >= _MAX_TRIES:
+            self._tries.pop(event.id, None)
             self._events.reject(event, answer.complaint)
             return
         # Other rejected events of this window come back, too; the back-off grows by one step for all of them.
@@ -378,18 +375,6 @@ class Sender:
         if is_denied and not self._holds_denied:
             self._holds_denied = True
             self._warnings.say("events_held", _HELD.format(event.topic, answer.complaint))
-
-    def _is_tried_out(self, event: QueuedEvent, code: int) -> bool:
-        """Count one more try; return whether it was the last."""
-        if code == QUOTA_EXCEEDED:  # depends on the broker's load, not on the message
-            return False
-        tries = self._tries.pop(event.id, 0) + 1
-        if tries >= _MAX_TRIES:
-            return True
-        self._tries[event.id] = tries
-        if len(self._tries) > _MAX_TRIED:
-            del self._tries[next(iter(self._tries))]
-        return False
 
 
 _TURN_S = 1.0  # longest wait of one turn, and so the time between two checks of the keep-alive
@@ -409,6 +394,7 @@ class PublishSession:
     """Sends queued messages to a broker until `finish` is called; see `MqttPublisher` for the arguments.
 
     Attributes:
+        queues: the messages of the cameras that wait.
         retained: the device's own messages: retained ones, telemetry and answers.
         state: state of the connection.
         connects: number of connections that the broker accepted.
@@ -417,21 +403,19 @@ class PublishSession:
     def __init__(
         self,
         queues: Queues,
-        events: EventOutbox,
         device_state: DeviceState,
         make_connection: Callable[[], MqttConnection],
         backoff: Backoff,
         *,
-        on_state: Callable[[State, str], None] | None,
-        on_warning: Callable[[str], None] | None,
+        on_state: Callable[[ConnectionState, str], None],
+        on_warning: Callable[[str], None],
         stall_s: float,
     ) -> None:
-        self._queues, self._device_state = queues, device_state
-        self._on_state = _harmless(on_state)
+        self.queues, self._device_state, self._on_state = queues, device_state, on_state
         self._make_connection, self._backoff = make_connection, backoff
         self.retained = device_state.retained
-        self._warnings = PublishWarnings(device_state, _harmless(on_warning))
-        self._sender = Sender(queues, events, self._warnings, stall_s)
+        self._warnings = PublishWarnings(device_state, on_warning)
+        self._sender = Sender(queues, self._warnings, stall_s)
         self._wakeup = Wakeup()
         self._deadline: float | None = None
         self._farewell_at = 0.0
@@ -439,9 +423,9 @@ class PublishSession:
         self._is_last_attempt = False
         self._brief = 0  # connections in a row that were lost soon after the broker took them
         self._detail = ""
-        self.state: State = "connecting"
+        self.state: ConnectionState = "connecting"
         self.connects = 0
-        events.attach(self.notify)
+        queues.events.attach(self.notify)
         self.retained.attach(self.notify)
 
     @property
@@ -462,7 +446,7 @@ class PublishSession:
         if self._deadline is None:
             now = time.monotonic()
             self.retained.end()  # first: the goodbye waits for what that makes due
-            self._queues.end()
+            self.queues.end()
             self._farewell_at = now + timeout_s * _FLUSH_SHARE
             self._deadline = now + timeout_s * _FAREWELL_SHARE
         self._wakeup.wake()
@@ -564,10 +548,10 @@ class PublishSession:
         if connection.phase != "up":
             return now >= deadline or self._sender.is_over
         if self._farewell is None:  # also at the deadline: who leaves without a word takes the last will along
-            is_done = self._sender.is_empty and self.retained.wait_s() > 0
+            is_done = self._sender.is_empty(connection) and self.retained.wait_s() > 0
             if not is_done and now < self._farewell_at:
                 return False
-            farewell = Message(self.retained.topics.status, self._device_state.offline("shutdown"), kind="status")
+            farewell = Message(self.retained.topics.of("status"), self._device_state.offline("shutdown"), kind="status")
             self._farewell = self._sender.send(connection, farewell)
         return now >= deadline or not self._sender.is_in_flight(self._farewell)
 
@@ -581,30 +565,16 @@ class PublishSession:
     def _turn_s(self, connection: MqttConnection) -> float:
         wait_s = _TURN_S
         if self._has_room(connection):
-            wait_s = min(wait_s, self.retained.wait_s(), self._queues.wait_s())
+            wait_s = min(wait_s, self.retained.wait_s(), self.queues.wait_s())
         if self._deadline is None:
             return wait_s
         now = time.monotonic()
         until = self._deadline if self._farewell is not None or now >= self._farewell_at else self._farewell_at
         return min(wait_s, max(0.0, until - now))
 
-    def _report(self, state: State, detail: str) -> None:
+    def _report(self, state: ConnectionState, detail: str) -> None:
         self._warnings.last_error = detail or self._warnings.last_error
         if (state, detail) == (self.state, self._detail):
             return
         self.state, self._detail = state, detail
         self._on_state(state, detail)
-
-
-_P = ParamSpec("_P")
-
-
-def _harmless(callback: Callable[_P, None] | None) -> Callable[_P, None]:
-    """Wrap an optional callback so that its exceptions cannot end publishing."""
-
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        if callback is not None:
-            with contextlib.suppress(Exception):
-                callback(*args, **kwargs)
-
-    return call

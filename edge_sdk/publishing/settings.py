@@ -16,8 +16,7 @@ from msgspec import Meta
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import read_regular
-from edge_sdk.messages.schema import EVENTS, MESSAGES, SNAPSHOTS, Channel, MessageKind
-from edge_sdk.messages.topics import Topics, default_device
+from edge_sdk.messages.schema import EVENTS, MESSAGES, SNAPSHOTS, Channel, MessageKind, Topics, default_device
 
 _EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
 _UNESCAPED = (

@@ -18,7 +18,7 @@ from edge_sdk.core.errors import os_error_text
 from edge_sdk.core.threads import Backoff
 from edge_sdk.publishing.client import MqttConnection, ProtocolFallback
 from edge_sdk.publishing.connection import Incoming, Wakeup
-from edge_sdk.publishing.session import State
+from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import broker_tls
 
@@ -80,11 +80,14 @@ class Subscriber:
     """
 
     def __init__(
-        self, settings: MqttSettings, topics: Sequence[str], on_state: Callable[[State, str], None] | None = None
+        self,
+        settings: MqttSettings,
+        topics: Sequence[str],
+        on_state: Callable[[ConnectionState, str], None] | None = None,
     ) -> None:
         with contextlib.suppress(OSError):  # a shortage, which may be over when it connects
             broker_tls(settings)
-        self.state: State = "connecting"
+        self.state: ConnectionState = "connecting"
         self.detail = ""
         self.has_been_online = False
         self._settings, self._topics, self._on_state = settings, tuple(topics), on_state
@@ -159,7 +162,7 @@ class Subscriber:
             if connection is not None:
                 connection.close(politely=True)
 
-    def _report(self, state: State, detail: str) -> None:
+    def _report(self, state: ConnectionState, detail: str) -> None:
         if (state, detail) == (self.state, self.detail):
             return
         self.state, self.detail = state, detail

@@ -31,7 +31,7 @@ from edge_sdk.core.errors import (
 )
 from edge_sdk.core.files import state_folder
 from edge_sdk.inference.runtime import onnxruntime_version
-from edge_sdk.messages.topics import check_name
+from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import check_authorities, valid_until
@@ -40,8 +40,7 @@ from edge_sdk.service.pipeline import unknown_labels
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password
 from edge_sdk.sources.opening import DEVICE, STREAM, SourceKind, check_location, kind_of, redact
-from edge_sdk.tuning.candidates import Limits, figures
-from edge_sdk.tuning.measurement import Candidate
+from edge_sdk.tuning.candidates import Candidate, Limits, figures
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 
 if TYPE_CHECKING:
@@ -342,7 +341,7 @@ def _broker(broker: MqttSettings) -> CheckedBroker:
         websockets=broker.websocket_path is not None,
         has_password=broker.password is not None,
         cert_until=valid_until(broker),
-        status_topic=broker.topics.status,
+        status_topic=broker.topics.of("status"),
     )
 
 

@@ -39,8 +39,7 @@ from edge_sdk.messages.commands import (
     Snapshot,
     name_of,
 )
-from edge_sdk.messages.schema import Message
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Message, Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.home_assistant import HomeAssistantReporter
 from edge_sdk.service.monitors import RareLines, TokenBucket
@@ -101,7 +100,7 @@ class CommandAdmission:
         if not self._bucket.take():
             self._passed_over += 1
             return None
-        reply = Reply(topic=self.topics.response)
+        reply = Reply(topic=self.topics.of("response"))
         try:
             return reply, self._command(incoming, reply)
         except RefusedError as refusal:
@@ -134,7 +133,7 @@ class CommandAdmission:
             raise RefusedError(
                 "retained",
                 "a retained message is no command, it would come again at every connection; take it away "
-                f"(mosquitto_pub -r -n -t {self.topics.command}), and send it without retain",
+                f"(mosquitto_pub -r -n -t {self.topics.of('command')}), and send it without retain",
             )
         if isinstance(name, UnsetType):
             got = _shown(payload.decode("utf-8", "replace"))
@@ -160,7 +159,7 @@ class CommandAdmission:
 
     def _response_topic(self, wanted: str) -> str:
         """Return the topic to answer on: the device's `res` or one below it; commands must not choose others."""
-        own = self.topics.response
+        own = self.topics.of("response")
         if not wanted or wanted == own:
             return own
         rest = wanted.removeprefix(f"{own}/")
@@ -292,7 +291,7 @@ class CommandHandler:
             before, self._lost = self._lost, self._inbox.lost
             too_fast = self._admission.passed_over(self._lost - before)
             if too_fast is not None:  # only to the device's own topic, because it answers several senders
-                self._answer(Reply(topic=self._admission.topics.response), too_fast)
+                self._answer(Reply(topic=self._admission.topics.of("response")), too_fast)
         self._look_at_snapshots()
         if self._home is not None:
             self._home.look(self._output, self._cameras)
@@ -408,7 +407,7 @@ class CommandHandler:
     def _deliver(self) -> None:
         broker = self._output.broker
         while self._answers and broker is not None:
-            broker.answer(self._answers.popleft())
+            broker.retained.send(self._answers.popleft())
 
 
 HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], None]] = {

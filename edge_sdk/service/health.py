@@ -31,8 +31,7 @@ from edge_sdk.core.logs import Alarm, counted
 from edge_sdk.core.machine import CpuTime, free_bytes, read_board
 from edge_sdk.core.threads import Periodic
 from edge_sdk.messages.schema import EventLosses, EventsHealth, TelemetryMessage
-from edge_sdk.outbox.event import EventStats
-from edge_sdk.outbox.warnings import EVENTS_LOST, lost_in_words
+from edge_sdk.outbox.event import EVENTS_LOST, EventStats, lost_in_words
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline

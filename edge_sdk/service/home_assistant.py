@@ -14,9 +14,9 @@ import edge_sdk
 from edge_sdk.core.machine import Cpu
 from edge_sdk.events.rules import missing_labels
 from edge_sdk.messages.commands import Permission
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Topics
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.publishing.discovery import Camera, DiscoveredMachine, Discovery, HomeAssistantSettings
+from edge_sdk.publishing.discovery import CameraTraits, DiscoveredMachine, Discovery, HomeAssistantSettings
 from edge_sdk.service.output import Output
 from edge_sdk.service.runner import Controls
 
@@ -53,7 +53,7 @@ class HomeAssistantReporter:
         self._discovery = Discovery(settings, topics, allowed, edge_sdk.__version__)
         self.topics = self._discovery.topics_heard
         self._topics = topics
-        self._told: tuple[tuple[Camera, ...], tuple[str, ...], DiscoveredMachine] | None = None
+        self._told: tuple[tuple[CameraTraits, ...], tuple[str, ...], DiscoveredMachine] | None = None
         self._teller: object = None
         self._repeat_at: float | None = None
         self._unknown: list[str] = []
@@ -80,17 +80,17 @@ class HomeAssistantReporter:
         if told != self._told or broker is not self._teller:
             self._told, self._teller = told, broker
             payload = self._discovery.message(*told) if self._is_enabled else b""
-            broker.keep("discovery", self._discovery.topic, payload)
+            broker.retained.keep("discovery", self._discovery.topic, payload)
             for topic in self._discovery.topics_left:
-                broker.keep("discovery", topic, b"")
+                broker.retained.keep("discovery", topic, b"")
             for name in () if self._is_enabled else names:
-                broker.keep("seen", self._topics.of("seen", name), b"")  # an earlier run announced it
+                broker.retained.keep("seen", self._topics.of("seen", name), b"")  # an earlier run announced it
             self._look_at_labels(*told[:2])
         if self._repeat_at is not None and self._clock_s() >= self._repeat_at:
             self._repeat_at = None
-            broker.repeat(self._discovery.topic)
+            broker.retained.repeat(self._discovery.topic)
 
-    def _look_at_labels(self, cameras: Iterable[Camera], awaited: Collection[str]) -> None:
+    def _look_at_labels(self, cameras: Iterable[CameraTraits], awaited: Collection[str]) -> None:
         """Warn of configured labels that no camera has, once all cameras are known."""
         if awaited:
             return
@@ -100,7 +100,7 @@ class HomeAssistantReporter:
             if line not in before:
                 _log.warning(line)
 
-    def _cameras(self, names: Iterable[str]) -> tuple[tuple[Camera, ...], tuple[str, ...]]:
+    def _cameras(self, names: Iterable[str]) -> tuple[tuple[CameraTraits, ...], tuple[str, ...]]:
         """Return the known cameras, and the names of the cameras that are not known yet."""
         known = {name: self._controls.of(name).known for name in sorted(names)}
         awaited = tuple(name for name, found in known.items() if found is None)

@@ -47,10 +47,9 @@ from edge_sdk.messages.schema import Running
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared, TuningLock
-from edge_sdk.tuning.candidates import Limits, Tuned, thread_counts
+from edge_sdk.tuning.candidates import Candidate, Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import DegradationController, Governor, Move, check_free_memory, levels_of
 from edge_sdk.tuning.live import LiveTuner
-from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop must end within two seconds in all
-_BESIDE_TRIAL_S = 60.0  # extra time: half for the trial's process to start, half to load the tested model here
 
 
 class ModelSelector:
@@ -209,10 +207,9 @@ class ModelSelector:
         before, why = tuning.tuned, ""
         if before is not None:
             why = f" again, because {before.doubt()}" if before.provisional else f", and not {before.fps:g}"
-        tuner = tuning.supervisor(
+        tuner = tuning.make_tuner(
             home,
             source.fps,
-            load_limit_s=self._settings.trial_s + _BESIDE_TRIAL_S,
             on_tuned=self._take_tuned,
             on_variant=on_variant,
         )

@@ -21,7 +21,7 @@ from edge_sdk.core.errors import OutputError, StoppedError, UsageError
 from edge_sdk.core.logs import Alarm, counted, of_all_cameras
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.encoder import ResultEncoder
-from edge_sdk.messages.schema import Identity, TelemetryMessage, new_run_id
+from edge_sdk.messages.schema import Identity, TelemetryMessage
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.connection import Receiver
 from edge_sdk.publishing.discovery import Discovery
@@ -63,7 +63,7 @@ class Output:
         make_link: Callable[[], MqttConnection] | None = None,
         receiver: Receiver | None = None,
     ) -> None:
-        self.identity, self.clock = Identity(settings.device, run_id=new_run_id()), WallClock()
+        self.identity, self.clock = Identity(settings.device), WallClock()
         self.has_temperature: bool | None = None
         self._settings, self._is_stopped = settings, is_stopped
         self._receiver, self._make_link = receiver, make_link
@@ -134,7 +134,7 @@ class Output:
         self.close(timeout_s, disk_s)
         with self._lock:
             self._settings, self._publisher, self._is_closed = settings, None, False
-            self.identity = Identity(settings.device, run_id=new_run_id())
+            self.identity = Identity(settings.device)
             self._streams.clear()
 
     def close(self, timeout_s: float, disk_s: float = LAST_COMMIT_S) -> None:
@@ -176,7 +176,7 @@ class Output:
         except OutputError as cause:
             path = None
             _log.warning(f"events wait in memory only: {cause}")
-        self._events = EventOutbox(outbox, path, self.identity.boot_id, after=self._events)
+        self._events = EventOutbox(outbox, path, self.identity.boot_id)
         self._events.listen(self._log_trouble)
         return self._events
 
@@ -207,7 +207,7 @@ def topics_of(settings: RunSettings) -> tuple[str, ...]:
     if settings.mqtt is None:
         return ()
     home = settings.home_assistant
-    commands = (settings.mqtt.topics.command,) if settings.commands else ()
+    commands = (settings.mqtt.topics.of("command"),) if settings.commands else ()
     if home is None or not home.is_enabled:
         return commands
     return (*commands, *Discovery(home, settings.mqtt.topics, settings.commands, "").topics_heard)

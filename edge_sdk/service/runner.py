@@ -24,13 +24,13 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
 from edge_sdk.messages.commands import COMMANDS, CONTROLS, UNCHANGED, ControlState, Permission
 from edge_sdk.messages.schema import CameraHealth
-from edge_sdk.publishing.discovery import Camera
+from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
 from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
 from edge_sdk.service.process import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
-from edge_sdk.tuning.measurement import Window
+from edge_sdk.tuning.live import Window
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 0.2  # the delay until a request to stop is noticed while no frame comes
@@ -57,7 +57,7 @@ class CameraControls:
     """
 
     def __init__(self) -> None:
-        self.known: Camera | None = None
+        self.known: CameraTraits | None = None
         self.state = UNCHANGED
         self.wants_shot = False
         self.shot: Shot | None = None
@@ -177,7 +177,7 @@ class PipelineRunner:
             name: getattr(manifest.thresholds, name) for name in _THRESHOLDS if not refusals[name]
         }
         self._thresholds: dict[str, float] = {}  # those that commands have set
-        self._control.known = Camera(
+        self._control.known = CameraTraits(
             name=stream.camera,
             task=manifest.task,
             labels=bundle.labels(),

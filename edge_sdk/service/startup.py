@@ -20,7 +20,7 @@ from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.trial import prove_here
-from edge_sdk.messages.topics import check_name
+from edge_sdk.messages.schema import check_name
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared

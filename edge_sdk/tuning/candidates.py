@@ -1,7 +1,8 @@
 """Which candidates are measured, in which order, and which of them runs.
 
-Pure arithmetic: `Plan` says what is measured here and for how long, `Search` asks for one candidate after the other and
-is sent measurements, `choose` picks one, `Tuned` holds what came out. Not the full product is searched: threads on the
+Pure arithmetic: a `Candidate` is a variant with settings, a `Measurement` its speed. `Plan` says what is measured here
+and for how long, `Search` asks for one candidate after the other and is sent measurements, `choose` picks one, `Tuned`
+holds what came out. Not the full product is searched: threads on the
 promised variant first, then other providers, then the other variants from the best downwards with the settings that
 served the first, and spinning or parallel branches only where nothing gentler keeps the budget.
 """
@@ -9,14 +10,144 @@ served the first, and spinning or parallel branches only where nothing gentler k
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import Rating, ratings
+from edge_sdk.bundle.manifest import Manifest, Rating, ratings
 from edge_sdk.core.machine import Cores
-from edge_sdk.tuning.measurement import Candidate, Measurement, Pace
+from edge_sdk.inference.settings import SessionSettings
+
+_Threads = Annotated[int, Meta(ge=1, le=256)]
+_NonNegative = Annotated[float, Meta(ge=0)]
+
+
+class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One way of running a bundle: a variant with settings.
+
+    It has only settings that affect speed. Records of candidates are read from disk, so none of them may name a file
+    to write.
+
+    Attributes:
+        variant: name of the variant of the bundle.
+        providers: execution providers, in order of preference.
+        intra_op_num_threads: threads within one operator.
+        inter_op_num_threads: parts of the graph that run at once, where several providers run it.
+        allow_spinning: whether threads spin while they wait for each other within a run.
+        arena: whether freed memory of tensors is kept for the next ones.
+    """
+
+    variant: str
+    providers: tuple[str, ...]
+    intra_op_num_threads: _Threads
+    inter_op_num_threads: _Threads = 1
+    allow_spinning: bool = False
+    arena: bool = True
+
+    @classmethod
+    def promised(cls, manifest: Manifest) -> Candidate:
+        """Return the candidate that the bundle states: its first variant, with the settings of its target."""
+        return cls(
+            variant=manifest.variants[0].name,
+            providers=manifest.providers,
+            intra_op_num_threads=manifest.intra_op_num_threads,
+            allow_spinning=manifest.allow_spinning,
+        )
+
+    def within(self, cores: Cores) -> Candidate:
+        """Return the same candidate with at most `cores.for_model` threads, where more than two cores are usable."""
+        if cores.usable <= 2:
+            return self
+        return msgspec.structs.replace(self, intra_op_num_threads=min(self.intra_op_num_threads, cores.for_model))
+
+    def settings(self, base: SessionSettings) -> SessionSettings:
+        """Return the settings of the candidate's session; those that a candidate does not have are as in `base`."""
+        return msgspec.structs.replace(
+            base,
+            providers=self.providers,
+            intra_op_num_threads=self.intra_op_num_threads,
+            allow_spinning=self.allow_spinning,
+            inter_op_num_threads=self.inter_op_num_threads,
+            arena=self.arena,
+        )
+
+    def __str__(self) -> str:
+        """Return the candidate in words, such as `int8, 2 threads, spinning`."""
+        threads = self.intra_op_num_threads
+        words = [self.variant, f"{threads} thread{'s' if threads > 1 else ''}"]
+        if self.allow_spinning and threads > 1:
+            words.append("spinning")
+        if self.inter_op_num_threads > 1:
+            words.append(f"{self.inter_op_num_threads} branches at once")
+        if not self.arena:
+            words.append("no arena")
+        if self.providers and self.providers[0] != "CPUExecutionProvider":
+            words.append(self.providers[0].removesuffix("ExecutionProvider"))
+        return ", ".join(words)
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The measured speed of a candidate, on frames that came at the camera's rate.
+
+    Attributes:
+        quality: the quality that the bundle states, 0-1; None where it was not measured.
+        like_reference: whether that quality cannot be told from the reference's on the build's images.
+        p50_ms, p99_ms: time of prepare, run and decode. With about fifty frames the p99 is nearly the slowest one.
+        cpu_share: the process's CPU time divided by the time that passed; 1 is one core.
+        given_up: whether the measurement ended early, because the candidate could not keep the budget any more.
+    """
+
+    candidate: Candidate
+    quality: float | None
+    p50_ms: _NonNegative
+    p99_ms: _NonNegative
+    cpu_share: _NonNegative
+    frames: Annotated[int, Meta(ge=1)]
+    given_up: bool = False
+    like_reference: bool = False
+
+    @property
+    def rating(self) -> Rating:
+        """The quality of the variant that the bundle states."""
+        return Rating(self.quality, self.like_reference)
+
+
+WARM_UP_FRAMES = 3  # frames that are not counted, in which buffers are made and caches filled
+_LEAST_FRAMES = 20  # a percentile of fewer frames says little
+_PATIENCE = 2.0  # times the expected duration of a window; a slower camera is measured on fewer frames
+_PATIENCE_NS = 1_000_000_000
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """The budget, frame rate and duration of a measurement.
+
+    Attributes:
+        budget_ms: the latency budget, from capture to outbox.
+        fps: frames per second of the camera.
+        window_s: how long one candidate is measured, in seconds.
+    """
+
+    budget_ms: float
+    fps: float
+    window_s: float
+
+    @property
+    def frames(self) -> int:
+        """The number of frames of one window."""
+        return max(_LEAST_FRAMES, round(self.window_s * self.fps))
+
+    @property
+    def longest_ns(self) -> int:
+        """Nanoseconds after which a window is over, however many frames came."""
+        return int(_PATIENCE * (self.frames + WARM_UP_FRAMES) / self.fps * 1e9) + _PATIENCE_NS
+
+    @property
+    def expected_s(self) -> float:
+        """Seconds that the measurement of a candidate takes, without loading it."""
+        return (self.frames + WARM_UP_FRAMES) / self.fps
+
 
 # What a window does not see: the frame's way to the loop, encoding, and the slowest of ten thousand frames. At a p99
 # just below the budget the drop rule leaves frames out all the time.
@@ -83,12 +214,6 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
     )
 
 
-def is_within_noise(one: Measurement, measured: Sequence[Measurement], limits: Limits) -> bool:
-    """Whether its figure of quality is lower than the best that may run, and its quality is not, as far as known."""
-    good = _good(measured, limits)
-    return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
-
-
 def _good(measured: Sequence[Measurement], limits: Limits) -> list[Measurement]:
     """Return those that keep the limits, if possible with something to spare; the highest figure first."""
     in_time = [m for m in measured if limits.keeps_budget(m)]
@@ -135,20 +260,11 @@ _REACHABLE = 2.0  # times the budget: what lies further away no setting brings b
 def thread_counts(cores: Cores) -> tuple[int, ...]:
     """Return 1, 2, 4, ... up to the cores that are for the model."""
     top = cores.for_model
-    counts = {top}
-    count = 1
-    while count < top:
-        counts.add(count)
-        count *= 2
-    return tuple(sorted(counts))
+    return tuple(sorted({top, *(1 << doublings for doublings in range(top.bit_length()))}))
 
 
 class Search:
-    """One search for the settings that serve best here.
-
-    Args:
-        promise: what runs without tuning, on the providers that are here in order of preference.
-    """
+    """One search for the settings that serve best here, better than `promise`, which runs without tuning."""
 
     def __init__(
         self, promise: Candidate, ratings: Mapping[str, Rating], threads: Sequence[int], limits: Limits
@@ -189,10 +305,7 @@ class Search:
             before = now
 
     def _variants(self) -> Steps:
-        """Try variants from the best down to the first that keeps the limits safely, and those that are as good as it.
-
-        The others below it cannot be chosen.
-        """
+        """Try variants from the best down to the first that keeps the limits safely, and those that are as good."""
         settings = self._best_so_far()
         reached: Rating | None = None
         for variant, rating in sorted(self._ratings.items(), key=lambda item: item[1].rank, reverse=True):
@@ -314,11 +427,6 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             provisional=bool(untried) or (others is not None and others > _BUSY),
         )
 
-    @property
-    def p99_ms(self) -> float:
-        """p99 of what runs, in milliseconds: prepare + run + decode."""
-        return self.chosen.p99_ms
-
     def for_variant(self, variant: str) -> Candidate:
         """Return how one of the bundle's models runs best: as measured, else with the settings of what was chosen."""
         if variant == self.chosen.candidate.variant:
@@ -329,8 +437,9 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return msgspec.structs.replace(self.chosen.candidate, variant=variant)
 
     def is_within_noise(self, one: Measurement) -> bool:
-        """Whether one of `measured` is as good as the best that may run, although its figure is lower."""
-        return is_within_noise(one, self.measured, self.limits)
+        """Whether one of `measured` is as good as the best that may run as far as known, though its figure is lower."""
+        good = _good(self.measured, self.limits)
+        return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
 
     def doubt(self) -> str:
         """Return why tuning must be repeated; empty where it need not."""
@@ -390,16 +499,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         seconds: float | None,
         cores: Cores,
     ) -> Plan:
-        """Make a plan for a bundle, whose first variant is the promised one.
+        """Make a plan for a bundle, whose first variant is the promised one, or the only one (`only_first`).
 
-        Args:
-            bundle: as it was opened.
-            limits: what has to be kept.
-            only_first: whether no other variant than the promised one may run.
-            providers: those that a session got here, in order of preference.
-            fps: of the camera.
-            seconds: None: 20, and more for a camera so slow that not every variant could be looked at in them.
-            cores: the cores here.
+        `providers` are those that a session got here. By default it takes 20 seconds, and more for a camera so slow
+        that not every variant could be looked at in them.
         """
         metric, rated = ratings(bundle.manifest)
         promise = _replace(Candidate.promised(bundle.manifest).within(cores), providers=tuple(providers))

@@ -51,14 +51,10 @@ class Level(msgspec.Struct, frozen=True):
 
 
 def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
-    """Return the levels of a bundle, with its first variant as the top level.
+    """Return the levels of a bundle, with its first variant as the top level, or with no other one (`fixed`).
 
     Below it are its faster variants, the slower ones first, without those that another variant beats in both time and
     quality. The lowest levels run the fastest variant on fewer and fewer of the frames.
-
-    Args:
-        manifest: the bundle's manifest.
-        fixed: leave out all variants but the first.
     """
     costs = _costs(manifest.variants)
     _, rated = ratings(manifest)
@@ -78,8 +74,7 @@ def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
 
 def with_steps(variants: Sequence[Level], steps: Sequence[float] = _EVERY) -> list[Level]:
     """Append levels on which the last variant runs on two frames in three, on every second, every third and so on."""
-    last = variants[-1]
-    return [*variants, *(Level(last.variant, every, last.cost) for every in steps)]
+    return [*variants, *(msgspec.structs.replace(variants[-1], every=every) for every in steps)]
 
 
 def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:
@@ -121,9 +116,8 @@ class DegradationController:
     def may_step_down(self, governor: Governor, now_ns: int) -> bool:
         """Decide whether a stream that misses its deadlines steps down itself.
 
-        If streams on higher levels miss deadlines too, the highest of them is asked to step down instead. If none of
-        them misses any, the highest is still asked once, for its next window. If the trouble goes on after that, the
-        stream steps down itself.
+        Of the streams on higher levels the highest is asked to step down instead, first of those that miss deadlines
+        too; where none of them does, it is asked only once.
         """
         with self._lock:
             above = [other for other in self._governors if other.index < governor.index]
@@ -156,18 +150,14 @@ _LONGEST_QUIET_NS = 640 * _S  # six doublings: a failed step up costs one load a
 _RELAPSE_NS = 60 * _S  # a step down sooner after a step up counts as a failed step up
 _ROOM = 0.8  # largest share of the budget that a step up may be expected to take
 _SHORT_NS = 60 * _S  # wait before a variant for which memory was short is tried again
+_FOR_EVER_NS = 1 << 63
 _HEAT_NS = 5 * _S  # shorter throttling is a peak that the heat sink absorbs
 _BELIEVED_WINDOWS = 2  # windows for which the other streams take a stream's last window into account
 _RECENT = 64  # frames that a prediction uses; the drop rule uses as many
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A step to the next level.
-
-    Attributes:
-        level: the level to move to.
-        reason: the reason in words, with its numbers.
-    """
+    """A step to the next level, and the reason in words, with its numbers."""
 
     level: Level
     reason: str
@@ -178,19 +168,20 @@ class Governor:
 
     A move is under way from `decide` until `arrive`, `fail` or `postpone`; until then `decide` returns None.
 
+    All times are monotonic nanoseconds.
+
     Args:
         levels: one or more levels, the top level first.
-        limit_ns: the latency budget, nanoseconds.
-        period_ns: time between two frames of the source, nanoseconds.
-        now_ns: the time now, monotonic nanoseconds.
-        start: index of the level on which the stream starts, 0 for the top.
+        limit_ns: the latency budget.
+        period_ns: time between two frames of the source.
+        start: index of the level on which the stream starts.
         controller: the controller of all streams of the process; by default one for this stream alone.
 
     Attributes:
         levels: the levels, the top level first, without variants that cannot be loaded.
         index: index of the level that runs; 0 is the top.
-        misses_until_ns: monotonic nanoseconds until which the stream counts as one that misses too many deadlines.
-        rises_until_ns: monotonic nanoseconds until which the stream counts as one that could soon step up.
+        misses_until_ns, rises_until_ns: until when the stream counts as one that misses too many deadlines, and as one
+            that could soon step up.
         is_asked: whether the stream shall step down in place of another one, if it misses deadlines too.
         has_waited: whether it has had another stream asked since its last window without trouble.
     """
@@ -211,7 +202,7 @@ class Governor:
         self._controller.add(self)
         self._variants = [level for level in levels if level.every == 1]
         self._steps = [level.every for level in levels if level.every > 1]
-        self._absent: dict[str, int] = {}  # variants for which memory is short, until when, monotonic nanoseconds
+        self._absent: dict[str, int] = {}  # variants that cannot be loaded, until when, monotonic nanoseconds
         self._limit_ns, self._period_ns = limit_ns, period_ns
         self._window_ns = self._quiet_ns = now_ns
         self._judged = self._missed = 0
@@ -247,14 +238,9 @@ class Governor:
         return self._target is None and now_ns - self._window_ns >= _WINDOW_NS
 
     def decide(self, now_ns: int, throttled: str = "") -> Move | None:
-        """Decide whether to move now.
+        """Return the move to make now, or None; `throttled` says why the board throttles, and is empty if it does not.
 
-        Args:
-            now_ns: monotonic nanoseconds.
-            throttled: the reason why the board throttles; empty when it does not.
-
-        Returns:
-            The move to make, or None for none.
+        The caller makes the move, and then calls `arrive`, `fail` or `postpone`.
         """
         if not self.is_due(now_ns):
             return None
@@ -297,14 +283,14 @@ class Governor:
 
     def fail(self, now_ns: int) -> None:
         """Note that the move failed because the variant does not load; no level of the variant is tried again."""
-        here, lost = self.level, self.levels[self._moving_to()].variant
-        self._variants = [level for level in self._variants if level.variant == here.variant or level.variant != lost]
-        self._stand_on(here, now_ns)
+        self._leave_out(now_ns, _FOR_EVER_NS)
 
     def postpone(self, now_ns: int) -> None:
         """Note that memory is too short for the move; no level of the variant is tried for a minute."""
-        short = self.levels[self._moving_to()].variant
-        self._absent[short] = now_ns + _SHORT_NS
+        self._leave_out(now_ns, now_ns + _SHORT_NS)
+
+    def _leave_out(self, now_ns: int, until_ns: int) -> None:
+        self._absent[self.levels[self._moving_to()].variant] = until_ns
         self._stand_on(self.level, now_ns)
 
     def _moving_to(self) -> int:
@@ -406,15 +392,8 @@ _BESIDE_MIB = 64
 def check_free_memory(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
     """Refuse to load a variant beside the running one where memory is short, so that the running one is not killed.
 
-    Do nothing where the machine does not tell its free memory.
-
-    Args:
-        bundle: the bundle.
-        variant: name of the variant to load.
-        root: folder with the machine's `proc` and `sys`.
-
     Raises:
-        NoRoomError: there is not enough free memory now.
+        NoRoomError: there is not enough free memory now; where the machine does not tell, it is never raised.
     """
     free = free_bytes(root)
     entry = bundle.manifest.entry(bundle.manifest.with_primary(variant).variants[0].file)

@@ -1,8 +1,9 @@
 """LiveTuner: give the running loop one candidate after the other, and then the best of them.
 
-The tuner measures the frames that are published, at the camera's rate and under the real load; no frame runs twice.
-Models are loaded in a thread beside the loop, one at a time and never while another model is measured. At most two
-models are loaded at once.
+A `Window` times the stages of one candidate and tells when enough frames were measured. `LiveTuner` gives the loop one
+window after the other: it measures the frames that are published, at the camera's rate and under the real load, and no
+frame runs twice. Models are loaded in a thread beside the loop, one at a time and never while another model is
+measured. At most two models are loaded at once.
 """
 
 from __future__ import annotations
@@ -12,19 +13,141 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
-from edge_sdk.bundle.manifest import UNRATED
+import numpy as np
+
+from edge_sdk.bundle.manifest import UNRATED, Rating
+from edge_sdk.core.clock import percentiles_of
 from edge_sdk.core.errors import EdgeError, StoppedError, typed_line
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.machine import CpuTime
 from edge_sdk.core.protocols import Stage
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.tuning.candidates import Plan, Tuned
-from edge_sdk.tuning.measurement import Candidate, Measurement, Window
+from edge_sdk.tuning.candidates import WARM_UP_FRAMES, Candidate, Measurement, Pace, Plan, Tuned
 
 _log = logging.getLogger(__name__)
-LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90 s; a model that passed its trial loads much faster
 _JOIN_S = 0.5  # a run that is told to stop must end within two seconds in all
+
+_FEWEST_FRAMES = 5  # least frames where the camera stops early; a percentile of fewer says nothing
+_HOPELESS_FRAMES = 2
+_HOPELESS = 2.0  # times the budget
+_MISSING_FRAMES = 3
+_HICCUP = 0.7  # share of the budget: if half of the frames take less, a miss in the first window may be chance
+
+
+class Window:
+    """A stage that runs the stages of a candidate and measures them.
+
+    Args:
+        fallback: the stages that give the result where those of the candidate fail; None lets the error through.
+        on_fallback: called before `fallback` gives a result.
+        clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
+
+    Attributes:
+        stages: the stages of the candidate; None after `give_up`.
+        failure: the last error of the stages, in words; empty where there was none.
+    """
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        stages: Stage[Frame, Result],
+        fallback: Stage[Frame, Result] | None,
+        pace: Pace,
+        *,
+        on_fallback: Callable[[], None] = lambda: None,
+        clock_ns: Callable[[], int],
+        cpu_ns: Callable[[], int],
+    ) -> None:
+        self.candidate, self.failure = candidate, ""
+        self.stages: Stage[Frame, Result] | None = stages
+        self._fallback, self._on_fallback, self._pace = fallback, on_fallback, pace
+        self._clock_ns, self._cpu_ns = clock_ns, cpu_ns
+        self._start_ns, self._start_cpu_ns = clock_ns(), cpu_ns()
+        self._over_ns = self._start_ns + pace.longest_ns
+        self._enough = pace.frames
+        self._durations_ns = np.zeros(2 * pace.frames, np.int64)
+        self._count = 0
+        self._is_warm = self._given_up = False
+
+    def __call__(self, frame: Frame, /) -> Result:
+        """Return the result of one frame; must not be called after `give_up`."""
+        if self.stages is None:
+            raise ValueError("expected stages, they were given up")
+        start_ns = self._clock_ns()
+        try:
+            result = self.stages(frame)
+        except EdgeError as cause:
+            if self._fallback is None:
+                raise
+            return self._fall_back(self._fallback, frame, str(cause))
+        if not result.is_finite and self._fallback is not None:
+            return self._fall_back(self._fallback, frame, "its outputs are NaN or infinite")
+        if self._count < len(self._durations_ns):
+            self._durations_ns[self._count] = self._clock_ns() - start_ns
+            self._count += 1
+        return result
+
+    def _fall_back(self, fallback: Stage[Frame, Result], frame: Frame, failure: str) -> Result:
+        self.failure = failure
+        self._on_fallback()
+        return fallback(frame)
+
+    def give_up(self) -> Stage[Frame, Result] | None:
+        """Return the stages and drop the reference to them."""
+        stages, self.stages = self.stages, None
+        return stages
+
+    def is_over(self) -> bool:
+        """Tell whether the measurement is over."""
+        now_ns = self._clock_ns()
+        self._given_up = self._cannot_keep_the_budget()
+        if self._given_up or self.failure or now_ns >= self._over_ns:
+            return True
+        if self._is_warm:
+            return self._count >= self._enough and not self._looks_again(now_ns)
+        if self._count >= WARM_UP_FRAMES:
+            self._is_warm, self._count = True, 0
+            self._start_ns, self._start_cpu_ns = now_ns, self._cpu_ns()
+        return False
+
+    def measurement(self, rating: Rating) -> Measurement | None:
+        """Return the measurement; None where the candidate failed, or too few frames came."""
+        found = percentiles_of(self._durations_ns[: self._count])
+        elapsed_ns = self._clock_ns() - self._start_ns
+        if found is None or self.failure or elapsed_ns <= 0:
+            return None
+        if self._count < _FEWEST_FRAMES and not self._given_up:
+            return None
+        return Measurement(
+            candidate=self.candidate,
+            quality=rating.value,
+            like_reference=rating.like_reference,
+            p50_ms=found.p50_ms,
+            p99_ms=found.p99_ms,
+            cpu_share=round((self._cpu_ns() - self._start_cpu_ns) / elapsed_ns, 3),
+            frames=self._count,
+            given_up=self._given_up,
+        )
+
+    def _looks_again(self, now_ns: int) -> bool:
+        """Tell whether to measure twice as many frames, whose p99 is less affected by one slow frame."""
+        found = percentiles_of(self._durations_ns[: self._count])
+        budget_ms, most = self._pace.budget_ms, len(self._durations_ns)
+        if found is None or self._enough == most or found.p99_ms <= budget_ms:
+            return False
+        self._enough = most
+        self._over_ns = now_ns + self._pace.longest_ns
+        return found.p50_ms <= budget_ms * _HICCUP
+
+    def _cannot_keep_the_budget(self) -> bool:
+        """Tell whether even the fastest frame is too slow, so that all but one frame a second would be dropped."""
+        if self._count < _HOPELESS_FRAMES:
+            return False
+        fastest_ms = float(np.min(self._durations_ns[: self._count])) / 1e6
+        budget_ms = self._pace.budget_ms
+        return fastest_ms > budget_ms * _HOPELESS or (self._count >= _MISSING_FRAMES and fastest_ms > budget_ms)
+
 
 T = TypeVar("T")
 _Stages: TypeAlias = Stage[Frame, Result]
@@ -32,23 +155,17 @@ _Steps: TypeAlias = Generator[None, None, T]
 """Work that is done piece by piece, one piece after each step of the loop."""
 
 
-class _HungError(Exception):
-    """A model was not loaded in time."""
-
-
 class LiveTuner:
     """An observer of the loop that tunes while the loop runs.
 
+    While a model loads, however long that takes, the loop goes on with the stages that it has.
+
     Args:
-        plan: what to measure, and for how long.
         home: the candidate that runs now, and its stages, which give the results while other candidates load.
-        open_stages: loads and tests a candidate; called in a thread beside the loop, and may raise.
-        load_limit_s: seconds after which a load, and tuning with it, is given up; they include the trial before it.
-        remember: stores the result of tuning; called in a thread beside the loop, and may raise.
+        open_stages, remember: load a candidate, and store the result; called in a thread beside the loop, may raise.
         on_trying: called with every candidate before it is loaded or measured.
         on_variant: called with the name of the variant that gives the next results, whenever it changes.
-        on_tuned: called with the result of tuning, and with the reason why it could not be stored or "".
-        read_cpu_time: returns the CPU time of the machine; called in the loop's thread, at the beginning and the end.
+        on_tuned: called with the result, and with the reason why it could not be stored or "".
         clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
 
     Attributes:
@@ -61,7 +178,6 @@ class LiveTuner:
         home: tuple[Candidate, _Stages],
         open_stages: Callable[[Candidate], _Stages],
         *,
-        load_limit_s: float = LOAD_LIMIT_S,
         remember: Callable[[Tuned], None],
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
@@ -70,7 +186,7 @@ class LiveTuner:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self.plan, self.home, self.load_limit_s = plan, home[0], load_limit_s
+        self.plan, self.home = plan, home[0]
         self._home_stages: list[_Stages] = [home[1]]
         self._open, self._remember = open_stages, remember
         self._on_tuned, self._on_trying, self._on_variant = on_tuned, on_trying, on_variant
@@ -115,11 +231,6 @@ class LiveTuner:
                 yield from self._take_over(loop, tuned)
         except StoppedError:  # the caller of the loop gets the same error
             return
-        except _HungError as cause:
-            _log.info(
-                f"tuning is given up: {cause} was not loaded after {self.load_limit_s:g} s; what runs stays. The next "
-                "start tries again, unless it is given --variant with a model that loads"
-            )
         self._is_measuring, self.done = False, True
         self._leaving.extend(self._home_stages)
         self._home_stages.clear()
@@ -164,8 +275,8 @@ class LiveTuner:
         if candidate != self.home:
             began_ns = self._clock_ns()
             try:
-                stages = yield from self._beside(candidate, lambda: self._open(candidate))
-            except (StoppedError, _HungError):
+                stages = yield from self._beside(lambda: self._open(candidate))
+            except StoppedError:
                 raise
             except Exception as cause:  # noqa: BLE001 - what is loaded is somebody else's; frames are still to be run
                 _log.info(f"tuning passes over {candidate}: {_line(cause)}")
@@ -210,8 +321,8 @@ class LiveTuner:
             return stages, ""
 
         try:
-            stages, remark = yield from self._beside(tuned.chosen.candidate, end)
-        except (StoppedError, _HungError):
+            stages, remark = yield from self._beside(end)
+        except StoppedError:
             raise
         except Exception as cause:  # noqa: BLE001 - as above
             _log.info(f"tuning cannot load what it chose: {_line(cause)}; what ran before stays")
@@ -219,21 +330,16 @@ class LiveTuner:
         self._give(loop, stages, tuned.chosen.candidate.variant)
         self._on_tuned(tuned, remark)
 
-    def _beside(self, candidate: Candidate, work: Callable[[], T]) -> _Steps[T]:
-        """Run `work` for a candidate in a thread, which first frees the stages that are not needed any more."""
-        leaving, began_ns = self._leaving, self._clock_ns()
+    def _beside(self, work: Callable[[], T]) -> _Steps[T]:
+        """Run `work` in a thread, which first frees the stages that are not needed any more."""
 
         def clear_and_work() -> T:
-            leaving.clear()
+            self._leaving.clear()
             return work()
 
         self._task = task = BackgroundTask(clear_and_work, "tuning")
         yield
         while not task.is_done:
-            if self._clock_ns() - began_ns > self.load_limit_s * 1e9:
-                task.close(0)
-                self._task, self._leaving = None, []  # a new list: the old one belongs to the thread that hangs
-                raise _HungError(str(candidate))  # tuning ends, as other code that changes stages waits for it
             yield
         self._task = None
         return task.take()

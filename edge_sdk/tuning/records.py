@@ -65,11 +65,7 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def difference(self, other: TunedMachine) -> str | None:
-        """Return the first difference from `other`, such as `logical cores 4, now 2`; None where both are equal.
-
-        Args:
-            other: the machine as it is now.
-        """
+        """Return the first difference from the machine as it is now, such as `logical cores 4, now 2`; or None."""
         if self.cpu != other.cpu:
             is_namesake = self.cpu.name == other.cpu.name
             return f"CPU {self.cpu.name}, now {'one of that name with other cores' if is_namesake else other.cpu.name}"

@@ -21,10 +21,9 @@ from edge_sdk.core.machine import Cores
 from edge_sdk.core.protocols import Source
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
-from edge_sdk.tuning.candidates import Limits, Plan, Tuned, figures
+from edge_sdk.tuning.candidates import Candidate, Limits, Plan, Tuned, figures
 from edge_sdk.tuning.degradation import check_free_memory
-from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
-from edge_sdk.tuning.measurement import Candidate
+from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 
 _log = logging.getLogger(__name__)
@@ -35,13 +34,7 @@ Open = Callable[[Bundle, Candidate], Stages]
 
 
 class Tuning:
-    """Tuning of one bundle on one camera.
-
-    Args:
-        variant: the only one that may run; None for any.
-
-    Raises:
-        UsageError: the bundle has no such variant.
+    """Tuning of one bundle on one camera, or of its `variant` alone; raises `UsageError` where there is none such.
 
     Attributes:
         tuned: what is remembered, or what was found out last; None where nothing is known.
@@ -105,22 +98,17 @@ class Tuning:
         tuned = self.tuned
         return tuned is not None and not tuned.provisional and abs(tuned.fps - fps) <= _SAME_RATE * fps
 
-    def supervisor(
+    def make_tuner(
         self,
         home: Stages,
         fps: float,
         *,
         seconds: float | None = None,
-        load_limit_s: float = LOAD_LIMIT_S,
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
     ) -> LiveTuner:
-        """Make what tunes while the loop runs, whatever is remembered: see `LiveTuner`.
-
-        The time for all candidates is by default as `Plan.of` has it; the limit of a load counts for whatever
-        `open_stages` does before it, too, such as a trial.
-        """
+        """Make the `LiveTuner` that tunes while the loop runs, whatever is remembered; `seconds` as in `Plan.of`."""
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
         # that was cut short by choice the record knows what else started.
         got, promised = home.session.providers.got, self._bundle.manifest.providers
@@ -138,7 +126,6 @@ class Tuning:
             plan,
             (_running(home), home),
             self.open_beside,
-            load_limit_s=load_limit_s,
             remember=self._remember,
             on_tuned=on_tuned,
             on_trying=on_trying,
@@ -239,12 +226,11 @@ def tune(
     Raises:
         CameraError: the source ended first, or delivered nothing for `silence_s` seconds.
         SessionError: nothing could be measured, or what was chosen cannot be loaded again.
-        EdgeError: what the bundle promises cannot be loaded, read or trusted here.
         StoppedError: `is_stopped`, which is asked at every step, said so.
     """
     outcome: list[tuple[Tuned, str]] = []
     home = tuning.open_promised()
-    tuner = tuning.supervisor(
+    tuner = tuning.make_tuner(
         home,
         fps,
         seconds=seconds,

@@ -37,7 +37,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
-from edge_sdk.tuning.measurement import Candidate
+from edge_sdk.tuning.candidates import Candidate
 from edge_sdk_tools.build.pipeline import build
 from tests.support import models as tiny
 from tests.support.projects import write_detector

@@ -16,9 +16,9 @@ from edge_sdk.fleet.fleet import Fleet
 from edge_sdk.fleet.messages import DeviceAddress, read
 from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Answer, Phase, Receiver, Wakeup
+from edge_sdk.publishing.connection import Phase, PublishOutcome, Receiver, Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
-from edge_sdk.publishing.session import State
+from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
@@ -95,12 +95,12 @@ class FakeLink:
         self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
         return len(self.published)
 
-    def finished(self) -> list[Answer]:
+    def finished(self) -> list[PublishOutcome]:
         if not self.answers:
             return []
         time.sleep(self.pause_s)
         answered, self._unanswered = self._unanswered[: self.pace], self._unanswered[self.pace :]
-        return [Answer(number, *self._judge(*self.published[number - 1])) for number in answered]
+        return [PublishOutcome(number, *self._judge(*self.published[number - 1])) for number in answered]
 
     def heard(self) -> bool:
         is_heard, self.is_heard = self.is_heard, False
@@ -140,7 +140,7 @@ class Door(NamedTuple):
 def publisher_over(
     *links: FakeLink,
     keepalive_s: int = 30,
-    on_state: Callable[[State, str], None] | None = None,
+    on_state: Callable[[ConnectionState, str], None] = lambda _state, _detail: None,
     events: EventOutbox | None = None,
     **changes: Any,
 ) -> MqttPublisher:

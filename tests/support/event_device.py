@@ -20,7 +20,7 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publisher import Publisher
 from edge_sdk.publishing.publisher import MqttPublisher
-from edge_sdk.publishing.session import State
+from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.outboxes import say_acknowledged
 from tests.support.results import make_encoder
@@ -78,7 +78,7 @@ def late(port: str, ca_file: str, folder: str) -> None:
     publisher.close()
 
 
-def _say_state(state: State, detail: str) -> None:
+def _say_state(state: ConnectionState, detail: str) -> None:
     _say(f"{state}: {detail}")
 
 

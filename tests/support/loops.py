@@ -21,10 +21,9 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.messages.schema import Running
 from edge_sdk.service.model_selector import LevelChanger
-from edge_sdk.tuning.candidates import Limits, Plan, Tuned
+from edge_sdk.tuning.candidates import Candidate, Limits, Plan, Tuned
 from edge_sdk.tuning.degradation import DegradationController
-from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
-from edge_sdk.tuning.measurement import Candidate
+from edge_sdk.tuning.live import LiveTuner
 from tests.support.broker import WAIT_S
 from tests.support.bundles import LARGE, SMALL, open_variant, write_variants
 from tests.support.logs import SAID
@@ -213,7 +212,6 @@ class Board:
         disk_is_full: bool = False,
         others: float = 0.0,
         qualities: Mapping[str, Quality] | None = None,
-        load_limit_s: float = LOAD_LIMIT_S,
     ) -> None:
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
         self.variants, self.ran = list[tuple[int, str]](), list[str]()
@@ -239,7 +237,6 @@ class Board:
             plan,
             (promise, home),
             self.open,
-            load_limit_s=load_limit_s,
             remember=self._remember,
             on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
             on_variant=self._note_variant,

@@ -18,7 +18,7 @@ from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Seg
 from edge_sdk.core.machine import Cores
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Identity, ModelRef
-from edge_sdk.tuning.measurement import Candidate, Measurement
+from edge_sdk.tuning.candidates import Candidate, Measurement
 
 # Results for tests: any number of boxes, classes or segments from one black frame.
 

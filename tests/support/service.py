@@ -118,7 +118,7 @@ class CommandedDevice:
         self.desk.look()
 
     def hear(self, command: str, **fields: Any) -> None:
-        self.inbox.receive(Incoming(self.topics.command, msgspec.json.encode({"command": command, **fields})))
+        self.inbox.receive(Incoming(self.topics.of("command"), msgspec.json.encode({"command": command, **fields})))
         self.desk.look()
 
     def answers(self, count: int) -> list[dict[str, Any]]:

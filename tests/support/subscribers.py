@@ -24,7 +24,7 @@ from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.client import MqttConnection
 from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats, Stream
-from edge_sdk.publishing.session import State
+from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, PahoUser, Received, Subscriber, wait_until
 from tests.support.connections import Door
@@ -243,8 +243,8 @@ def publishing_to(
     qos: Literal[0, 1] = 0,
     user: str = "",
     password: str | None = None,
-    on_state: Callable[[State, str], None] | None = None,
-    on_warning: Callable[[str], None] | None = None,
+    on_state: Callable[[ConnectionState, str], None] = lambda _state, _detail: None,
+    on_warning: Callable[[str], None] = lambda _line: None,
     encoder: ResultEncoder | None = None,
     links: list[MqttConnection] | None = None,
     event_outbox: EventOutbox | None = None,

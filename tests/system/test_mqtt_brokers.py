@@ -11,7 +11,7 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
 from edge_sdk.publishing.client import MqttConnection
 from edge_sdk.publishing.publisher import MqttPublisher
-from edge_sdk.publishing.session import State
+from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, OldBroker, Subscriber, wait_until
 from tests.support.results import IDENTITY, make_encoder
@@ -45,9 +45,9 @@ _NO_WEBSOCKET = (b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", b"\xff\
         (None, b"\xff" * 100, "connecting", ""),
     ],
 )
-def test_what_a_broker_may_answer(path: str | None, answer: bytes, state: State, expected: str) -> None:
+def test_what_a_broker_may_answer(path: str | None, answer: bytes, state: ConnectionState, expected: str) -> None:
     """A listener of a few lines, for what Mosquitto does not say; it stays usable afterwards."""
-    states: list[tuple[State, str]] = []
+    states: list[tuple[ConnectionState, str]] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(WAIT_S)
         settings = MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi", websocket_path=path)

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from edge_sdk.messages.schema import MESSAGES, SCHEMA_VERSION, MessageKind
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import MESSAGES, SCHEMA_VERSION, MessageKind, Topics
 
 _Json: TypeAlias = dict[str, Any]
 

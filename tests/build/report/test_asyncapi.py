@@ -13,8 +13,7 @@ import pytest
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.commands import ResponseMessage
 from edge_sdk.messages.encoder import EventEncoder
-from edge_sdk.messages.schema import TelemetryMessage
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import TelemetryMessage, Topics
 from edge_sdk.publishing.discovery import Discovery, HomeAssistantSettings
 from tests.support.results import (
     IDENTITY,
@@ -39,16 +38,16 @@ def test_each_topic_has_a_channel() -> None:
         for kind, channel in DOCUMENT["channels"].items()
     }
     assert filled == {
-        "status": topics.status,
-        "state": topics.state,
+        "status": topics.of("status"),
+        "state": topics.of("state"),
         "telemetry": topics.of("telemetry"),
         "result": topics.of("result", "door"),
         "event": topics.of("event", "door"),
         "snapshot": topics.of("snapshot", "door"),
         "seen": topics.of("seen", "door"),
         "discovery": discovery.topic,
-        "command": topics.command,
-        "response": topics.response,
+        "command": topics.of("command"),
+        "response": topics.of("response"),
     }
 
 

@@ -23,7 +23,7 @@ from edge_sdk.bundle.manifest import (
 )
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError
-from edge_sdk.tuning.candidates import Limits, choose, is_within_noise
+from edge_sdk.tuning.candidates import Limits, Tuned, choose
 from tests.support.bundles import make_manifest, make_variant, write_variants
 from tests.support.results import candidate, measurement, quality, rated
 
@@ -130,10 +130,16 @@ def test_what_is_not_the_best_by_its_figure_is_known_to_be_as_good() -> None:
         measurement(candidate("a"), 9, 0.1, 0.7),
     )
     int8 = rated(candidate("int8"), Rating(0.795, like_reference=True), 20)
-    measured, limits = [fp32, int8, lower], Limits(100)
-    assert [is_within_noise(one, measured, limits) for one in measured] == [False, True, False]
-    assert not is_within_noise(int8, measured, Limits(50))  # it is the best of those that may run
-    assert not is_within_noise(int8, measured, Limits(5))
+    measured = [fp32, int8, lower]
+
+    def is_within_noise(budget_ms: float) -> list[bool]:
+        what = {"metric": "top-1", "providers": (), "fps": 30, "seconds": 1}
+        tuned = Tuned.of(measured, candidate(), Limits(budget_ms), **what)  # type: ignore[arg-type]
+        return [tuned.is_within_noise(one) for one in measured]
+
+    assert is_within_noise(100) == [False, True, False]
+    assert not any(is_within_noise(50))  # it is the best of those that may run
+    assert not any(is_within_noise(5))
 
 
 def test_bundles_with_and_without_differences_open_and_impossible_ones_do_not() -> None:

@@ -12,8 +12,7 @@ from edge_sdk.config import load
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import ConfigError, EdgeError, UsageError
 from edge_sdk.events.rules import EventRule, SnapshotSettings
-from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel
-from edge_sdk.messages.topics import default_device
+from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, default_device
 from edge_sdk.publishing.settings import Secret
 from edge_sdk.service.settings import PipelineSettings, RunSettings, run_settings_of
 from edge_sdk.sources.location import SourceOptions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import EventStore
-from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, committed, delivered, outbox_at, payload, put, taken, until
 
 
@@ -83,8 +81,10 @@ def test_a_disk_that_hangs_at_the_start_holds_up_nobody_and_no_number_comes_agai
         assert encoders == {"edge-outbox"}  # and not who put them
 
 
-def test_a_successor_waits_for_the_end_of_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, said = tmp_path / "events.sqlite", list[tuple[str, str]]()
+def test_a_successor_has_the_file_once_the_one_before_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.sqlite"
     disk, first = SlowDisk(monkeypatch), _outbox(path)
     put_first = [first.put(TOPIC + "door", "door", payload)]
     assert first.wait_committed(WAIT_S)
@@ -92,21 +92,12 @@ def test_a_successor_waits_for_the_end_of_the_one_before_it(tmp_path: Path, monk
     put_first.append(first.put(TOPIC + "door", "door", payload))
     until(lambda: not first.wait_committed(0.0))
     first.close(0.01)
-    second = _outbox(path, after=first)
-    second.close(0.01)  # and so does the next one, for both
-    third = _outbox(path, after=second)
-    for outbox in (second, third):
-        outbox.listen(lambda *warning: said.append(warning))
-    try:
-        assert third.put(TOPIC + "door", "door", payload) is None
+    with outbox_at(path) as second:
+        put_second = put(second, 1)
+        assert not second.wait_committed(0.05)
         disk.may_go.set()
-        assert third.wait_committed(WAIT_S)
-        numbers = delivered(third, 3)
-        assert numbers[:2] == put_first
-        assert "another program" not in str(said)
-    finally:
-        disk.may_go.set()
-        third.close(WAIT_S)
+        assert second.wait_committed(WAIT_S)
+        assert sorted(delivered(second, 3)) == sorted([*put_first, *put_second])
 
 
 def test_what_waits_for_a_disk_that_hangs_at_the_start_is_bounded_and_counted(
@@ -126,31 +117,6 @@ def test_what_waits_for_a_disk_that_hangs_at_the_start_is_bounded_and_counted(
         assert first.seq == numbers[0]
         assert [event.payload for event in others] == [b"3", b"4"]
         assert outbox.waiting == 10_001
-
-
-def test_who_puts_does_not_wait_while_what_came_early_gets_its_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "events.sqlite"
-    with outbox_at(path) as outbox:
-        put(outbox, 1)
-    is_encoding, may_end = threading.Event(), threading.Event()
-
-    def encode(seq: int) -> bytes:
-        is_encoding.set()
-        assert may_end.wait(WAIT_S)
-        return payload(seq)
-
-    with _opening(path, monkeypatch) as (outbox, may_go):
-        outbox.put(TOPIC + "door", "door", encode)
-        may_go.set()
-        assert is_encoding.wait(WAIT_S)
-        thread = threading.Thread(target=outbox.put, args=(TOPIC + "yard", "yard", payload))
-        thread.start()
-        thread.join(1.0)  # it takes microseconds
-        is_over = not thread.is_alive()
-        may_end.set()
-        assert is_over
 
 
 def test_each_thread_is_told_once_of_what_was_lost_before_it_was_on_disk(tmp_path: Path) -> None:
@@ -196,6 +162,26 @@ def test_without_a_disk_what_the_broker_has_is_safe_and_what_it_refused_is_not()
         assert not outbox.wait_committed(WAIT_S)
 
 
+def test_events_that_come_soon_after_one_another_are_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, commit = list[int](), EventStore.commit
+
+    def counted(store: EventStore, events: Sequence[QueuedEvent], *others: Any) -> None:
+        commits.append(len(events))
+        commit(store, events, *others)
+
+    monkeypatch.setattr(EventStore, "commit", counted)
+    with outbox_at(tmp_path / "events.sqlite", commit_s=2.0) as outbox:
+        committed(outbox, 1)
+        commits.clear()
+        put(outbox, 1)
+        until(lambda: not outbox._is_idle)
+        put(outbox, 60)
+        assert outbox.wait_committed(WAIT_S)
+        assert commits == [61]
+
+
 def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_since(tmp_path: Path) -> None:
     outbox = _outbox(tmp_path / "events.sqlite")
     outbox.limit(0.001)
@@ -222,64 +208,3 @@ def test_what_an_earlier_process_left_and_the_broker_refuses_is_nobodys_loss_her
         thread.start()
         thread.join()
         assert told == [True]
-
-
-class _Waits(threading.Event):
-    """Writes down when somebody waits for it, and for how long."""
-
-    def __init__(self, log: list[tuple[str, object]], name: str) -> None:
-        super().__init__()
-        self._log, self._name = log, name
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._log.append((f"begin {self._name}", timeout))
-        is_set = super().wait(timeout)
-        self._log.append((f"end {self._name}", timeout))
-        return is_set
-
-
-@pytest.mark.parametrize("pause_s", [0.0, 0.1], ids=["a disk", "a disk that takes longer than commits are apart"])
-def test_no_event_waits_for_its_commit_for_longer_than_the_settings_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float
-) -> None:
-    """By what its thread waited for, not by a clock, which on a busy machine measures the machine."""
-    commit_s, log = 0.03, list[tuple[str, object]]()
-    commit, turn = EventStore.commit, Writer.turn
-
-    def recorded(store: EventStore, events: Sequence[QueuedEvent], *others: Any) -> None:
-        seqs = [event.seq for event in events]
-        log.append(("begin commit", seqs))
-        time.sleep(pause_s)
-        commit(store, events, *others)
-        log.append(("end commit", seqs))
-
-    def turned(writer: Writer) -> None:
-        log.append(("begin turn", None))  # before it takes what is new
-        turn(writer)
-
-    monkeypatch.setattr(EventStore, "commit", recorded)
-    monkeypatch.setattr(Writer, "turn", turned)
-    outbox = EventOutbox(OutboxSettings(commit_s=commit_s), tmp_path / "events.sqlite", "boot")
-    outbox._closing, outbox._bell = _Waits(log, "closing"), _Waits(log, "bell")
-    try:
-        for number in range(60):
-            log.append(("put", outbox.put(TOPIC + "door", "door", payload)))
-            time.sleep((0.0, 0.001, 0.007, 0.05)[number % 4])  # in the middle of a commit, of a wait, and after long
-        assert outbox.wait_committed(WAIT_S)
-    finally:
-        outbox.close(WAIT_S)
-    for at, (what, seq) in enumerate(log):
-        if what != "put":
-            continue
-        own = next(i for i, (name, seqs) in enumerate(log) if name == "begin commit" and seq in seqs)  # type: ignore[operator]
-        before = log[at:own]  # empty where it was begun before this was written down
-        names = [name for name, _ in before]
-        assert "begin bell" not in names  # nobody waits for more
-        assert names.count("begin turn") <= 1  # no other commit goes first but one that was under way
-        assert names.count("end commit") <= 1
-        waits = [timeout for name, timeout in before if name == "end closing"]
-        assert len(waits) <= 1
-        assert all(0.0 <= timeout <= commit_s for timeout in waits)  # type: ignore[operator]
-        if pause_s > commit_s and "end commit" in names:
-            assert waits in ([], [0.0])  # it has waited long enough
-    assert len([1 for name, _ in log if name == "begin commit"]) < 60

@@ -135,6 +135,22 @@ def test_a_slip_in_an_acl_costs_no_event(tmp_path: Path) -> None:
         until(lambda: warnings()[-1] == "")
 
 
+def test_where_nothing_is_acknowledged_results_go_out_and_events_wait_and_the_end_does_not_wait_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeLink, "acknowledges", lambda _link, _kind: False)
+    link = FakeLink()
+    with _door(tmp_path, link) as door:
+        door.stream.put_event(payload)
+        until(lambda: door.publisher._events.is_ready)  # events would go first
+        put(door.stream, 1)
+        until(lambda: door.publisher.stats().sent == 1)
+        began_s = time.monotonic()
+        door.publisher.close(2 * WAIT_S)
+        assert time.monotonic() - began_s < WAIT_S
+        assert (_seen(link), door.publisher.stats().events.waiting) == ([], 1)
+
+
 def test_closing_brings_what_was_put_a_moment_ago(tmp_path: Path) -> None:
     link = FakeLink()
     with _door(tmp_path, link, commit_s=0.2) as door:

@@ -7,19 +7,15 @@ import re
 import resource
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from edge_sdk.outbox.event import Losses, QueuedEvent
-from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.recovery import DiskTroubleError, open_store
-from edge_sdk.outbox.store import VERSION, EventStore
-from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
+from edge_sdk.outbox.event import Losses
+from edge_sdk.outbox.store import VERSION
+from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, takes_all, until
 
 
 def _flip(path: Path, start: int, stop: int) -> None:
@@ -60,12 +56,6 @@ def _file_with(tmp_path: Path) -> tuple[Path, list[int]]:
     return copy / path.name, numbers
 
 
-def _takes_all(outbox: EventOutbox, numbers: list[int]) -> bool:
-    while (event := outbox.take()) is not None:
-        numbers.append(event.seq)
-    return True
-
-
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     path, before = _file_with(tmp_path)
@@ -77,7 +67,7 @@ def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage
         assert outbox.stats().is_durable
         assert not set(numbers) & set(before)
         found: list[int] = []
-        until(lambda: _takes_all(outbox, found) and found[-1:] == numbers[-1:])
+        until(lambda: takes_all(outbox, found) and found[-1:] == numbers[-1:])
         assert found[-100:] == numbers
         rest = found[:-100]
         assert rest == sorted(set(rest) & set(before))  # in order, each once, and none that was never put
@@ -86,28 +76,6 @@ def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage
             assert said[0][0] == "outbox_damaged"
             assert f"{path} was damaged" in said[0][1]
         assert outbox.stats().lost == Losses(disk=len(before) - len(rest))
-
-
-def test_damage_that_is_found_by_reading_lets_what_comes_meanwhile_wait_for_no_other_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_after, is_damaged = EventStore.read_after, threading.Event()
-    with outbox_at(tmp_path / "events.sqlite") as outbox:
-
-        def damaged_once(store: EventStore, *arguments: int) -> tuple[list[QueuedEvent], int, int]:
-            if not is_damaged.is_set():
-                put(outbox, 20)
-                is_damaged.set()
-                raise sqlite3.DatabaseError("database disk image is malformed")
-            return read_after(store, *arguments)
-
-        put(outbox, 1000)  # more than wait in memory
-        assert outbox.wait_committed(WAIT_S)
-        monkeypatch.setattr(EventStore, "read_after", damaged_once)
-        for event in taken(outbox, 500):
-            outbox.deliver(event)
-        until(is_damaged.is_set)
-        assert outbox.wait_committed(WAIT_S)
 
 
 def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> None:
@@ -122,7 +90,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> 
         for _ in range(200):
             later += committed(outbox, 20, size=500)
         rest: list[int] = []
-        until(lambda: _takes_all(outbox, rest) and outbox.waiting == 10 + len(rest))
+        until(lambda: takes_all(outbox, rest) and outbox.waiting == 10 + len(rest))
         assert outbox.stats().set_aside >= 1
         assert rest == sorted(set(rest) & {*first, *later})
         assert rest[-1000:] == later[-1000:]
@@ -289,27 +257,6 @@ def test_files_that_took_its_place_are_all_kept(tmp_path: Path) -> None:
             committed(outbox, 1)
             until(path.with_name(f"events.sqlite.replaced-{number}").exists)
         assert outbox.stats().lost.total == 0
-
-
-def test_what_memory_has_overtakes_no_event_of_a_file_that_is_put_back_and_opens_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, clock_s, tries = tmp_path / "events.sqlite", [0.0], list[int]()
-
-    def open_late(*arguments: Any) -> EventStore:
-        tries.append(1)
-        if len(tries) < 4:
-            raise DiskTroubleError("it is away")
-        return open_store(*arguments)
-
-    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
-        numbers = committed(outbox, 700)  # more than are read ahead
-        monkeypatch.setattr("edge_sdk.outbox.writer.open_store", open_late)
-        path.unlink()
-        clock_s[0] += 2.0
-        numbers += put(outbox, 3)
-        assert sorted(delivered(outbox, 703)) == numbers
-        assert len(tries) >= 4
 
 
 @pytest.mark.parametrize("is_moved_back", [True, False])

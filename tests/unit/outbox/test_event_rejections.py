@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.event import Losses
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.store import EventStore
 from edge_sdk.outbox.writer import Writer
 from edge_sdk.publishing.connection import Wakeup
@@ -45,7 +44,7 @@ def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[S
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)
         assert events.wait_committed(WAIT_S)
         until(lambda: events.is_ready)
-        yield Sender(queues, events, warnings, 60.0, hold), events
+        yield Sender(queues, warnings, 60.0, hold), events
 
 
 def _link(code: int) -> FakeLink:
@@ -123,31 +122,32 @@ def test_a_window_that_is_refused_stays_on_disk_and_in_order(tmp_path: Path, pac
 DENIED = "Not authorized (reason code 135)"
 
 
-def test_what_was_denied_comes_again_once_the_broker_takes_an_event_of_that_topic(tmp_path: Path) -> None:
-    said: list[tuple[str, str]] = []
-    with outbox_at(tmp_path / "events.sqlite", said=said) as outbox:
-        denied, yard = put(outbox, 3), put(outbox, 1, camera="yard")
-        *door, other = taken(outbox, 4)
+def test_what_was_denied_comes_again_once_the_broker_takes_an_event_of_that_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with outbox_at(tmp_path / "events.sqlite") as outbox:
+        denied, _ = put(outbox, 3), put(outbox, 2, camera="yard")
+        *door, first, second = taken(outbox, 5)
         for event in door:
             outbox.reject(event, DENIED)
-        outbox.deliver(other)  # of another topic: that says nothing of this one
         until(lambda: outbox.stats().lost == Losses(quarantine=3))
-        assert (outbox.waiting, yard) == (0, [other.seq])
-        later = put(outbox, 1)
+        put(outbox, 1)
         [allowed] = taken(outbox, 1)
-        outbox.deliver(allowed)
+        outbox.deliver(first)  # of another topic, and too early
+        with monkeypatch.context() as patch:
+            patch.setattr("edge_sdk.outbox.event._EVERY_S", 0.0)
+            outbox.deliver(second)
+            assert outbox.waiting == 1
+            outbox.deliver(allowed)
         again = taken(outbox, 3)
-        assert [event.seq for event in again] == denied
-        assert [event.payload for event in again] == [event.payload for event in door]
-        assert outbox.stats().lost == Losses()  # they wait
-        assert outbox.waiting == 3
-        newest = put(outbox, 1)
+        assert [(event.seq, event.payload) for event in again] == [
+            (number, event.payload) for number, event in zip(denied, door, strict=True)
+        ]
+        assert (outbox.stats().lost, outbox.waiting) == (Losses(), 3)
         for event in again:
             outbox.deliver(event)
-        assert [event.seq for event in taken(outbox, 1)] == newest
-        assert later == [denied[-1] + 1]
         stats = outbox.stats()
-        assert (stats.put, stats.delivered, stats.waiting) == (6, 5, 1)
+        assert (stats.put, stats.delivered, stats.waiting) == (6, 6, 0)
 
 
 def test_a_start_offers_what_was_denied_and_nothing_else_that_was_refused(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
         [event] = taken(outbox, 1)
         commit, is_refused = EventStore.commit, threading.Event()
 
-        def refused_meanwhile(writer: Writer, store: EventStore, topics: set[str]) -> list[int]:
+        def refused_meanwhile(writer: Writer, store: EventStore) -> list[int]:
             if not is_refused.is_set():
                 outbox.reject(event, DENIED)
                 writer._look_at = -math.inf  # the time has come to look for what is through
@@ -204,18 +204,3 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
     with closing(sqlite3.connect(copy)) as sql:
         kept = [seq for table in ("event", "quarantine") for (seq,) in sql.execute(f"SELECT seq FROM {table}")]
     assert numbers[0] in kept
-
-
-def test_a_broker_that_denies_some_and_takes_others_gets_them_once_a_minute() -> None:
-    now_s = 100.0
-    queue = OutboxQueue(SequenceNumbers(lambda: 0.0), lambda: 0.0, 10**6, clock_s=lambda: now_s)
-    found: list[bool] = []
-    for number in range(1, 27, 2):
-        events = [QueuedEvent(TOPIC + "door", b"1", "door", seq=one, id=one) for one in (number, number + 1)]
-        queue.feed(events, number + 1, has_more=False)
-        for event, settle in zip(events, (lambda event: queue.reject(event, DENIED), queue.deliver), strict=True):
-            assert queue.take() is event
-            settle(event)
-        found.append(bool(queue.take_offered_topics()))
-        now_s += 10.0
-    assert found == [True, False, False, False, False, False] * 2 + [True]

@@ -9,7 +9,7 @@ import re
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox import recovery, store
-from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox import recovery
+from edge_sdk.outbox.event import Losses, OutboxWarnings
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.recovery import open_store
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, EventStore, unsealed
-from edge_sdk.outbox.warnings import OutboxWarnings
 from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import (
     TOPIC,
@@ -377,35 +376,6 @@ def test_on_a_full_disk_a_damaged_file_stays_as_it_is_until_there_is_room(
         assert stats.lost.disk < 10
 
 
-def test_of_what_a_salvage_does_not_find_only_what_is_nowhere_else_and_not_through_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_after, event_of, gone = EventStore.read_after, store.event_of, set[int]()
-
-    def damaged_once(store: EventStore, *arguments: int) -> tuple[list[QueuedEvent], int, int]:
-        if not gone:
-            gone.update(numbers[place] for place in (3, 100, 700, 701))  # delivered, in memory, and on disk alone
-            raise sqlite3.DatabaseError("database disk image is malformed")
-        return read_after(store, *arguments)
-
-    def found(row: Sequence[Any], epoch: int) -> QueuedEvent | None:
-        event = event_of(row, epoch)
-        return None if event is not None and event.seq in gone else event
-
-    with outbox_at(tmp_path / "events.sqlite") as outbox:
-        numbers = committed(outbox, 1000)
-        first, *others = taken(outbox, 18)
-        monkeypatch.setattr(recovery, "event_of", found)
-        monkeypatch.setattr(EventStore, "read_after", damaged_once)
-        for event in others:
-            outbox.deliver(event)
-        outbox.give_back(first, 0.0)  # from it on all is still in the file
-        rest = [event.seq for event in deliver_all(outbox)]
-        stats = outbox.stats()
-        assert rest == [first.seq, *numbers[18:700], *numbers[702:]]
-        assert (stats.delivered, stats.lost, stats.waiting) == (998, Losses(disk=2), 0)
-
-
 def test_a_device_with_very_many_cameras_loses_no_less_and_no_more(tmp_path: Path) -> None:
     def live(outbox: EventOutbox) -> None:
         for camera in range(80):
@@ -538,64 +508,6 @@ def test_what_only_memory_has_is_not_overtaken_by_what_was_put_behind_it_in_the_
     found += _take_all(queue)
     writer.close()
     assert found == numbers + earlier
-
-
-def test_what_is_put_while_unread_events_make_room_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, clock = OutboxSettings(), AgeClock("boot")
-    queue = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
-    path = tmp_path / "events.sqlite"
-    writer = Writer(queue, path, clock, settings, OutboxWarnings(), Backoff(0.001, 0.001))
-    numbers = [queue.put(TOPIC + "gate", "gate", payload) for _ in range(600)]  # more than are read ahead
-    writer.turn()
-    found = _take_all(queue)
-    numbers.append(queue.put(TOPIC + "gate", "gate", payload))
-    with monkeypatch.context() as patch:
-        patch.setattr(EventStore, "commit", lambda *_: _raise("disk I/O error"))
-        writer.turn()  # the file is closed, and the last event overtakes those that were not read
-    found += _take_all(queue)
-    until(lambda: writer.retry_s in (0.0, math.inf))
-    make_room = queue.make_room
-
-    def put_before(last_id: int) -> int:
-        numbers.append(queue.put(TOPIC + "gate", "gate", payload))
-        return make_room(last_id)
-
-    monkeypatch.setattr(queue, "make_room", put_before)
-    for _ in range(2):
-        writer.turn()
-        found += _take_all(queue)
-    writer.close()
-    assert len(numbers) == 602
-    assert sorted(found) == numbers
-
-
-@pytest.mark.parametrize("is_damaged", [True, False])
-def test_a_file_that_is_ours_at_the_second_try_is_counted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
-) -> None:
-    """Of a damaged one, whose losses the first commit forgets, that commit only seems to fail."""
-    path, own, tries = tmp_path / "events.sqlite", EventStore.own, list[bool]()
-    with outbox_at(path) as outbox:
-        numbers = put(outbox, 20)
-    if is_damaged:
-        path.write_bytes(bytes(path.stat().st_size))
-
-    def owned(*arguments: Any) -> None:
-        tries.append(True)
-        if is_damaged or len(tries) > 1:
-            own(*arguments)
-        if len(tries) == 1:
-            _raise()
-
-    monkeypatch.setattr(EventStore, "own", owned)
-    with outbox_at(path) as outbox:
-        numbers += committed(outbox, 1)
-        assert len(tries) == 2
-        if is_damaged:
-            assert (outbox.stats().lost, outbox.stats().restored) == (Losses(disk=20), 20)
-        else:
-            assert sorted(delivered(outbox, 21)) == numbers
-            assert outbox.waiting == 0
 
 
 def _take_all(queue: OutboxQueue) -> list[int]:

@@ -38,16 +38,6 @@ def test_the_oldest_make_room(max_messages: int, max_bytes: int, size: int, kept
     assert _topics(outbox) == kept
 
 
-def test_what_is_given_back_comes_first_again() -> None:
-    outbox = MemoryOutbox()
-    for number in range(4):
-        outbox.put(_message(number))
-    taken = [outbox.take(), outbox.take()]
-    outbox.give_back([m for m in taken if m is not None])
-    assert outbox.counts() == (4, 4, 0)
-    assert _topics(outbox) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(("max_messages", "max_bytes"), [(3, 1000), (100, 30)])
 def test_what_is_given_back_does_not_push_out_newer_ones(max_messages: int, max_bytes: int) -> None:
     outbox = MemoryOutbox(max_messages, max_bytes)

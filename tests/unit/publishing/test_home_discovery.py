@@ -9,9 +9,9 @@ import jinja2
 import msgspec
 
 from edge_sdk.messages.commands import PERMISSIONS, SetRate, SetThreshold
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Topics
 from edge_sdk.publishing.discovery import (
-    Camera,
+    CameraTraits,
     DiscoveredMachine,
     Discovery,
     HomeAssistantSettings,
@@ -19,8 +19,8 @@ from edge_sdk.publishing.discovery import (
     field,
 )
 
-GATE = Camera(name="gate", task="detection", labels=("person", "dog"))
-DOOR = Camera(
+GATE = CameraTraits(name="gate", task="detection", labels=("person", "dog"))
+DOOR = CameraTraits(
     name="door", task="classification", labels=("open", "shut"), refusals={"confidence": "no", "max_fps": "no"}
 )
 NAMES = ["gate", "a b", "Tür", 'a"b', "a'b", "a\\b", "{{ 7*7 }}", "{% x %}", "a}}b", "😀", "-", "_", "\\u0041", "%s"]
@@ -33,7 +33,7 @@ def _discovery(
     return Discovery(settings, Topics("edge/v1", "yard", device), allowed, "1.2")
 
 
-def _components(discovery: Discovery, *cameras: Camera) -> dict[str, Any]:
+def _components(discovery: Discovery, *cameras: CameraTraits) -> dict[str, Any]:
     components: dict[str, Any] = json.loads(discovery.message(cameras))["components"]
     return components
 
@@ -134,13 +134,15 @@ def test_devices_and_cameras_of_like_names_have_ids_of_their_own() -> None:
     devices = ["gate's", "gate s", "gate_s", "gate-s", "Tor ü", "Tor ö"]
     assert len({_discovery(device).topic for device in devices}) == len(devices)
     assert all(_discovery(device).topic.split("/")[2].replace("_", "").isalnum() for device in ["gate s", "Tor ü"])
-    clashing = [Camera(name=name, task="detection", labels=("a", "a-b")) for name in ("c", "b-c")]
+    clashing = [CameraTraits(name=name, task="detection", labels=("a", "a-b")) for name in ("c", "b-c")]
     both = _components(_discovery(labels=("a", "a-b")), *clashing)
     assert len(both) == 1 + 2 * (len(_components(_discovery(labels=("a", "a-b")), clashing[0])) - 1)
     like = ("a b", "a-b", "a_b", "a.b")
-    counts = list(_components(_discovery(labels=like), Camera(name="c", task="detection", labels=like)))
+    counts = list(_components(_discovery(labels=like), CameraTraits(name="c", task="detection", labels=like)))
     assert len([name for name in counts if name.startswith("count_")]) == len(like)
-    cameras = [Camera(name=name, task="detection", labels=("person",)) for name in [*NAMES, "count_person", "person"]]
+    cameras = [
+        CameraTraits(name=name, task="detection", labels=("person",)) for name in [*NAMES, "count_person", "person"]
+    ]
     components = _components(_discovery(labels=("person",)), *cameras)
     ids = [entity["unique_id"] for entity in components.values()]
     assert len(set(ids)) == len(ids) == 1 + len(cameras) * len(_components(_discovery(), cameras[0])) - len(cameras)

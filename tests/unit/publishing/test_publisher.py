@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -14,11 +13,8 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import ConfigError, EdgeError, OutputError, PublishError, UsageError
 from edge_sdk.core.protocols import Event, EventSink, Sink
-from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.store import EventStore
 from edge_sdk.publisher import Publisher
 from tests.support.bundles import write_graded
-from tests.support.connections import WAIT_S
 from tests.support.results import make_classification, make_frame
 
 _NOBODY = "mqtt://127.0.0.1:9"
@@ -87,47 +83,10 @@ def test_a_name_or_a_file_that_is_used_already_is_refused_until_it_is_free(tmp_p
     _open(tmp_path).close()
 
 
-def test_a_refusal_leaves_the_file_free(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(UsageError, match="not a PEM file of CA certificates"):
-        Publisher.open("mqtts://127.0.0.1:9", device="gate-1", outbox=tmp_path, ca_file=tmp_path / "ca.pem")
-    _open(tmp_path).close()
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_takes_nothing_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match="events cannot wait there: Permission denied"):
-        _open(tmp_path)
-
-
-def test_a_file_that_is_a_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "events-default-gate-1.sqlite").mkdir()
-    with pytest.raises(OutputError, match=r"events-default-gate-1\.sqlite: "):
-        _open(tmp_path)
-
-
-def test_a_disk_that_does_not_answer_is_refused_in_its_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_asked, may_go = threading.Event(), threading.Event()
-    read, close = EventStore.__init__, EventOutbox.close
-
-    def read_late(*arguments: Any) -> None:
-        is_asked.set()
-        assert may_go.wait(WAIT_S)
-        read(*arguments)
-
-    def closed(outbox: EventOutbox) -> None:
-        assert is_asked.wait(WAIT_S)
-        close(outbox, 0.0)  # its thread is left behind, and that is said
-        may_go.set()
-        close(outbox)
-
-    monkeypatch.setattr("edge_sdk.publisher._OPENING_S", 0.01)
-    monkeypatch.setattr(EventStore, "__init__", read_late)
-    monkeypatch.setattr(EventOutbox, "close", closed)
-    with pytest.raises(OutputError, match=r"events-default-gate-1\.sqlite: this disk did not answer within 0 s; look"):
         _open(tmp_path)
 
 

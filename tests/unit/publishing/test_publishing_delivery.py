@@ -6,15 +6,17 @@ import itertools
 import socket
 import threading
 import time
-from typing import NoReturn
+from contextlib import closing
 
 import pytest
 
 from edge_sdk.messages.schema import Identity, Message
+from edge_sdk.publishing.client import MqttConnection
+from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher
-from edge_sdk.publishing.session import PoisonMessageDetector, State
+from edge_sdk.publishing.session import ConnectionState, PoisonMessageDetector
 from edge_sdk.publishing.settings import MqttSettings
-from tests.support.connections import WAIT_S, FakeLink, door_over, has_connected, put, until
+from tests.support.connections import FakeLink, door_over, has_connected, put, until
 from tests.support.results import make_detections, make_frame
 
 
@@ -62,20 +64,6 @@ def test_no_more_than_a_window_is_on_its_way() -> None:
     assert link.contents()[-11:] == [*range(1190, 1200), "offline"]
 
 
-def test_what_was_not_answered_is_sent_again_after_a_break() -> None:
-    first, second = FakeLink(answers=False), FakeLink()
-    publisher, door = door_over(first, second)
-    until(lambda: publisher.stats().state == "online")
-    put(door, 1, 2, 3)
-    until(lambda: len(first.published) == 5)
-    first.drop("pulled out")
-    until(lambda: publisher.stats().sent == 3)
-    publisher.close()
-    assert second.contents() == ["online", 1, 2, 3, "offline"]
-    assert first.goodbye is False
-    assert publisher.stats().last_error == "pulled out"
-
-
 def test_a_broker_that_stops_answering_is_left() -> None:
     first, second = FakeLink(answers=False), FakeLink()
     publisher, door = door_over(first, second, keepalive_s=1)
@@ -103,8 +91,8 @@ def test_a_port_that_answers_and_is_no_broker_s_is_said(monkeypatch: pytest.Monk
         (FakeLink(phase="lost", detail="Server busy"), "connecting", "Server busy"),
     ],
 )
-def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: State, detail: str) -> None:
-    states: list[tuple[State, str]] = []
+def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: ConnectionState, detail: str) -> None:
+    states: list[tuple[ConnectionState, str]] = []
     publisher, _door = door_over(link, FakeLink(), on_state=lambda s, d: states.append((s, d)))
     until(lambda: publisher.stats().state == "online")
     publisher.close()
@@ -115,7 +103,7 @@ def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: State, d
 
 
 def test_a_broker_that_takes_and_drops_again_and_again_hints_at_a_rival() -> None:
-    states: list[tuple[State, str]] = []
+    states: list[tuple[ConnectionState, str]] = []
     absent = FakeLink(error=ConnectionRefusedError(111, "Connection refused"))
     links = [FakeLink() for _ in range(6)]
     publisher, _door = door_over(*links[:2], absent, *links[2:], on_state=lambda *s: states.append(s))
@@ -142,7 +130,7 @@ def test_a_result_above_the_limit_is_counted_and_not_sent() -> None:
 
 
 def test_a_complaint_is_counted_and_said_once() -> None:
-    states: list[tuple[State, str]] = []
+    states: list[tuple[ConnectionState, str]] = []
     publisher, door = door_over(FakeLink(complaint="Not authorized"), on_state=lambda s, d: states.append((s, d)))
     put(door, 1, 2)
     publisher.close()
@@ -193,22 +181,6 @@ def test_a_goodbye_is_said_where_closing_has_no_time(answers: bool) -> None:
     until(lambda: link.goodbye is not None)
     # A broker forgets the last will of one that leaves politely: without this it would be online there for ever.
     assert (link.contents()[-1], link.goodbye) == ("offline", True)
-
-
-def test_put_waits_for_no_network() -> None:
-    class Hanging(FakeLink):
-        def open(self) -> None:
-            assert go_on.wait(WAIT_S)
-
-    go_on = threading.Event()
-    link = Hanging()
-    publisher, door = door_over(link)
-    put(door, 1, 2, 3)
-    assert publisher.stats().queued == 3
-    assert not go_on.is_set()
-    go_on.set()
-    publisher.close()
-    assert link.contents() == ["online", 1, 2, 3, "offline"]
 
 
 _STATUS = Message("edge/v1/default/pi/status", b"{}", kind="status")
@@ -290,14 +262,14 @@ def test_a_picture_at_which_the_broker_hangs_up_is_found_behind_results_that_nev
     publisher.close()
 
 
-def test_who_is_told_cannot_end_publishing() -> None:
-    def fail(*said: str) -> NoReturn:
-        raise BrokenPipeError(said)
-
-    link = FakeLink()
-    link.doubtful = {"broker_certificate": "it ends soon"}
-    publisher, door = door_over(link, on_state=fail, on_warning=fail)
-    put(door, 1)
-    until(lambda: publisher.stats().sent == 1)
-    publisher.close()
-    assert publisher.stats().connects == 1
+def test_a_packet_that_is_absurdly_large_ends_the_connection_before_it_takes_memory() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, closing(Wakeup()) as wakeup:
+        connection = MqttConnection(MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi"), b"{}")
+        connection.open()
+        with listener.accept()[0] as broker:
+            broker.sendall(b"\x20\x03\x00\x00\x00" + b"\x30\xff\xff\xff\x7f\x00\x01a\x00")
+            deadline = time.monotonic() + 2
+            while connection.phase != "lost" and time.monotonic() < deadline:
+                connection.turn(0.1, wakeup)
+        connection.close(politely=False)
+    assert connection.phase == "lost"

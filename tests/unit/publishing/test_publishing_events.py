@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -121,23 +120,6 @@ def test_of_results_that_come_too_fast_the_newest_goes_out_and_the_rest_is_count
     until(lambda: [d["seq"] for d in link.documents("result")] == [0, 9])
     assert (stream.stats().limited, publisher.stats().limited, stream.stats().dropped) == (8, 8, 0)
     publisher.close()
-
-
-def test_an_outage_leaves_out_nothing_that_comes_more_slowly_than_the_rate(tmp_path: Path) -> None:
-    path, link = tmp_path / "events.sqlite", FakeLink()
-    link.may_open.clear()
-    with outbox_at(path) as events:
-        publisher, stream = _limited(link, max_per_s=20.0, is_away=True, outbox=events, events=_AT_20)
-        for number, kind in enumerate("abcdef"):
-            _tell(stream, kind)
-            put(stream, number)
-            time.sleep(0.055 if number else 0.0)  # two at once, and from then on each after its time
-        link.may_open.set()
-        until(lambda: len(link.documents("event")) == len(link.documents("result")) == 6)
-        assert [kind for kind, _ in _events(link)] == list("abcdef")
-        assert [d["seq"] for d in link.documents("result")] == list(range(6))
-        assert (publisher.stats().limited, publisher.stats().events.limited) == (0, 0)
-        publisher.close()
 
 
 def test_the_last_event_of_a_burst_is_on_disk_when_its_time_has_come_with_or_without_a_broker(tmp_path: Path) -> None:

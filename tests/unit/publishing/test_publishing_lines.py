@@ -220,43 +220,6 @@ def test_a_pipe_that_does_not_block(pipe: Pipe) -> None:
     assert pipe.read_until_closed(door.publisher) == list(range(500))
 
 
-@pytest.mark.parametrize("keeps_all", [False, True])
-def test_lines_of_several_cameras_never_mix(pipe: Pipe, keeps_all: bool) -> None:
-    publisher = JsonLinesPublisher(pipe.writer, outbox=MemoryOutbox(max_messages=50), keeps_all=keeps_all)
-    cameras = ("door", "gate", "yard")
-
-    def produce(camera: str) -> None:
-        with contextlib.closing(publisher.stream(camera, make_encoder())) as stream:
-            for number in range(300):
-                stream.put(make_detections(20, make_frame(number, camera)))
-
-    with ThreadPoolExecutor(4) as threads:
-        reader = threads.submit(lambda: [msgspec.json.decode(line) for line in pipe.reader])
-        list(threads.map(produce, cameras))
-        publisher.close(WAIT_S)
-        pipe.writer.close()
-        found = reader.result(WAIT_S)
-    for camera in cameras:
-        numbers, stats = [d["seq"] for d in found if d["camera"] == camera], publisher.of_camera(camera)
-        assert numbers == sorted(set(numbers))
-        assert (stats.put, stats.sent, stats.queued, stats.dropped) == (300, len(numbers), 0, 300 - len(numbers))
-        assert not keeps_all or len(numbers) == 300
-
-
-def test_another_stream_takes_a_camera_over() -> None:
-    file = io.BytesIO()
-    door = _door(file)
-    _put(door, 4, 5)
-    after = Lines(door.publisher, door.publisher.stream("door", make_encoder()))
-    _put(door, 6)
-    _put(after, 0, 1)
-    after.stream.close()
-    _put(after, 2)
-    door.publisher.close()
-    assert [msgspec.json.decode(line)["seq"] for line in file.getvalue().splitlines()] == [4, 5, 6, 7]
-    assert after.stream.stats().sent == 4
-
-
 def test_as_lines_events_stand_between_results() -> None:
     file = io.BytesIO()
     publisher, stream = _door(file)

@@ -33,7 +33,7 @@ from edge_sdk.messages.schema import (
     TelemetryMessage,
     read_boot_id,
 )
-from edge_sdk.publishing.client import answer_properties, publish_options
+from edge_sdk.publishing.client import message_properties, publish_options
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.tasks.spec import ClassificationSpec
@@ -350,7 +350,9 @@ def test_a_message_bears_what_is_documented_and_no_topic_alias() -> None:
         assert "UserProperty" in names, kind
         assert ("MessageExpiryInterval" in names) == (kind not in _LASTING), kind
     assert ways["response"].properties is not None
-    assert _names(answer_properties(b"1").pack()) == _names(ways["response"].properties.pack()) | {"CorrelationData"}
+    assert _names(message_properties("response", expiry_s=60, CorrelationData=b"1").pack()) == _names(
+        ways["response"].properties.pack()
+    ) | {"CorrelationData"}
 
 
 def test_a_message_that_a_broker_may_have_had_before_says_so_and_the_next_one_does_not() -> None:

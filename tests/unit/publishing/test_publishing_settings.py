@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from edge_sdk.core.errors import UsageError
-from edge_sdk.messages.schema import Identity
-from edge_sdk.messages.topics import Topics, as_name, check_name, default_device
+from edge_sdk.messages.schema import Identity, Topics, as_name, check_name, default_device
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
 from edge_sdk.publishing.tls import (
@@ -179,14 +178,6 @@ def test_a_good_certificate_has_no_doubts(tmp_path: Path) -> None:
     assert check_credentials(MqttSettings.parse("mqtts://broker")) == []
 
 
-def test_certificate_and_key_in_one_file(tmp_path: Path) -> None:
-    cert_file, key_file = Authority(tmp_path).issue("pi")
-    both = tmp_path / "both.pem"
-    both.write_bytes(key_file.read_bytes() + cert_file.read_bytes())
-    both.chmod(0o600)
-    assert check_credentials(_settings(both)) == []
-
-
 @pytest.mark.parametrize(
     ("password", "expected"),
     [(WORD, None), (None, "is encrypted; name a file with its password"), ("swordfish", "its password is wrong")],
@@ -200,10 +191,6 @@ def test_an_encrypted_key(tmp_path: Path, password: str | None, expected: str | 
         check_credentials(settings)
     assert str(caught.value).startswith(f"{tmp_path / 'pi.key'}: ")
     assert "swordfish" not in f"{settings!r} {caught.value}"
-
-
-def test_a_password_that_is_not_needed_does_no_harm(tmp_path: Path) -> None:
-    assert check_credentials(_settings(*Authority(tmp_path).issue("pi"), WORD)) == []
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message, ModelRef, Running, SourceState
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import ModelRef, Running, SourceState, Topics
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
 from tests.support.connections import FakeLink, door_over, has_connected, put, until
@@ -144,16 +143,6 @@ def test_another_stream_takes_a_camera_over_and_nothing_is_lost_or_doubled(
     assert (after.stats().put, after.stats().sent) == (10, 10)
 
 
-def test_numbers_go_on_where_the_source_stays() -> None:
-    link = FakeLink()
-    publisher, before = door_over(link)
-    put(before, 7, 9)
-    after = publisher.stream("door", make_encoder(model=OTHER))
-    put(after, 12, 13)
-    publisher.close()
-    assert [d["seq"] for d in link.documents("result")] == [7, 9, 12, 13]
-
-
 def _of_device(link: FakeLink) -> list[dict[str, str]]:
     """The device's own warnings, of each state; none where there are none, which is left out."""
     return [d.get("warnings", {}) for d in link.documents("state")]
@@ -177,33 +166,6 @@ def test_what_is_wrong_with_the_device_is_in_its_state_until_it_is_over() -> Non
     door.warn("hung", "")
     until(lambda: _last(link) == {"door": {}})
     publisher.close()
-
-
-def test_a_warning_that_is_no_news_is_not_said_again() -> None:
-    link = FakeLink()
-    publisher, door = door_over(link)
-    until(lambda: len(link.documents("state")) == 1)
-    publisher.warn("disk", "")  # never was
-    door.warn("hung", "")
-    publisher.warn("disk", "12 MB are free")
-    until(lambda: len(link.documents("state")) == 2)
-    for _ in range(3):
-        publisher.warn("disk", "12 MB are free")
-    publisher.close()
-    assert _of_device(link) == [{}, {"disk": "12 MB are free"}]
-
-
-def test_a_device_s_warnings_are_said_again_to_a_broker_that_came_back_and_outlive_its_cameras() -> None:
-    first, second = FakeLink(), FakeLink()
-    publisher, door = door_over(first, second)
-    until(lambda: bool(first.cameras()))
-    publisher.warn("disk", "12 MB are free")
-    door.close()
-    until(lambda: _last(first) == {} and _of_device(first)[-1] == {"disk": "12 MB are free"})
-    first.drop("gone")
-    until(lambda: bool(second.documents("state")))
-    publisher.close()
-    assert _of_device(second) == [{"disk": "12 MB are free"}]
 
 
 _DAY_S = 24 * 60 * 60
@@ -241,26 +203,3 @@ def test_a_publisher_looks_at_each_connection() -> None:
     first.drop("connection lost")
     until(lambda: any("warnings" in document for document in second.documents("state")))
     publisher.close()
-
-
-class _Narrow(FakeLink):
-    """Takes no state."""
-
-    def fits(self, message: Message) -> bool:
-        return message.kind != "state" and super().fits(message)
-
-
-def test_a_state_above_the_limit_is_said_once_and_publishing_goes_on() -> None:
-    said: list[str] = []
-    publisher, door = door_over(_Narrow(), on_warning=said.append)
-    for name in ("hung", "not_finite"):
-        door.warn(name, "of the door")
-    put(door, 1)
-    until(lambda: publisher.stats().sent == 1)
-    until(lambda: bool(said))
-    publisher.close()
-    [line] = said
-    assert line.startswith("a message (state) of ")
-    assert line.endswith(
-        "bytes is above the broker's maximum packet size and is not sent; raise that there (max_packet_size)"
-    )

@@ -8,9 +8,8 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message
-from edge_sdk.messages.topics import Topics
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
+from edge_sdk.messages.schema import Message, Topics
+from edge_sdk.publishing.connection import NOT_AUTHORIZED, Incoming, PublishOutcome
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
@@ -105,23 +104,6 @@ def _taken(device: Device) -> list[tuple[str, bytes]]:
     return [(message.topic, message.payload) for message in iter(device.retained.take, None)]
 
 
-def test_what_is_kept_is_said_at_once_then_once_a_second_and_the_last_always() -> None:
-    device = Device()
-    device.said()
-    retained = device.retained
-    retained.keep("seen", "a", b"1")
-    assert _taken(device) == [("a", b"1")]
-    for payload in (b"2", b"3"):
-        retained.keep("seen", "a", payload)
-    retained.keep("seen", "b", b"1")
-    assert _taken(device) == [("b", b"1")]
-    assert 0 < retained.wait_s() <= 1
-    device.now_s += 1
-    assert retained.wait_s() == 0
-    assert _taken(device) == [("a", b"3")]
-    assert retained.wait_s() == math.inf
-
-
 def test_the_same_again_is_no_news_but_after_a_connection_or_on_request() -> None:
     device = Device()
     retained = device.retained
@@ -151,29 +133,13 @@ def _listening(link: FakeLink, inbox: CommandInbox) -> MqttPublisher:
     return MqttPublisher(settings, IDENTITY, make_link=lambda: link, listens_to=["x/cmd"], receiver=inbox)
 
 
-def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
-    link, inbox = FakeLink(), CommandInbox()
-    publisher = _listening(link, inbox)
-    until(lambda: link.subscribed == ["x/cmd"])
-    assert link.receiver is not None
-    link.receiver.receive(Incoming("x/cmd", b"{}", correlation=b"7"))
-    link.receiver.refused("the broker does not let this device read x/cmd")
-    taken: list[Incoming] = []
-    until(lambda: bool(taken) or bool(taken.extend(inbox.take())))
-    assert [incoming.correlation for incoming in taken] == [b"7"]
-    until(lambda: inbox.take_refusals() == ["the broker does not let this device read x/cmd"])
-    publisher.answer(Message("x/res", b"{}", kind="response", correlation=b"7"))
-    until(lambda: ("response", "x/res", b"7") in [(k, m.topic, m.correlation) for k, m in link.published])
-    publisher.close(5)
-
-
 def test_an_answer_goes_out_before_the_goodbye() -> None:
     link, inbox = FakeLink(), CommandInbox()
     publisher = _listening(link, inbox)
     until(lambda: publisher.stats().connects == 1)
     link.answers = False
     publisher.stream("door", make_encoder())
-    publisher.answer(Message("x/res", b"{}", kind="response"))
+    publisher.retained.send(Message("x/res", b"{}", kind="response"))
     link.answers = True
     publisher.close(5)
     kinds = [kind for kind, _ in link.published]
@@ -199,7 +165,7 @@ def test_what_is_seen_is_said_when_it_changes(is_finite: bool) -> None:
     publisher.close(5)
 
 
-_TAKEN, _REFUSED = Answer(1), Answer(1, "Not authorized", NOT_AUTHORIZED)
+_TAKEN, _REFUSED = PublishOutcome(1), PublishOutcome(1, "Not authorized", NOT_AUTHORIZED)
 _OURS, _THEIRS = "edge/v1/default/pi/", "homeassistant/device/pi/config"
 
 
@@ -212,7 +178,7 @@ class Refused:
         self.state = DeviceState(IDENTITY, {}, self.retained)
         self.refusals = PublishWarnings(self.state, lambda _line: None)
 
-    def said(self, topic: str, answer: Answer = _REFUSED) -> str:
+    def said(self, topic: str, answer: PublishOutcome = _REFUSED) -> str:
         return self.refusals.settle(topic, answer)
 
     @property
@@ -233,7 +199,9 @@ def test_topics_that_miss_one_right_are_said_once_and_another_right_for_itself()
     assert refused.said(_THEIRS) == (
         f"the broker did not take a message on {_THEIRS}: Not authorized; its ACL must let this device write there"
     )
-    assert refused.said(f"{_OURS}seen/gate", Answer(1, "Quota exceeded", 0x97)).endswith("seen/gate: Quota exceeded")
+    assert refused.said(f"{_OURS}seen/gate", PublishOutcome(1, "Quota exceeded", 0x97)).endswith(
+        "seen/gate: Quota exceeded"
+    )
     assert refused.warning == first
 
 

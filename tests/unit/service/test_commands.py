@@ -27,17 +27,16 @@ from edge_sdk.messages.commands import (
     ResponseMessage,
     Resume,
 )
-from edge_sdk.messages.schema import message_schema
-from edge_sdk.messages.topics import Topics
+from edge_sdk.messages.schema import Topics, message_schema
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.publishing.discovery import Camera
+from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandInbox, Reply
 from edge_sdk.service.runner import Controls, Shot
 from tests.support.connections import WAIT_S
 from tests.support.service import CommandedDevice
 
 TOPICS = Topics("edge/v1", "yard", "pi")
-RES = TOPICS.response
+RES = TOPICS.of("response")
 REPORT = b'{"command":"report_state"}'
 
 
@@ -49,7 +48,7 @@ class Admission:
         self.inner = CommandAdmission(TOPICS, allowed or PERMISSIONS, lambda: self.now_s)  # type: ignore[arg-type]
 
     def admit(self, payload: bytes = REPORT, **fields: object) -> tuple[Reply, Command | RefusedError] | None:
-        return self.inner.admit(Incoming(TOPICS.command, payload, **fields))  # type: ignore[arg-type]
+        return self.inner.admit(Incoming(TOPICS.of("command"), payload, **fields))  # type: ignore[arg-type]
 
     def refusal(self, payload: bytes = REPORT, **fields: object) -> tuple[str, str, Reply]:
         """The code and the words for what is not carried out."""
@@ -87,7 +86,7 @@ def test_large_correlation_data_and_retained_commands_are_refused() -> None:
     assert (code, reply.correlation) == ("malformed", b"")
     code, words, _ = Admission().refusal(retain=True)
     assert code == "retained"
-    assert f"mosquitto_pub -r -n -t {TOPICS.command}" in words  # how it is taken away
+    assert f"mosquitto_pub -r -n -t {TOPICS.of('command')}" in words  # how it is taken away
 
 
 @pytest.mark.parametrize(
@@ -144,7 +143,7 @@ def test_no_bytes_at_all_do_more_than_be_refused() -> None:
 def test_the_inbox_is_bounded_and_counts_what_it_lost() -> None:
     inbox = CommandInbox()
     for number in range(66):
-        inbox.receive(Incoming(TOPICS.command, b"%d" % number))
+        inbox.receive(Incoming(TOPICS.of("command"), b"%d" % number))
     assert [m.payload for m in inbox.take()] == [b"%d" % number for number in range(64)]
     assert (inbox.take(), inbox.lost) == ([], 2)
 
@@ -212,7 +211,7 @@ def test_a_control_that_a_camera_lacks_is_not_set_and_a_threshold_waits_for_the_
 ) -> None:
     control = commanded.controls.of("gate")
     commanded.hear("set_threshold", camera="gate", confidence=0.5)
-    control.known = Camera(name="gate", task="classification", refusals={"confidence": "no threshold"})
+    control.known = CameraTraits(name="gate", task="classification", refusals={"confidence": "no threshold"})
     commanded.hear("set_threshold", camera="gate", confidence=0.5)
     commanded.hear("set_rate", camera="gate", max_fps=5)
     *refused, done = commanded.answers(3)
@@ -283,7 +282,7 @@ def test_a_picture_that_cannot_be_made_is_answered_and_costs_nothing_else(
 def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(commanded: CommandedDevice) -> None:
     def burst() -> None:
         for _ in range(70):  # of which six find no room
-            commanded.inbox.receive(Incoming(commanded.topics.command, b'{"command":"report_state"}'))
+            commanded.inbox.receive(Incoming(commanded.topics.of("command"), b'{"command":"report_state"}'))
 
     burst()
     commanded.look(0.0)

@@ -5,17 +5,19 @@ Behind it the streams that share a machine: which of them steps down, which step
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 
+from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Manifest, Quality, Variant
 from edge_sdk.core.frame import Classification, Frame, Result
 from edge_sdk.loop import Budget, Loop, Tick
-from edge_sdk.tuning.degradation import DegradationController, Governor, Level, Move, with_steps
+from edge_sdk.tuning.degradation import DegradationController, Governor, Level, Move, levels_of, with_steps
+from tests.support.bundles import make_manifest, make_variant
 from tests.support.loops import MS, Camera, Clock, Collector
 
 S = 1_000_000_000
@@ -300,72 +302,6 @@ FPS, CORES = 30.0, 2
 STEPS = with_steps([Level("int8", 1, 20.0)])
 
 
-class Shares(NamedTuple):
-    """Of each stream: results in each twenty seconds, and how many steps it made."""
-
-    results: list[list[int]]
-    steps: list[int]
-
-    def jain(self) -> list[float]:
-        """Fairness in each twenty seconds, those at the start and at the end left out."""
-        return [sum(n) ** 2 / (len(n) * sum(x * x for x in n)) for n in list(zip(*self.results, strict=True))[1:-1]]
-
-
-def _share(runs_ms: list[float], limit_ms: float, controller: Callable[[], DegradationController]) -> Shares:
-    """Simulate streams on two cores for ten minutes: a run takes longer by as much as more is wanted than there is.
-
-    Args:
-        runs_ms: of each stream, on a machine that does nothing else.
-        limit_ms: the budget of each.
-        controller: gives the one that decides for a stream.
-    """
-    chance, seconds = random.Random(1), 600.0
-    streams = range(len(runs_ms))
-    governors = [Governor(STEPS, int(limit_ms * MS), int(S / FPS), 0, controller=controller()) for _ in streams]
-    next_s = [chance.random() / FPS for _ in streams]
-    due, seen, steps = [0.0 for _ in streams], [0 for _ in streams], [0 for _ in streams]
-    results = [[0] * (int(seconds / 20) + 1) for _ in streams]
-    slow, slow_until_s = 1.0, 0.0
-    while (now_s := min(next_s)) < seconds:
-        one = next_s.index(now_s)
-        governor = governors[one]
-        next_s[one] += 1 / FPS
-        seen[one] += 1
-        if now_s > slow_until_s:  # other programs: one and a half seconds a time
-            slow, slow_until_s = chance.lognormvariate(0, 0.15), now_s + chance.expovariate(1 / 1.5)
-        if seen[one] < due[one]:
-            continue
-        due[one] = max(due[one], seen[one] - 1) + governor.level.every
-        wanted = sum(run * FPS / 1000 / g.level.every for run, g in zip(runs_ms, governors, strict=True))
-        run_ns = int(runs_ms[one] * max(1.0, wanted / CORES) * slow * chance.lognormvariate(0, 0.35) * MS)
-        governor.note_result(is_late=run_ns > limit_ms * MS, age_ns=run_ns, run_ns=run_ns)
-        results[one][int(now_s / 20)] += 1
-        now_ns = int(now_s * S) + run_ns
-        if governor.decide(now_ns):
-            governor.arrive(now_ns)
-            steps[one] += 1
-    return Shares(results, steps)
-
-
-def test_streams_that_cannot_all_run_share_what_there_is() -> None:
-    shared = DegradationController()
-    together = _share([25.0] * 4, 60.0, lambda: shared)
-    assert any(together.steps), "there was enough for all"
-    jain = together.jain()
-    assert sum(value >= 0.95 for value in jain) >= 0.9 * len(jain), jain
-    apart = _share([25.0] * 4, 60.0, DegradationController)
-    assert sum(map(sum, together.results)) > 0.9 * sum(map(sum, apart.results)), "fairness costs too much"
-    assert sum(value >= 0.95 for value in apart.jain()) < 0.7 * len(jain), "streams that know nothing do it as well"
-
-
-def test_one_that_is_too_heavy_goes_down_alone() -> None:
-    shared = DegradationController()
-    shares = _share([20.0, 20.0, 20.0, 90.0], 80.0, lambda: shared)
-    *light, heavy = [sum(of_stream[1:]) for of_stream in shares.results]
-    assert min(light) > 0.98 * FPS * 580
-    assert heavy < 0.2 * FPS * 580
-
-
 def _window(governor: Governor, end_s: int, missed: int = 0) -> Move | None:
     """What it decides on a window of 20 frames of which it missed so many."""
     for number in range(20):
@@ -406,3 +342,90 @@ def test_the_lowest_steps_up_first_and_one_at_a_time_and_one_that_is_gone_holds_
     low.arrive(14 * S)
     assert not _window(high, 16)
     assert _window(high, 18)
+
+
+# What a bundle's stream may fall back to.
+
+
+def _variant(
+    name: str, ms: float, quality: float | None = None, agreement: float | None = None, side: int = 8
+) -> Variant:
+    return msgspec.structs.replace(
+        make_variant(name, side=side),
+        host_latency_ms=ms,
+        quality=None if quality is None else Quality("top-1", quality, quality, quality, fp32=0.9, images=10),
+        agreement=None if agreement is None else Agreement("top1_agreement", agreement, agreement, agreement, 10, 10),
+    )
+
+
+def _manifest(*variants: Variant) -> Manifest:
+    return msgspec.structs.replace(make_manifest(), variants=variants)
+
+
+def _names(manifest: Manifest) -> list[str]:
+    return list(dict.fromkeys(rung.variant for rung in levels_of(manifest)))
+
+
+def test_one_model_can_only_leave_out_frames() -> None:
+    assert [str(rung) for rung in levels_of(make_manifest())] == [
+        *("int8", "int8, 2 of 3 frames", "int8, every 2nd frame", "int8, every 3rd frame"),
+        *("int8, every 4th frame", "int8, every 6th frame", "int8, every 8th frame"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variants", "expected"),
+    [
+        # The promised one first, then the faster ones, the slower of them first; nothing slower than it.
+        (
+            [_variant("int8", 10, 0.8), _variant("fp32", 30, 0.82), _variant("a", 3, 0.5), _variant("b", 6, 0.7)],
+            ["int8", "b", "a"],
+        ),
+        # Started with FP32, INT8 is a step down.
+        ([_variant("fp32", 30, 0.82), _variant("int8", 10, 0.8)], ["fp32", "int8"]),
+        # b is beaten: a is faster and better.
+        ([_variant("int8", 10, 0.8), _variant("b", 6, 0.5), _variant("a", 3, 0.6)], ["int8", "a"]),
+        # Of two that take the same, the larger picture.
+        ([_variant("int8", 10), _variant("a", 5, side=320), _variant("b", 5, side=416)], ["int8", "b"]),
+        # Nine tenths of the time are no gain.
+        ([_variant("int8", 10, 0.8), _variant("b", 9.5, 0.8), _variant("a", 3, 0.6)], ["int8", "a"]),
+        # Without labels agreement with FP32 counts, and FP32 itself, which has none, is the measure.
+        (
+            [_variant("int8", 10, None, 0.9), _variant("fp32", 8, None, None), _variant("a", 9, None, 0.5)],
+            ["int8", "fp32"],
+        ),
+        # Of the integer model nothing is known, and what was measured does not give way to it, as in tuning.
+        ([_variant("fp32", 30), _variant("int8", 10), _variant("int8.a", 5, None, 0.5)], ["fp32", "int8.a"]),
+        # Labels count only where all variants have them.
+        (
+            [_variant("fp32", 30, 0.8), _variant("int8.b", 10, 0.9, 0.4), _variant("int8.a", 5, None, 0.5)],
+            ["fp32", "int8.a"],
+        ),
+    ],
+)
+def test_variants_stand_by_time_and_none_is_beaten(variants: list[Variant], expected: list[str]) -> None:
+    assert _names(_manifest(*variants)) == expected
+
+
+def test_frames_are_left_out_of_the_fastest_only() -> None:
+    rungs = levels_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)))
+    assert rungs[:3] == (Level("int8", 1, 10), Level("a", 1, 3), Level("a", 1.5, 3))
+    assert {rung.variant for rung in rungs[1:]} == {"a"}
+
+
+def test_a_fixed_variant_is_never_left() -> None:
+    rungs = levels_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)), fixed=True)
+    assert {rung.variant for rung in rungs} == {"int8"}
+    assert rungs[-1].every == 8
+
+
+def test_the_boards_own_times_count_where_all_have_them() -> None:
+    def with_estimate(variant: Variant, ms: float) -> Variant:
+        estimate = BoardEstimate(core="cortex-a76", million_instructions=1, latency_ms=ms, low_ms=ms, high_ms=ms)
+        return msgspec.structs.replace(variant, estimate=estimate)
+
+    fp32, int8 = _variant("fp32", 10, 0.8), _variant("int8", 12, 0.8)
+    assert _names(_manifest(fp32, int8)) == ["fp32"]
+    assert _names(_manifest(with_estimate(fp32, 90), int8)) == ["fp32"]
+    assert _names(_manifest(with_estimate(fp32, 90), with_estimate(int8, 30))) == ["fp32", "int8"]
+    assert levels_of(_manifest(with_estimate(fp32, 90), with_estimate(int8, 30)))[0].cost == 90

@@ -18,9 +18,13 @@ from tests.support.bundles import LARGE, SMALL, open_variant, write_graded, writ
 from tests.support.loops import Scene
 
 
-def test_a_model_for_which_memory_is_short_is_not_tried(tmp_path: Path) -> None:
+def test_a_model_for_which_memory_is_short_is_not_tried_and_what_is_not_known_stops_nothing(tmp_path: Path) -> None:
     bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
+    check_free_memory(bundle, "fp32", tmp_path)
     (tmp_path / "proc").mkdir()
+    for text in ("MemAvailable: 65536 kB\n", "MemTotal: 1 kB\n", "MemAvailable:\n"):
+        (tmp_path / "proc" / "meminfo").write_text(text)
+        check_free_memory(bundle, "fp32", tmp_path)
     (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 8000000 kB\nMemAvailable:  {64 * 1024 - 1} kB\n")
     with pytest.raises(NoRoomError, match="fp32 needs about 64 MiB of memory to be loaded, 63 are free"):
         check_free_memory(bundle, "fp32", tmp_path)
@@ -46,15 +50,6 @@ def test_a_control_group_that_leaves_less_counts(tmp_path: Path) -> None:
     (group / "memory.stat").write_text("anon 73400320\n")
     (group / "memory.max").write_text("max\n")
     check_free_memory(bundle, "fp32", tmp_path)
-
-
-def test_enough_is_enough_and_what_is_not_known_stops_nothing(tmp_path: Path) -> None:
-    bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
-    check_free_memory(bundle, "fp32", tmp_path)
-    (tmp_path / "proc").mkdir()
-    for text in ("MemAvailable: 65536 kB\n", "MemTotal: 1 kB\n", "MemAvailable:\n"):
-        (tmp_path / "proc" / "meminfo").write_text(text)
-        check_free_memory(bundle, "fp32", tmp_path)
 
 
 def test_that_memory_is_short_is_said_once_until_the_model_was_there(tmp_path: Path) -> None:

@@ -12,22 +12,19 @@ import msgspec
 import pytest
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import OutputError, SessionError
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import Cpu
 from edge_sdk.inference.runtime import available_providers
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
-from edge_sdk.tuning.candidates import Limits, Tuned
+from edge_sdk.tuning.candidates import Candidate, Limits, Tuned
 from edge_sdk.tuning.live import LiveTuner
-from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 from edge_sdk.tuning.tuning import Tuning
 from tests.support.bundles import edit_manifest, open_candidate, write_variants
 from tests.support.logs import SAID
 from tests.support.loops import Camera, Clock, Collector
-from tests.support.pictures import write_video
 from tests.support.results import CPU, candidate, cores, measurement
 
 AZURE, CUDA = "AzureExecutionProvider", "CUDAExecutionProvider"  # the first is in every wheel, the second in none here
@@ -179,7 +176,7 @@ def _noting(opened: list[Candidate]) -> Callable[[Bundle, Candidate], Stages]:
 
 
 def _tuner(tuning: Tuning, home: Stages, fps: float = 30, **changes: Any) -> LiveTuner:
-    return tuning.supervisor(home, fps, on_tuned=lambda _tuned, _remark: None, **changes)
+    return tuning.make_tuner(home, fps, on_tuned=lambda _tuned, _remark: None, **changes)
 
 
 @pytest.mark.parametrize(("usable", "promised", "expected"), [(1, 4, 4), (2, 2, 2), (3, 2, 2), (4, 4, 3)])
@@ -279,18 +276,3 @@ def test_a_chain_that_was_cut_by_choice_is_tried_whole_at_another_rate(bundle: B
 def test_a_candidate_whose_provider_does_not_start_is_not_measured_as_if_it_had(bundle: Bundle) -> None:
     with pytest.raises(SessionError, match=f"{CUDA} does not start: not in this ONNX Runtime"):
         _tuning(_promising(bundle, CUDA)).open_beside(candidate("fp32", providers=(CUDA, *CPU)))
-
-
-def test_shortfalls_are_said_of_each_variant_once(
-    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """None keeps a budget of a nanosecond, so the start goes through all of them."""
-    variants = msgspec.json.decode(bundle.manifest_bytes)["variants"]
-    for variant, ms in zip(variants, (10.0, 1.0, 5.0), strict=True):  # int8, int8.8x8, fp32
-        variant["host_latency_ms"] = ms
-    edit_manifest(bundle.path, providers=[CUDA, *CPU], variants=variants, latency_budget_ms=1e-6)
-    video = write_video(tmp_path / "v.avi", range(20), fps=50)
-    assert run(["run", str(bundle.path), "--source", str(video), "--best-effort", "--frames", "1"]) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if CUDA in line]
-    told = [line.partition(f": {CUDA} was asked for and is not used: not in this ONNX Runtime ")[0] for line in lines]
-    assert told == [f"edge-sdk: warning: {variant}" for variant in ("int8", "fp32", "int8.8x8")]

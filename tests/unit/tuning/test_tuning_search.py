@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from edge_sdk.bundle.manifest import Rating
-from edge_sdk.tuning.candidates import Limits, Search, Tuned, choose, thread_counts
-from edge_sdk.tuning.measurement import Candidate, Measurement
+from edge_sdk.tuning.candidates import Candidate, Limits, Measurement, Search, Tuned, choose, thread_counts
 from tests.support.results import CPU, candidate, cores, measurement, rated
 
 GPU = ("CUDAExecutionProvider", *CPU)
