@@ -90,7 +90,7 @@ def noise_of(layer: Layer, ranking: Ranking) -> float:
 def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress) -> list[Sensitivity]:
     """Layers whose integers cost quality, those first whose return to float is worth most."""
     model = ranking.model
-    layers = [Layer(operator, nodes) for operator, nodes in _groups(model.proto, set(model.tail))]
+    layers = layers_of(model.proto, set(model.tail))
     noises = job_runner.run(
         noise_of,
         layers,
@@ -126,10 +126,10 @@ _ACTIVATIONS = (
 _GATES = ("HardSigmoid", "Sigmoid", "Tanh")
 
 
-def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Each layer with its activation; the other operators by their type."""
+def layers_of(proto: onnx.ModelProto, tail: set[str]) -> list[Layer]:
+    """Each layer with its activation; then the other operators by their type. Nodes of `tail` are left out."""
     links = GraphIndex(proto.graph)
-    layers: list[tuple[str, tuple[str, ...]]] = []
+    layers: list[Layer] = []
     others: dict[str, list[str]] = {}
     taken: set[str] = set()
     for node in proto.graph.node:
@@ -140,9 +140,9 @@ def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str
             continue
         activation = [after.name for after in _activation(node, links) if after.name not in tail]
         taken.update(activation)
-        layers.append((node.op_type, (node.name, *activation)))
+        layers.append(Layer(node.op_type, (node.name, *activation)))
     return layers + [
-        (kind, tuple(name for name in names if name not in taken))
+        Layer(kind, tuple(name for name in names if name not in taken))
         for kind, names in others.items()
         if any(name not in taken for name in names)
     ]
