@@ -36,13 +36,13 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         trials: in their order.
         chosen: one of them; None when none is good enough.
         sensitivities: sensitivities of layers, worst first; empty if they were not measured.
-        calibration_warnings: what to know of the images that calibrated.
+        warnings: what to know of the float model, and of the images that calibrated.
     """
 
     trials: tuple[ModelVariant, ...]
     chosen: ModelVariant | None
     sensitivities: tuple[Sensitivity, ...]
-    calibration_warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def int8(self) -> ModelVariant:
@@ -74,7 +74,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         """All that a reader should know before believing."""
         unproved = self.chosen is not None and not self.chosen.macs
         lines = ("it has no convolutions, by whose kernels integers are proved" if unproved else None, self.doubt)
-        return (*self.calibration_warnings, *(line for line in lines if line))
+        return (*self.warnings, *(line for line in lines if line))
 
     def require_int8(self) -> None:
         """Refuse a build whose INT8 does not hold.
@@ -96,10 +96,13 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
 
 class RecipeSearch:
-    """A running search for a recipe."""
+    """A running search for a recipe; `warnings` are those about the float model."""
 
-    def __init__(self, spec: VariantSpec, activations: Activations, images: ImageSplit) -> None:
+    def __init__(
+        self, spec: VariantSpec, activations: Activations, images: ImageSplit, warnings: tuple[str, ...] = ()
+    ) -> None:
         self._spec, self._activations, self._images = spec, activations, images
+        self._warnings = warnings
         self._trials: list[ModelVariant] = []
         self._sensitivities: tuple[Sensitivity, ...] = ()
         self._board: BoardTimes | None = None  # of a model without float layers, whatever its ranges
@@ -110,7 +113,7 @@ class RecipeSearch:
         doubts = calibration_warnings(
             self._activations, self._spec.fp32.classifier_labels, self._images.calibration_classes
         )
-        return Search(tuple(self._trials), chosen, self._sensitivities, doubts)
+        return Search(tuple(self._trials), chosen, self._sensitivities, (*self._warnings, *doubts))
 
     def _chosen(self, first: Recipe) -> ModelVariant | None:
         [trial] = self._try([first])
