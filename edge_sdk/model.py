@@ -21,6 +21,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop
+from edge_sdk.tasks.spec import has_background
 
 
 class Model:
@@ -41,8 +42,7 @@ class Model:
         self.labels = bundle.labels()
         self.latency_budget_ms = bundle.manifest.latency_budget_ms
         manifest = bundle.manifest
-        # Only class ids of a classifier are counted without the background.
-        self._background = manifest.task == "classification" and manifest.classification.background_class
+        self._background = has_background(manifest)
 
     @classmethod
     def open(cls, bundle: Bundle, *, variant: str | None = None, settings: SessionSettings | None = None) -> Model:

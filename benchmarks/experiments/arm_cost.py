@@ -30,8 +30,7 @@ from edge_sdk_tools.arm_cost.installation import set_up
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.quantize.calibration import watch_activations
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.quantize.quantize import quantize
-from edge_sdk_tools.quantize.recipe import first_recipe
+from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.quantize.target_form import core_form
 

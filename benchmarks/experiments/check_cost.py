@@ -19,7 +19,7 @@ from edge_sdk_tools.check.sandbox import ENVIRONMENT
 
 ROUNDS = 7
 MIB = 2**20
-_IMPORTS = ("-c", "import edge_sdk_tools.check.worker")
+_IMPORTS = ("-c", "import edge_sdk_tools.check.examination")
 
 
 def main(models: Sequence[str]) -> None:

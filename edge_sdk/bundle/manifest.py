@@ -8,7 +8,7 @@ model file with its measured figures; `ratings` compares the variants by one of 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -72,6 +72,9 @@ _NonNegative = Annotated[float, Meta(ge=0)]
 _Change = Annotated[float, Meta(ge=-1, le=1)]
 
 
+AgreementMetric: TypeAlias = Literal["top1_agreement", "detection_f1", "mean_iou"]
+
+
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a variant agrees with FP32 on images that calibration never saw.
 
@@ -84,7 +87,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         reference_count: number of FP32's top-1 classes, detections or class maps.
     """
 
-    metric: Literal["top1_agreement", "detection_f1", "mean_iou"]
+    metric: AgreementMetric
     value: _Unit
     low: _Unit
     high: _Unit
@@ -181,8 +184,38 @@ class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Precision: TypeAlias = Literal["int8", "fp32", "fp16", "int8_dynamic"]
-"""Precision of a variant: INT8 with calibrated ranges; float; float with weights stored in half precision; INT8 weights
-with activation ranges computed for each frame."""
+"""Precision of a variant, explained in `PRECISIONS`."""
+
+
+class PrecisionFacts(NamedTuple):
+    """What is to know of a precision.
+
+    Attributes:
+        spoken: its name in messages.
+        is_integer: whether the model computes in integers.
+        flag: the option of `edge-sdk build` that adds such a model; empty where the search makes it anyway.
+        help: what the option does.
+    """
+
+    spoken: str
+    is_integer: bool
+    flag: str
+    help: str
+
+
+PRECISIONS: dict[Precision, PrecisionFacts] = {
+    "int8": PrecisionFacts("INT8", True, "", "INT8 with calibrated ranges."),
+    "fp32": PrecisionFacts("FP32", False, "--with-fp32", "Carry the float model beside the INT8 one."),
+    "fp16": PrecisionFacts(
+        "FP16", False, "--with-fp16", "Carry the float model with its weights stored in half: half the file."
+    ),
+    "int8_dynamic": PrecisionFacts(
+        "dynamic INT8",
+        True,
+        "--with-dynamic",
+        "Carry INT8 whose ranges are taken from each frame: for models made of matrix products, such as ViT.",
+    ),
+}
 
 
 class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -80,11 +80,7 @@ def _count(model: Path, target: str, time_limit_s: float, as_json: bool) -> None
 
 
 def _countable(board: Target) -> Cpu:
-    """Return the board's core, where the emulator can be it and it can be told apart.
-
-    Raises:
-        TargetError: it cannot.
-    """
+    """Return the board's core; raise TargetError where the emulator cannot be it."""
     from edge_sdk_tools.arm_cost.counter import CPUS
 
     found = next((cpu for cpu in CPUS if cpu == board.cpu), None)

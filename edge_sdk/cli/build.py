@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from edge_sdk.bundle.manifest import PRECISIONS
 from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, points, points_of, warn
 
 if TYPE_CHECKING:
@@ -15,11 +17,14 @@ if TYPE_CHECKING:
 
 _MOST_VERSION = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 _GARBAGE_OBJECTS = 100_000
-_METRICS = {
-    "top1_agreement": "top-1 agreement",
-    "detection_f1": "detections matched (F1)",
-    "mean_iou": "mIoU of class maps",
-}
+
+
+def _precision_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Add a flag for every precision in which a bundle may carry a further model."""
+    for precision, facts in reversed(PRECISIONS.items()):
+        if facts.flag:
+            command = click.option(facts.flag, precision, is_flag=True, help=facts.help)(command)
+    return command
 
 
 @click.command("build")
@@ -57,13 +62,7 @@ _METRICS = {
     metavar="SIZES",
     help="Carry the model at other input sizes too, such as 416,320 or 640x384: same recipe, ranges of their own.",
 )
-@click.option("--with-fp32", is_flag=True, help="Carry the float model beside the INT8 one.")
-@click.option("--with-fp16", is_flag=True, help="Carry the float model with its weights stored in half: half the file.")
-@click.option(
-    "--with-dynamic",
-    is_flag=True,
-    help="Carry INT8 whose ranges are taken from each frame: for models made of matrix products, such as ViT.",
-)
+@_precision_flags
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
 def command(
     model: Path,
@@ -73,9 +72,6 @@ def command(
     scheduler: str | None,
     fresh: bool,
     sizes: str | None,
-    with_fp32: bool,
-    with_fp16: bool,
-    with_dynamic: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -88,9 +84,8 @@ def command(
         from edge_sdk_tools.progress import StepProgress
     # Graphs of thousands of nodes hold no reference cycles; collecting at every 700 objects takes 3 % of a build.
     gc.set_threshold(_GARBAGE_OBJECTS)
-    variants = Request(
-        sizes=parse_sizes(sizes) if sizes is not None else (), fp32=with_fp32, fp16=with_fp16, dynamic=with_dynamic
-    )
+    precisions = frozenset(precision for precision in PRECISIONS if options.pop(precision, False))
+    variants = Request(sizes=parse_sizes(sizes) if sizes is not None else (), precisions=precisions)
     store = None if fresh else cache_folder() / "builds"
     with StepProgress(quiet=as_json) as progress, JobRunner(jobs=jobs, scheduler=scheduler, store=store) as job_runner:
         report = build(model, target, output, **options, job_runner=job_runner, variants=variants, on_progress=progress)
@@ -101,6 +96,7 @@ def command(
 
 
 def _show(report: BuildResult) -> None:
+    from edge_sdk_tools.evaluate.tasks import AGREEMENTS
     from edge_sdk_tools.progress import print_table
 
     agreement = report.agreement
@@ -112,7 +108,7 @@ def _show(report: BuildResult) -> None:
     rows = [
         beside("model file", report.fp32_mb, report.int8_mb, "MB"),
         beside("latency here, 1 thread", report.fp32_latency_ms, report.int8_latency_ms, "ms"),
-        (_METRICS[agreement.metric], "", f"{agreement.value:.1%}", difference),
+        (AGREEMENTS[agreement.metric].agreement_name, "", f"{agreement.value:.1%}", difference),
         *(
             (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference))
             for f in report.quality

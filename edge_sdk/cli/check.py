@@ -29,8 +29,7 @@ from edge_sdk.core.errors import ModelError, UsageError
 def command(model: Path, target: str | None, prove_runtimes: tuple[str, ...], as_json: bool) -> None:
     """Check whether a device can run MODEL (a model.toml), what it costs there, and what is wrong with it."""
     with host_tools("check"):
-        from edge_sdk_tools.check.gate import examine
-        from edge_sdk_tools.check.runtimes import as_admitted
+        from edge_sdk_tools.check.gate import as_admitted, examine
         from edge_sdk_tools.check.screen import render
     if model.suffix != ".toml":
         raise UsageError(f"{model}: expected a model.toml that describes the model, see README.md")

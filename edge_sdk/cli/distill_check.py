@@ -11,8 +11,7 @@ from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, measuring_
 from edge_sdk.core.errors import AccuracyGateError, printable
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.distillation.gate import DistillReport
-    from edge_sdk_tools.distillation.paired import ClassRow
+    from edge_sdk_tools.distillation.gate import ClassRow, DistillReport
 
 _CLASSES = 10
 _WORST = 5

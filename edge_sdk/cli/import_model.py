@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,16 @@ from edge_sdk.core.errors import UsageError
 if TYPE_CHECKING:
     from edge_sdk_tools.importers.plan import ImportReport
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
-_COMPARED = (  # of every import that compares the result with its source
+_SHOWN = (  # options of every import
+    click.option(
+        "--images",
+        multiple=True,
+        type=PATH,
+        help="Folder of images to compare on; [data] calibration of MODEL_TOML by default. Repeatable.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table."),
+)
+_INTO_MODEL_TOML = (
     click.option(
         "--model",
         "model_toml",
@@ -25,19 +33,13 @@ _COMPARED = (  # of every import that compares the result with its source
         type=PATH,
         help="Describes the model's input, and names the .onnx to write.",
     ),
-    click.option("--target", help="The device, whose ONNX Runtime limits the opset."),
-    click.option(
-        "--images",
-        multiple=True,
-        type=PATH,
-        help="Folder of images to compare on; [data] calibration of MODEL_TOML by default. Repeatable.",
-    ),
-    _JSON,
+    click.option("--target", "target_name", help="The device, whose ONNX Runtime limits the opset."),
+    *_SHOWN,
 )
 
 
-def _compared(function: Callable[..., None]) -> Callable[..., None]:
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(_COMPARED), function)
+def _with(options: Sequence[Callable[..., Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
 @click.group("import", invoke_without_command=True)
@@ -50,7 +52,7 @@ def command(ctx: click.Context) -> None:
 
 @command.command("pytorch", short_help="A torch.nn.Module, a torch.export archive or TorchScript.")
 @click.argument("source")
-@_compared
+@_with(_INTO_MODEL_TOML)
 @click.option("--weights", type=PATH, help="A state dict for the function's module.")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the batch free; a build fixes it to 1 again.")
 def pytorch(source: str, weights: Path | None, dynamic_batch: bool, **options: Any) -> None:
@@ -62,7 +64,7 @@ def pytorch(source: str, weights: Path | None, dynamic_batch: bool, **options: A
 
 @command.command("onnx", short_help="An .onnx of opset 7 or more, made ready for a build.")
 @click.argument("source", type=PATH)
-@_compared
+@_with(_INTO_MODEL_TOML)
 def onnx(source: Path, **options: Any) -> None:
     """Rewrite SOURCE, an .onnx of opset 7 or more: opset raised, weights inside, shapes fixed."""
     with host_tools("import onnx"):
@@ -72,7 +74,7 @@ def onnx(source: Path, **options: Any) -> None:
 
 @command.command("tensorflow", short_help="A .tflite, .keras or .h5 file, or a SavedModel.")
 @click.argument("source", type=PATH)
-@_compared
+@_with(_INTO_MODEL_TOML)
 def tensorflow(source: Path, **options: Any) -> None:
     """Convert SOURCE with tf2onnx: a .tflite, .keras or .h5 file, or the folder of a SavedModel."""
     with host_tools("import tensorflow"):
@@ -86,39 +88,26 @@ def tensorflow(source: Path, **options: Any) -> None:
 @click.option("--labels", required=True, type=PATH, help="One class a line, in output order.")
 @click.option("-o", "--output", required=True, type=PATH, help="The folder to write into.")
 @click.option("--name", help="Of the model; the name of CFG without its ending by default.")
-@_JSON
-def darknet(cfg: Path, weights: Path, labels: Path, output: Path, name: str | None, as_json: bool) -> None:
+@_with(_SHOWN)
+def darknet(cfg: Path, weights: Path, output: Path, **options: Any) -> None:
     """Convert the detector of CFG and WEIGHTS; writes the .onnx, labels.txt and a model.toml that describes them."""
     with host_tools("import darknet"):
         from edge_sdk_tools.importers.darknet import import_darknet
     if (output / "model.toml").exists():
         raise UsageError(f"{output / 'model.toml'}: exists; choose another folder with -o, or move it away")
-    model_toml = import_darknet(cfg, weights, labels, output, name=name)
-    if as_json:
-        echo_json({"model_toml": str(model_toml)})
-        return
-    click.echo(f"wrote {model_toml}, its .onnx and labels.txt")
-    _say_next(model_toml)
+    _run(functools.partial(import_darknet, cfg, weights, folder=output), **options)
 
 
-def _run(
-    importer: Callable[..., ImportReport],
-    *,
-    model_toml: Path,
-    target: str | None,
-    images: tuple[Path, ...],
-    as_json: bool,
-) -> None:
+def _run(importer: Callable[..., ImportReport], *, as_json: bool, **options: Any) -> None:
     """Import with progress, and show what came of it."""
     from edge_sdk_tools.progress import StepProgress
 
     with StepProgress(quiet=as_json) as progress:
-        report = importer(model_toml, target_name=target, images=images, on_progress=progress)
+        report = importer(**options, on_progress=progress)
     if as_json:
         echo_json(report)
     else:
         _show(report)
-        _say_next(model_toml)
 
 
 def _show(report: ImportReport) -> None:
@@ -147,6 +136,4 @@ def _show(report: ImportReport) -> None:
     shape = "x".join(map(str, report.input_shape))
     click.echo(f"{report.size_mb:.2f} MB, opset {report.opset}, {report.nodes} nodes, input {shape} {report.layout}")
 
-
-def _say_next(model_toml: Path) -> None:
-    click.echo(f"next: edge-sdk build {model_toml} --target TARGET --calibration FOLDER")
+    click.echo(f"next: edge-sdk build {report.model_toml} --target TARGET --calibration FOLDER")

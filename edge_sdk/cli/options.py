@@ -1,17 +1,18 @@
 """What the commands share: options, paths, JSON on standard output, warnings and tables of figures.
 
-`key_option` makes a flag from a key of a configuration file, so that its range, default and description are defined
-only once. `connection_options` and `mqtt_settings` are for every command that connects to a broker.
-`measuring_options`, `show_figures` and `show_images` are what `evaluate` and `distill-check` have in common.
-`host_tools` says what to install where a command of the workstation lacks a package.
+`key_option` makes a flag from a key of a configuration file. `connection_options` and `mqtt_settings` are for every
+command that connects to a broker. `measuring_options`, `show_figures` and `show_images` are what `evaluate` and
+`distill-check` have in common. `host_tools` says what to install where a command of the workstation lacks a package.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -39,6 +40,7 @@ PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a varia
 _log = logging.getLogger(__name__)
 _Command = TypeVar("_Command", bound=Callable[..., object])
 PATH = click.Path(path_type=Path)
+_SURROGATE = re.compile("[\ud800-\udfff]")  # what Python makes of a byte that is not valid UTF-8
 _NUMBER_LIMIT = 1e9  # seconds, milliseconds, shares; a billion seconds are 30 years
 
 
@@ -90,11 +92,7 @@ def connection_options(command: _Command) -> _Command:
 
 
 def mqtt_settings(options: dict[str, Any], url: str, **names: str | None) -> MqttSettings:
-    """Return the settings of the connection to a broker from the options of a command.
-
-    Raises:
-        UsageError: a value cannot be used, or a file cannot be read or has the wrong content.
-    """
+    """Return the settings of the connection to a broker from the options of a command; raise UsageError."""
     from edge_sdk.publishing.tls import check_credentials
 
     keys = {key: options.get(f"mqtt_{key}") for key in BrokerSettings.__struct_fields__}
@@ -133,7 +131,6 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 
 _NAMED = 3
 _WIDTH = 80
-_IN_PERCENT = ("top-", "mAP", "mIoU", "detections matched")
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +158,7 @@ def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
     else:
         click.echo(title)
     for figure in evaluation.agreement:
-        click.echo(f"{figure.name}: {_with_interval(figure.name, figure.value)}")
+        click.echo(f"{figure.name}: {_with_interval(figure)}")
 
 
 def show_images(evaluation: Evaluation) -> None:
@@ -195,21 +192,21 @@ def _table(
     figures: Sequence[Figure], model: str, reference: str | None
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     if reference is None:
-        return ("", f"{model} [95 %]"), [(f.name, _with_interval(f.name, f.value)) for f in figures]
+        return ("", f"{model} [95 %]"), [(f.name, _with_interval(f)) for f in figures]
     columns = ("", f"{model} [95 %]", reference, "difference [95 %]")
     return columns, [
-        (f.name, _with_interval(f.name, f.value), _value(f.name, f.reference.value), points_of(f.difference))
+        (f.name, _with_interval(f), _value(f, f.reference.value), points_of(f.difference))
         for f in figures
         if f.reference is not None and f.difference is not None
     ]
 
 
-def _value(name: str, value: float) -> str:
-    return f"{value:.1%}" if name.startswith(_IN_PERCENT) else f"{value:.3g}"
+def _value(figure: Figure, value: float) -> str:
+    return f"{value:.1%}" if figure.unit == "share" else f"{value:.3g}"
 
 
-def _with_interval(name: str, interval: Interval) -> str:
-    value, low, high = (_value(name, x) for x in (interval.value, interval.low, interval.high))
+def _with_interval(figure: Figure) -> str:
+    value, low, high = (_value(figure, x) for x in (figure.value.value, figure.value.low, figure.value.high))
     return f"{value} [{low.rstrip('%')} to {high.rstrip('%')}]"
 
 
@@ -231,11 +228,7 @@ def show_skipped(skipped: Sequence[Skipped]) -> None:
 
 @contextlib.contextmanager
 def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
-    """Turn an ImportError within the context into an error that says what to install.
-
-    Raises:
-        MissingDependencyError: a package of the workstation is missing; exit code 8.
-    """
+    """Turn an ImportError within the context into an error that says what to install."""
     try:
         yield
     except ImportError as cause:
@@ -285,7 +278,8 @@ def echo_json(document: object) -> None:
     try:
         line = msgspec.json.encode(document, enc_hook=_path)
     except UnicodeEncodeError:
-        line = msgspec.json.encode(_text_only(msgspec.to_builtins(document, enc_hook=_path, str_keys=True)))
+        text = json.dumps(msgspec.to_builtins(document, enc_hook=_path, str_keys=True), ensure_ascii=False)
+        line = _SURROGATE.sub("\ufffd", text).encode()
     click.echo(line)
 
 
@@ -293,12 +287,3 @@ def _path(value: object) -> str:
     if isinstance(value, Path):
         return str(value)
     raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
-
-
-def _text_only(value: Any) -> object:
-    if isinstance(value, dict):
-        return {_text_only(key): _text_only(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_text_only(inner) for inner in value]
-    # Python represents a byte that is not valid UTF-8 as half of a UTF-16 surrogate pair.
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value

@@ -1,10 +1,8 @@
 """The `edge-sdk` command: call the verb, and turn every error into one line and an exit code.
 
-Each verb is imported when it is called, so that `edge-sdk --help` does not import OpenCV and ONNX Runtime.
-
-`unhurried` is for a program that runs for months: within it, writing to standard error never blocks, and known messages
-of libraries are filtered out. A pipe replaces descriptor 2, and a thread empties the pipe. If nobody reads standard
-error, the pipe fills up and further lines are lost, while cameras, the broker and a request to stop are not delayed.
+Each verb is imported when it is called, so that `edge-sdk --help` does not import OpenCV and ONNX Runtime. Within
+`unhurried`, writing to standard error never blocks a program that runs for months: a pipe replaces descriptor 2, and a
+thread empties it, without known messages of libraries. If nobody reads, the pipe fills up and further lines are lost.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import faulthandler
 import importlib
 import io
 import os
@@ -163,8 +160,6 @@ def unhurried() -> Iterator[None]:
     os.set_blocking(writing, False)
     os.dup2(writing, _NUMBER)
     os.close(writing)
-    if faulthandler.is_enabled():
-        faulthandler.enable(real)  # a process that crashes does not empty the pipe
     # A daemon thread, because it blocks for ever where nobody reads standard error.
     carrier = threading.Thread(target=_carry, args=(reading, real), name="edge-stderr", daemon=True)
     carrier.start()
@@ -172,8 +167,6 @@ def unhurried() -> Iterator[None]:
         yield
     finally:
         os.dup2(real, _NUMBER)  # closes the pipe's last writing end, except those of child processes
-        if faulthandler.is_enabled():
-            faulthandler.enable(_NUMBER)
         carrier.join(_PATIENCE_S)
 
 

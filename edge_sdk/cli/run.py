@@ -1,7 +1,8 @@
 """`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON.
 
-`command` reads the flags, `_run` starts what takes long side by side (the modules, the bundle's verification, the
-model) and runs the service, `_end` says what it came to.
+`command` takes the settings from its flags (`run_settings`) or from a configuration file (`config_file`), `_run` starts
+what takes long side by side (the modules, the bundle's verification, the model) and runs the service, `_end` reports
+the outcome.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import os
 import select
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.core import ParameterSource
 
 from edge_sdk.cli.options import (
     PATH,
@@ -24,25 +26,26 @@ from edge_sdk.cli.options import (
     echo_json,
     key_option,
     logging_to_standard_error,
+    mqtt_settings,
     number,
 )
 from edge_sdk.cli.root import unhurried
-from edge_sdk.cli.run_settings import config_file, run_settings
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
-from edge_sdk.core.errors import EdgeError, PublishError
-from edge_sdk.core.logs import log_as_json
+from edge_sdk.core.errors import EdgeError, PublishError, UsageError
+from edge_sdk.core.logs import counted, log_as_json
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import ignore_signals, stopping_on_signals
-from edge_sdk.publishing.settings import BrokerSettings
-from edge_sdk.service.progress import Progress, Start
-from edge_sdk.service.systemd import Notifier
+from edge_sdk.messages.topics import check_name, default_device
+from edge_sdk.publishing.settings import BrokerSettings, read_password
+from edge_sdk.service.process import Notifier, Progress, Start
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.sources.location import holds_password
 from edge_sdk.sources.opening import FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edge_sdk.service.runner import RunSummary
-    from edge_sdk.service.settings import RunSettings
 
 _log = logging.getLogger(__name__)
 _READER_MS = 300  # a reader that works has taken something by then
@@ -95,7 +98,7 @@ def command(context: click.Context, /, **options: object) -> None:
     if options["check"]:
         from edge_sdk.cli.run_check import check
 
-        check(options, config)
+        check(options, config, lambda: run_settings(options))
         return
     with logging_to_standard_error(quiet=quiet), unhurried():  # in this order: what is below has something else there
         summaries, left_out = _run(options, config)
@@ -104,12 +107,76 @@ def command(context: click.Context, /, **options: object) -> None:
         _end(summaries, left_out, as_json=bool(options["as_json"]))
 
 
-def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bool) -> None:
-    """Report the outcome of the run.
+def run_settings(options: dict[str, Any]) -> RunSettings:
+    """Return the settings that the flags of `edge-sdk run` give; a flag of a key has the key's name."""
+    device = options["device"] or default_device()
+    if holds_password(options["source"]):
+        raise UsageError(
+            "--source: a password on the command line can be read by every user of this machine; "
+            "write rtsp://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
+        )
+    if options["no_tune"] and options["cpu_share"] is not None:
+        raise UsageError("--cpu-share is a limit that tuning keeps: it needs tuning, and --no-tune leaves that out")
+    check_name("device", device)
+    password, url = options["source_password_file"], options["mqtt_url"]
+    keys = PipelineSettings.__struct_fields__
+    pipeline = PipelineSettings(
+        **{key: value for key, value in options.items() if key in keys and value is not None},
+        source_password=None if password is None else read_password(password, "the source's password"),
+        trusted_keys=options["trust"],
+        tune=not options["no_tune"],
+    )
+    return RunSettings(
+        device=device,
+        mqtt=None if url is None else mqtt_settings(options, url, site=options["site"], device=device),
+        pipelines=(pipeline,),
+        duration_s=options["duration"],
+    )
 
-    Raises:
-        EdgeError: nothing reached the broker; or what kept one stream from running, where the others are through.
-    """
+
+_WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet", "log_format"}
+
+
+def config_file(context: click.Context) -> Path | None:
+    """Return the configuration file to use; None where flags say everything; raise UsageError for a mixture."""
+    options = context.params
+    flags = [_flag(p) for p in context.command.params if _is_given(context, p) and p.name not in _WITH_CONFIG]
+    given = cast("Path | None", options["config_file"])
+    if given is not None:
+        if flags:
+            raise UsageError(
+                f"{flags[0]} and --config: expected one of them; what {given} says, it says alone "
+                "(--check, --duration, --json, --log-format and -q go with it)"
+            )
+        return given
+    if flags:
+        missing = [name for name, key in (("BUNDLE", "bundle"), ("--source", "source")) if options[key] is None]
+        if missing:
+            raise UsageError(
+                f"{missing[0]} is missing; expected `edge-sdk run BUNDLE --source SOURCE`, or all of it in a file: "
+                "`edge-sdk run --config FILE`"
+            )
+        return None
+    from edge_sdk.config import load  # it costs time, and flags need none of it
+
+    if not load.DEFAULT_PATH.exists():
+        raise UsageError(
+            "nothing to run; expected `edge-sdk run BUNDLE --source SOURCE`, or `edge-sdk run --config FILE` "
+            f"(there is no {load.DEFAULT_PATH}; docs/config.md says how to write one)"
+        )
+    return load.DEFAULT_PATH
+
+
+def _is_given(context: click.Context, parameter: click.Parameter) -> bool:
+    return context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+
+
+def _flag(parameter: click.Parameter) -> str:
+    return parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
+
+
+def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bool) -> None:
+    """Report the outcome; raise where nothing reached the broker, or an error kept a pipeline from running."""
     is_read = as_json
     for summary in summaries:
         is_read = is_read and not _would_hang(summary)  # where one is not read, none after it waits for that
@@ -117,7 +184,7 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
             echo_json(summary)
         else:
             _log.info((f"{summary.camera}: " if len(summaries) > 1 else "") + _closing(summary))
-    last = summaries[-1]  # each summary has the delivery counts of all streams
+    last = summaries[-1]  # each summary has the delivery counts of all pipelines
     undelivered, waiting = _undelivered(last), _waiting(last)
     has_time = all(summary.ended_by != "signal" for summary in summaries)
     if undelivered and last.publisher and last.publisher.sent == last.publisher.rejected and has_time:
@@ -156,15 +223,15 @@ def _run(options: dict[str, object], config: Path | None) -> tuple[list[RunSumma
             from edge_sdk.service.service import Service
 
         if stop.is_asked():
-            streams = settings.pipelines
-            return [RunSummary(camera=s.camera, ended_by="signal", budget_ms=s.latency_ms) for s in streams], None
+            pipelines = settings.pipelines
+            return [RunSummary(camera=s.camera, ended_by="signal", budget_ms=s.latency_ms) for s in pipelines], None
         start.mark("modules")
         daemon = Service(settings, shared, stop, notifier, start, reread, loading)
         return list(daemon.run().values()), daemon.left_out
 
 
 def _rereading(path: Path, duration_s: float | None) -> Callable[[], RunSettings]:
-    """Return what reads a configuration file and its secrets, at the start and at every reload."""
+    """Return the function that reads a configuration file and its secrets."""
     from edge_sdk.config.load import read_config
     from edge_sdk.service.settings import run_settings_of
 
@@ -214,9 +281,7 @@ def _undelivered(summary: RunSummary) -> str | None:
 
 
 def _waiting(summary: RunSummary) -> str | None:
-    """Say how many events wait on disk for the broker; None without any. Those in memory are lost, which was said."""
-    from edge_sdk.core.logs import counted
-
+    """Return in words how many events wait on disk for the broker; None without any."""
     events = summary.publisher.events if summary.publisher else None
     if events is None or not events.waiting or not events.is_durable:
         return None

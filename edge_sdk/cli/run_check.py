@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 from edge_sdk.cli.options import echo_json, logging_to
+from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import EdgeError, printable
 from edge_sdk.core.logs import counted
-from edge_sdk.service.check import Checked, CheckedPipeline, ConfigProblem
+from edge_sdk.service.check import Checked, CheckedPipeline, ConfigProblem, check_run
+from edge_sdk.service.settings import RunSettings, run_settings_of
+from edge_sdk.sources.opening import TABLE
 
 _WIDEST = 100  # columns: longer lines are hard to read
 _LABEL = 11  # columns
@@ -27,13 +30,15 @@ class NotReadyError(EdgeError):
         self.exit_code = exit_code
 
 
-def check(options: dict[str, object], config: Path | None) -> None:
-    """Check a run, print the result, and raise where there is a problem.
+def check(options: dict[str, object], config: Path | None, of_flags: Callable[[], RunSettings]) -> None:
+    """Check a run, print the result, and raise an error with the exit code of the worst problem.
 
-    Raises:
-        EdgeError: there is a problem; it has the exit code of the worst one.
+    Args:
+        options: the options of `edge-sdk run`, by name.
+        config: the configuration file; None: the run has flags instead.
+        of_flags: returns the settings that the flags give.
     """
-    checked = _checked(options, config)
+    checked = _checked(config, of_flags)
     if options["as_json"]:
         echo_json({"ok": not checked.exit_code, "exit_code": checked.exit_code, "found": checked})
     elif not options["quiet"]:
@@ -58,16 +63,12 @@ class _Warnings(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def _checked(options: dict[str, object], path: Path | None) -> Checked:
-    from edge_sdk.cli.run_settings import run_settings
-    from edge_sdk.config.load import read_config
-    from edge_sdk.service.check import check_run
-    from edge_sdk.service.settings import run_settings_of
+def _checked(path: Path | None, of_flags: Callable[[], RunSettings]) -> Checked:
 
     warnings, problems = _Warnings(), list[EdgeError]()
     try:
         with logging_to(warnings):
-            settings = run_settings(options) if path is None else run_settings_of(read_config(path), problems=problems)
+            settings = of_flags() if path is None else run_settings_of(read_config(path), problems=problems)
     except EdgeError as cause:
         return Checked(problems=tuple(ConfigProblem(cause.exit_code, line) for line in str(cause).splitlines()))
     return check_run(settings, problems, warnings.lines)
@@ -119,15 +120,8 @@ def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
         yield "trusts", ", ".join(map(str, checked.trusted_keys))
 
 
-def _words_of(kind: str) -> str:
-    """Return the name of a kind of source for people."""
-    from edge_sdk.sources.opening import TABLE
-
-    return next(entry.words for entry in TABLE if entry.name == kind)
-
-
 def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
-    kind = f" ({_words_of(pipeline.kind)})" if pipeline.kind else ""
+    kind = "".join(f" ({entry.words})" for entry in TABLE if entry.name == pipeline.kind)
     yield "source", f"{pipeline.source}{kind}{_options(pipeline)}"
     bundle = pipeline.bundle
     if bundle is None:
@@ -167,8 +161,8 @@ def _verdict(checked: Checked) -> str:
     problems = checked.all_problems()
     if problems:
         return click.style(counted(len(problems), "problem"), fg="red", bold=True) + "; nothing was started"
-    streams = counted(len(checked.pipelines), "stream")
-    return click.style("ready", fg="green", bold=True) + f": {streams}; cameras and broker were not contacted"
+    pipelines = counted(len(checked.pipelines), "pipeline")
+    return click.style("ready", fg="green", bold=True) + f": {pipelines}; cameras and broker were not contacted"
 
 
 def _row(label: str, text: str, width: int, color: str | None = None, indent: int = 0) -> str:

@@ -23,8 +23,8 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.messages.topics import check_name
 from edge_sdk.publishing.settings import read_password
-from edge_sdk.sources.location import SourceOptions, redact
-from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opening import open_source, redact
 from edge_sdk.tuning.candidates import SECONDS, Limits, Tuned, figures
 from edge_sdk.tuning.measurement import Candidate, Measurement
 from edge_sdk.tuning.records import TunedMachine

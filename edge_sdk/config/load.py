@@ -1,10 +1,9 @@
 """Read a configuration file; report all its errors at once, one line each, and never a secret.
 
-`read_config` parses the file, takes passwords that should not be there out of it, gives each stream what [defaults] say
-and converts the result to `Config`; `rules` finds what several keys get wrong together. Passwords are not read with the
-file: `read_secret` reads one from where the file says that it is, each time it is called. `broker_config_of` does the
-same for the tables about a broker that a program of the user's passes, and `mqtt_settings_of` and `outbox_settings_of`
-make of such tables what publishes.
+`read_config` parses the file, removes passwords that should not be there, gives each pipeline what [defaults] says and
+converts the result to `Config`; `rules` finds keys that contradict each other. `read_secret` reads a password from
+where the file says that it is, each time it is called. `broker_config_of` reads the tables about a broker that a
+Python program passes; `mqtt_settings_of` and `outbox_settings_of` make the publisher's settings from such tables.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -34,7 +32,7 @@ from edge_sdk.config.schema import (
     password_keys,
 )
 from edge_sdk.core.errors import ConfigError, UsageError
-from edge_sdk.core.toml import Problem, convert, entry_label, first_lines, problems, read_document, without
+from edge_sdk.core.toml import convert, entry_label, first_lines, problems, read_document
 from edge_sdk.messages.schema import SNAPSHOTS, Channel
 from edge_sdk.messages.topics import default_device
 from edge_sdk.outbox.settings import OutboxConfig, OutboxSettings
@@ -64,15 +62,11 @@ _IN_URL = (
 def read_config(path: Path) -> Config:
     """Read a device's configuration.
 
-    Args:
-        path: the TOML file.
-
-    Returns:
-        Each stream with what [defaults] say for it; paths that were relative to the file's folder are so to the working
-        folder. Passwords are not read.
+    Each pipeline has what [defaults] says for it. Paths relative to the file's folder are made relative to the working
+    folder. Passwords are not read.
 
     Raises:
-        ConfigError: it is missing, not TOML or wrong; one line a problem, each with the file and the key.
+        ConfigError: the file is missing, not TOML or wrong; one line a problem, each with the file and the key.
     """
     with contextlib.suppress(OSError, ValueError):  # the code that reads the file reports other errors
         if not path.exists():
@@ -90,18 +84,15 @@ def read_config(path: Path) -> Config:
         wrong = first_lines(chain(found, broken_rules(config)))
     if wrong:
         raise ConfigError(*(f"{path}: {line}" for line in wrong))
-    streams = (msgspec.structs.replace(s, source=_source(s.source, path.parent)) for s in config.pipelines)
-    return msgspec.structs.replace(config, pipelines=tuple(streams))
+    pipelines = (msgspec.structs.replace(s, source=_source(s.source, path.parent)) for s in config.pipelines)
+    return msgspec.structs.replace(config, pipelines=tuple(pipelines))
 
 
 def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
-    """Read the broker's tables of a configuration, as a user's program passes them.
-
-    Args:
-        tables: by name; paths, of whatever type, are relative to the working folder.
+    """Read the tables about a broker that a Python program passes, by name; paths are relative to the working folder.
 
     Raises:
-        ConfigError: they are wrong; all of it in one line, each with the table and the key.
+        ConfigError: the tables are wrong; all problems in one line, each with the table and the key.
     """
     found: list[str] = []
     public = _without_secrets(_as_toml(tables), "", found)
@@ -132,44 +123,34 @@ def _check_version(path: Path, version: object) -> None:
 
 
 def _problems(document: dict[str, object]) -> Iterator[str]:
-    """Find values that are wrong, then what the keys of right ones get wrong together: nothing about a wrong one."""
-    wrong: list[Problem] = []
+    """Yield the values that are wrong by themselves, or else those that are wrong beside the values of [defaults]."""
+    is_sound = True
     for problem in problems(document, Config):
-        wrong.append(problem)
+        is_sound = False
         yield problem.text
-    rest = without(document, wrong)
-    rest = None if rest is None else _with_defaults(rest)
-    while rest is not None and (more := [*problems(rest, Config)]):
-        if not wrong:  # else they may come of what was left out
-            yield from (problem.text for problem in more)
-        wrong += more
-        rest = without(rest, more)
-    if rest is None:
-        return
-    left_out = {next((step for step in reversed(problem.path) if isinstance(step, str)), "") for problem in wrong}
-    word = re.compile(rf"\b({'|'.join(map(re.escape, left_out))})\b")
-    yield from (line for line in broken_rules(convert(rest, Config)) if not word.search(line))
+    if is_sound:
+        yield from (problem.text for problem in problems(_with_defaults(document), Config))
 
 
 def _with_defaults(document: dict[str, object]) -> dict[str, object]:
-    """Return the document with the values of [defaults] in each stream that does not set them.
+    """Return the document with the values of [defaults] in each pipeline that does not set them.
 
-    A password of [defaults] is for a source whose URL names a user, and that names no place of its own. A stream that
-    says how its certificate is verified says it alone; [defaults] say it for encrypted sources.
+    A password of [defaults] is only for a source whose URL names a user, and the verification of certificates only for
+    encrypted sources; a pipeline that sets one key of either group gets none of that group.
     """
-    defaults, streams = document.get("defaults"), document.get("pipelines")
-    if not isinstance(defaults, dict) or not isinstance(streams, list):
+    defaults, pipelines = document.get("defaults"), document.get("pipelines")
+    if not isinstance(defaults, dict) or not isinstance(pipelines, list):
         return document
     return {
         **document,
-        "pipelines": [{**_defaults_for(s, defaults), **s} if isinstance(s, dict) else s for s in streams],
+        "pipelines": [{**_defaults_for(s, defaults), **s} if isinstance(s, dict) else s for s in pipelines],
     }
 
 
-def _defaults_for(stream: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
-    source, alone = stream.get("source"), set[str]()
+def _defaults_for(pipeline: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
+    source, alone = pipeline.get("source"), set[str]()
     for keys, is_for in ((PASSWORD_KEYS, names_user), (TLS_KEYS, is_encrypted)):
-        if not (isinstance(source, str) and is_for(source)) or not stream.keys().isdisjoint(keys):
+        if not (isinstance(source, str) and is_for(source)) or not pipeline.keys().isdisjoint(keys):
             alone.update(keys)
     return {key: value for key, value in defaults.items() if key not in alone}
 
@@ -205,11 +186,7 @@ def mqtt_settings_of(
     password: Secret | None,
     key_password: Secret | None,
 ) -> MqttSettings:
-    """Return the settings of the broker, and of how a device publishes there.
-
-    Raises:
-        UsageError: a name or a number is impossible.
-    """
+    """Return the settings of the broker, and of how a device publishes there; raises UsageError."""
     tables = publish or PublishConfig()
     return MqttSettings.parse(
         mqtt.url,
@@ -227,7 +204,7 @@ def mqtt_settings_of(
 
 
 def outbox_settings_of(outbox: OutboxConfig) -> OutboxSettings:
-    """Return the settings of the event outbox."""
+    """Return the settings of the outbox."""
     return OutboxSettings(**given(outbox))
 
 
@@ -244,11 +221,7 @@ def given(table: msgspec.Struct, schema: type[msgspec.Struct] | None = None) -> 
 
 
 def read_secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: str = "") -> Secret | None:
-    """Read the password that a table names; None where it names none.
-
-    Raises:
-        ConfigError: it cannot be read, or is no password.
-    """
+    """Read the password that a table refers to; None where it refers to none. Raises ConfigError."""
     readers: tuple[Callable[[Any, str, str], Secret], ...] = (_from_file, _from_variable, _from_credential)
     for key, read in zip(password_keys(of), readers, strict=True):
         place = getattr(table, key)

@@ -140,26 +140,18 @@ def _said(check: Callable[[], object], prefix: str) -> Iterator[str]:
         yield prefix + str(cause).removeprefix("--mqtt: ")
 
 
-def _rate(stream: PipelineConfig) -> Iterator[str]:
-    """Yield a line where the stream's source cannot have its frame rate."""
-    fps, kind = stream.fps, named_kind(stream.source)
-    if fps is None:
+def _rate(pipeline: PipelineConfig) -> Iterator[str]:
+    """Yield a line where the camera would be lost between two frames."""
+    fps, kind = pipeline.fps, named_kind(pipeline.source)
+    if fps is None or kind not in (DEVICE, PICAMERA):
         return
-    if kind is DEVICE:
-        # OpenCV has one timeout for all V4L2 cameras, whatever read_timeout_s is.
-        yield from _too_slow(fps, device_timeout_s(), "a V4L2 camera")
-    elif kind is PICAMERA:
-        advice = f", or a read_timeout_s above {1 / fps:.3g}"
-        too_slow = _too_slow(fps, stream.read_timeout_s, "by read_timeout_s the camera")
-        yield from (line + advice for line in too_slow)
-
-
-def _too_slow(fps: float, timeout_s: float, what: str) -> Iterator[str]:
+    # OpenCV has one timeout for all V4L2 cameras, whatever read_timeout_s is.
+    timeout_s = device_timeout_s() if kind is DEVICE else pipeline.read_timeout_s
     if 1 / fps > timeout_s:
         yield (
-            f"fps is {fps:g}, one frame in {1 / fps:.3g} s, and {what} is lost after {timeout_s:g} s without one; "
+            f"fps is {fps:g}, one frame in {1 / fps:.3g} s, and the camera is lost after {timeout_s:g} s without one; "
             f"expected {1 / timeout_s:.3g} or more"
-        )
+        ) + ("" if kind is DEVICE else f", or a read_timeout_s above {1 / fps:.3g}")
 
 
 def _events(config: Config) -> Iterator[str]:

@@ -1,12 +1,9 @@
 """Tables and keys of a device's configuration file; docs/config.md is its reference.
 
-A table is the settings of what it configures: `[outbox]` is `OutboxConfig`, `[home_assistant]` is
-`HomeAssistantSettings`, `[[events]]` is `EventRule` with the cameras for which it holds, a stream is `SourceOptions`
-with what else a stream has. Types, ranges, units, defaults and words of a key stand with its field, once: the reader
-of files, the flags of `edge-sdk run`, the JSON Schema and the errors all take them from there. `None` stands for a key
-that the file does not have.
-
-What several keys can only get wrong together is in `rules`; reading a file is in `load`.
+A table is the settings of what it configures: `[outbox]` is `OutboxConfig`, a pipeline is `SourceOptions` with what
+else it has. Types, ranges, units, defaults and words of a key stand with its field, once: the reader of files (`load`),
+the flags of `edge-sdk run`, the JSON Schema and the errors all take them from there. `None` stands for a key that the
+file does not have. `rules` has what several keys can only get wrong together.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from msgspec import Meta
 from edge_sdk.core.toml import ONE_LINE
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.inference.trial import TRIAL_S
-from edge_sdk.messages.commands import CommandClass
+from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, Expiry, Qos, Rate
 from edge_sdk.outbox.settings import OutboxConfig
 from edge_sdk.publishing.discovery import HomeAssistantSettings
@@ -35,7 +32,7 @@ PASSWORD_KEYS = ("password_file", "password_env", "password_credential")
 """Keys that say where a password is; a table has one of them at most."""
 
 TLS_KEYS = ("tls_fingerprint", "tls_ca_file", "tls_verify")
-"""Keys that say how a camera's certificate is verified; a stream has one of them at most."""
+"""Keys that say how a camera's certificate is verified; a pipeline has one of them at most."""
 
 
 def password_keys(of: str = "") -> tuple[str, ...]:
@@ -100,14 +97,14 @@ class CommandsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     allow: Annotated[
         tuple[
-            Annotated[CommandClass, Meta(extra={"advice": {"resume": "write pause, which stands for resume too"}})], ...
+            Annotated[Permission, Meta(extra={"advice": {"resume": "write pause, which stands for resume too"}})], ...
         ],
         Meta(description="commands that are carried out; all others are off"),
     ]
 
 
 class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[[pipelines]]`: one stream, with the options of its source."""
+    """Table `[[pipelines]]`: one pipeline, with the options of its source."""
 
     camera: Annotated[str, Meta(description="the camera's name in topics: 1 to 100 characters, none of / + # $")] = (
         msgspec.field(name="name")
@@ -146,7 +143,7 @@ else:
             for field in msgspec.structs.fields(PipelineConfig)
             if field.name not in ("camera", "source")
         ],
-        namespace={"__doc__": "Table `[defaults]`: what a stream may say, for those that do not."},
+        namespace={"__doc__": "Table `[defaults]`: what a pipeline may say, for those that do not."},
         module=__name__,
         frozen=True,
         forbid_unknown_fields=True,

@@ -13,7 +13,6 @@ A `Path` is a string in the file, relative to the folder of the file.
 from __future__ import annotations
 
 import codecs
-import copy
 import difflib
 import functools
 import math
@@ -211,26 +210,6 @@ def first_lines(lines: Iterable[str]) -> list[str]:
             return [*found, f"there are more problems than these {MOST_PROBLEMS}; correct these first"]
         found[line] = None
     return list(found)
-
-
-def without(document: dict[str, object], wrong: Iterable[Problem]) -> dict[str, object] | None:
-    """Copy a document without the values that are wrong.
-
-    Returns:
-        The copy; None if a table in a list is wrong as a whole, because removing it would renumber the next tables.
-    """
-    rest: Any = copy.deepcopy(document)
-    for *way, last in (problem.path for problem in reversed([*wrong])):  # backwards: keeps list indexes valid
-        place = rest
-        try:
-            for step in way:
-                place = place[step]
-            if isinstance(place, list) and any(isinstance(entry, dict) for entry in place):
-                return None
-            del place[last]
-        except (KeyError, IndexError, TypeError):  # the value is missing already
-            return None
-    return rest  # type: ignore[no-any-return]  # a copy of a document is typed as anything
 
 
 def entry_label(place: str, name: object) -> str:

@@ -23,6 +23,7 @@ from edge_sdk.core.errors import SettingError, UsageError
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import NAME_LIMIT, Event, EventSink, is_name
 from edge_sdk.core.toml import check_fields, nearest, shown
+from edge_sdk.tasks.spec import has_background
 
 _LONGEST_S = 86400.0
 
@@ -233,8 +234,7 @@ class EventWatch:
 def labels_by_id(bundle: Bundle) -> dict[int, str]:
     """Return the labels of a bundle's classes by their ids in results, as messages have them."""
     manifest = bundle.manifest
-    has_background = manifest.task == "classification" and manifest.classification.background_class
-    numbered = enumerate(bundle.labels(), start=-1 if has_background else 0)
+    numbered = enumerate(bundle.labels(), start=-1 if has_background(manifest) else 0)
     return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
 
 

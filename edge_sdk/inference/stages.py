@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,10 +27,10 @@ class Stages:
     """Turns frames into results; not for several threads at once.
 
     Args:
-        remake: function that returns the same task with another confidence threshold; None: the bundle's.
+        remake: function that returns the same task with some of the bundle's thresholds replaced, by name.
 
     Attributes:
-        confidence: lowest confidence that counts; None: the bundle's.
+        thresholds: the thresholds that replace the bundle's, by name.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Stages:
         prepare: Prepare,
         session: Session,
         task: Task,
-        remake: Callable[[float | None], Task] | None = None,
+        remake: Callable[[Mapping[str, float]], Task] | None = None,
     ) -> None:
         self.variant, self.prepare, self.session, self.task = variant, prepare, session, task
         self._remake = remake
-        self.confidence: float | None = None
+        self.thresholds: Mapping[str, float] = {}
 
-    def set_confidence(self, confidence: float | None) -> None:
-        """Set the lowest confidence that counts, 0 to 1; None: the bundle's. Call it between two frames."""
+    def set_thresholds(self, thresholds: Mapping[str, float]) -> None:
+        """Replace these thresholds of the bundle, each 0 to 1, and none of the others. Call it between two frames."""
         if self._remake is not None:
-            self.task, self.confidence = self._remake(confidence), confidence
+            self.task, self.thresholds = self._remake(thresholds), thresholds
 
     @classmethod
     def open(
@@ -86,13 +86,11 @@ class Stages:
 
         manifest, label_count, shapes = bundle.manifest, len(bundle.labels()), session.output_shapes
 
-        def remake(confidence: float | None) -> Task:
-            if confidence is None:
-                return make_task(manifest, label_count, shapes)
-            thresholds = msgspec.structs.replace(manifest.thresholds, confidence=confidence)
+        def remake(changed: Mapping[str, float]) -> Task:
+            thresholds = msgspec.structs.replace(manifest.thresholds, **changed)
             return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), label_count, shapes)
 
-        return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake(None), remake)
+        return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake({}), remake)
 
     def clone(self, bundle: Bundle) -> Stages:
         """Return stages on the same loaded model with their own buffers, so that another thread may run them."""

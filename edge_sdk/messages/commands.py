@@ -1,21 +1,29 @@
-"""The commands that a device can be given on its `cmd` topic, and the answers to them.
+"""The commands that a device can be given on its `cmd` topic, the answers to them, and what of a camera they set.
 
-Each command is a struct with its fields and ranges, one member of `Command`, and one entry of `COMMANDS` with its
-permission and an example; what it does is one entry of `edge_sdk.service.commands.HANDLERS`. No command carries code, a
-path, an address or a name of anything but a camera. `ResponseMessage` is the answer; `RefusedError` becomes one.
+A command is a struct with its fields and ranges, a member of `Command`, and an entry of `COMMANDS` with its permission
+and an example. One that sets something of a camera names its `Control` there, and its value is a field of
+`ControlState`: the handler, the retained state and Home Assistant's entities read these entries. Any other command has
+its function in `edge_sdk.service.commands.HANDLERS`. No command carries code, a path, an address or a name of anything
+but a camera. `ResponseMessage` is the answer; `RefusedError` becomes one.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-CommandClass: TypeAlias = Literal["pause", "set_threshold", "set_rate", "snapshot", "report_state", "reload"]
-"""What is allowed or not; `pause` stands for `resume` as well."""
+from edge_sdk.tasks.spec import TRAITS
 
-CLASSES: tuple[CommandClass, ...] = get_args(CommandClass)
+if TYPE_CHECKING:
+    from edge_sdk.bundle.manifest import Manifest
+
+Permission: TypeAlias = Literal["pause", "set_threshold", "set_rate", "snapshot", "report_state", "reload"]
+"""What `[commands] allow` may hold; `pause` permits `resume` as well."""
+
+PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
 SLOWEST_FPS = 0.01
 """A frame in 100 s. Who wants fewer pauses; far below, the nanoseconds are too many for a number."""
@@ -81,23 +89,91 @@ class Reload(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=
 Command: TypeAlias = Pause | Resume | SetThreshold | SetRate | Snapshot | ReportState | Reload
 
 
+class ControlState(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one camera that commands have changed.
+
+    Attributes:
+        paused: whether the camera's frames are ignored.
+        confidence: least confidence of detections; left out where the model is not a detector.
+        max_fps: most frames per second that the model runs on; 0: no limit.
+    """
+
+    paused: bool
+    confidence: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    max_fps: Annotated[float, Meta(ge=0)]
+
+
+UNCHANGED = ControlState(paused=False, max_fps=0.0)
+"""The controls of a camera for which no command has set anything; a threshold that is left out is the bundle's."""
+
+
+class Control(NamedTuple):
+    """One setting of a camera that commands change; its value is a field of `ControlState`.
+
+    Attributes:
+        name: the field of `ControlState`.
+        entity_kind: word in the id of its Home Assistant entity.
+        entity_label: what follows the camera's name in the name of the entity.
+        entity: the fixed part of the entity, in Home Assistant's words.
+        refusal: takes the camera's manifest and whether its source has a pace; returns why the camera lacks this
+            control, or "".
+        is_threshold: whether it is a field of the bundle's `thresholds`, which the running model then uses. The
+            runner (`edge_sdk.service.runner`) acts on every other control itself.
+    """
+
+    name: str
+    entity_kind: str
+    entity_label: str
+    entity: dict[str, Any]
+    refusal: Callable[[Manifest, bool], str] = lambda _manifest, _is_paced: ""
+    is_threshold: bool = False
+
+
+_NUMBER = {"platform": "number", "entity_category": "config"}
+_PAUSED = Control("paused", "switch", "", {"platform": "switch", "state_on": "False", "state_off": "True"})
+_CONFIDENCE = Control(
+    "confidence",
+    "confidence",
+    "confidence",
+    {**_NUMBER, "min": 0.01, "max": 1, "step": 0.01, "mode": "slider"},
+    lambda manifest, _: (
+        "" if TRAITS[manifest.task].has_objects else f"a bundle for {manifest.task} has no confidence threshold"
+    ),
+    is_threshold=True,
+)
+_MAX_FPS = Control(
+    "max_fps",
+    "rate",
+    "rate limit",
+    {**_NUMBER, "min": 0, "max": FASTEST_FPS, "step": 0.5, "mode": "box"},  # Home Assistant hides what is outside
+    lambda _, is_paced: "" if is_paced else "this source's frames come in turn, and none is left out",
+)
+
+CONTROLS = (_PAUSED, _CONFIDENCE, _MAX_FPS)
+"""All settings of a camera that commands change."""
+
+
 class CommandKind(NamedTuple):
     """One of the commands.
 
     Attributes:
         permission: that `[commands] allow` must hold for it.
         example: for people who wrote a wrong one.
+        control: what of a camera it sets, if anything.
+        value: the value that it sets; None: the command's field with the control's name.
     """
 
-    permission: CommandClass
+    permission: Permission
     example: Command
+    control: Control | None = None
+    value: bool | None = None
 
 
 COMMANDS: dict[str, CommandKind] = {
-    "pause": CommandKind("pause", Pause(camera="gate")),
-    "resume": CommandKind("pause", Resume(camera="gate")),
-    "set_threshold": CommandKind("set_threshold", SetThreshold(camera="gate", confidence=0.6)),
-    "set_rate": CommandKind("set_rate", SetRate(camera="gate", max_fps=5)),
+    "pause": CommandKind("pause", Pause(camera="gate"), _PAUSED, value=True),
+    "resume": CommandKind("pause", Resume(camera="gate"), _PAUSED, value=False),
+    "set_threshold": CommandKind("set_threshold", SetThreshold(camera="gate", confidence=0.6), _CONFIDENCE),
+    "set_rate": CommandKind("set_rate", SetRate(camera="gate", max_fps=5), _MAX_FPS),
     "snapshot": CommandKind("snapshot", Snapshot(camera="gate")),
     "report_state": CommandKind("report_state", ReportState()),
     "reload": CommandKind("reload", Reload()),

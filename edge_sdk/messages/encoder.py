@@ -37,6 +37,7 @@ from edge_sdk.messages.schema import (
     SegmentationMessage,
     SegmentItem,
 )
+from edge_sdk.tasks.spec import has_background
 
 _STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # boxes to 0.1 px, confidences and shares to 0.0001
 
@@ -79,8 +80,7 @@ class ResultEncoder:
         """
         manifest = bundle.manifest
         model = ModelRef(manifest.name, manifest.version, bundle.digest)
-        # Only class ids of a classifier are counted without the background.
-        background = manifest.task == "classification" and manifest.classification.background_class
+        background = has_background(manifest)
         encoder = cls(identity, bundle.labels(), model, background_class=background, wall_clock=wall_clock)
         encoder.answers_by(manifest.variants[0].name)
         return encoder

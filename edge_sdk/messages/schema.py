@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.core.toml import check_fields
-from edge_sdk.messages.commands import Command, ResponseMessage
+from edge_sdk.messages.commands import Command, ControlState, ResponseMessage
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -146,20 +146,6 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     status: SourceStatus
     trouble: str = ""
     since: _Moment
-
-
-class ControlState(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one camera that commands have changed.
-
-    Attributes:
-        paused: whether the camera's frames are ignored.
-        confidence: least confidence of detections; left out where the model is not a detector.
-        max_fps: most frames per second that the model runs on; 0: no limit.
-    """
-
-    paused: bool
-    confidence: _Unit | msgspec.UnsetType = msgspec.UNSET
-    max_fps: _Amount
 
 
 class CameraState(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,17 +20,9 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.events.rules import Turn
-from edge_sdk.messages.commands import (
-    FASTEST_FPS,
-    Command,
-    CommandClass,
-    Pause,
-    Resume,
-    SetRate,
-    SetThreshold,
-    Snapshot,
-)
+from edge_sdk.messages.commands import COMMANDS, CONTROLS, Command, Permission, Snapshot
 from edge_sdk.messages.topics import Topics
+from edge_sdk.tasks.spec import TRAITS, Task
 
 PLATFORMS = frozenset({"sensor", "binary_sensor", "switch", "number", "image", "button", "event"})
 
@@ -70,17 +62,15 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True):
         task: of its bundle.
         tells_events: whether events of what appears and disappears are published.
         labels: of its bundle.
-        has_threshold: whether there is a confidence to set.
-        is_paced: whether frames come at their own pace.
+        refusals: why it lacks a control, by the name of each `Control` that it lacks.
         has_pictures: whether some are published without a command.
     """
 
     name: str
-    task: str
+    task: Task
     tells_events: bool = False
     labels: tuple[str, ...] = ()
-    has_threshold: bool = False
-    is_paced: bool = True
+    refusals: dict[str, str] = {}
     has_pictures: bool = False
 
 
@@ -109,7 +99,7 @@ class Discovery:
     """
 
     def __init__(
-        self, settings: HomeAssistantSettings, topics: Topics, allowed: Collection[CommandClass], version: str
+        self, settings: HomeAssistantSettings, topics: Topics, allowed: Collection[Permission], version: str
     ) -> None:
         self._topics, self._version = topics, version
         self._allowed, self._labels = allowed, settings.labels
@@ -229,7 +219,7 @@ class Discovery:
             "availability_mode": "all",
         }
         label = {"platform": "sensor", "name": f"{camera.name} sees", "value_template": field("label")}
-        entities = self._counts(camera, seen) if camera.task == "detection" else {"label": seen | label}
+        entities = self._counts(camera, seen) if TRAITS[camera.task].has_objects else {"label": seen | label}
         if camera.has_pictures or "snapshot" in self._allowed:
             entities["snapshot"] = {
                 "platform": "image",
@@ -280,38 +270,24 @@ class Discovery:
         name, entities = camera.name, dict[str, Entity]()
         acting = {"command_topic": self._topics.command, "qos": 1}
         stateful = acting | {"state_topic": self._topics.state}
-        number = stateful | {"platform": "number", "entity_category": "config"}
-        if "pause" in self._allowed:
-            entities["switch"] = stateful | {
-                "platform": "switch",
-                "name": name,
-                "value_template": field("cameras", name, "controls", "paused"),
-                "state_on": "False",
-                "state_off": "True",
-                "payload_on": _text(Resume(camera=name)),
-                "payload_off": _text(Pause(camera=name)),
+        for control in CONTROLS:
+            kinds = [kind for kind in COMMANDS.values() if kind.control is control]
+            if control.name in camera.refusals or not any(kind.permission in self._allowed for kind in kinds):
+                continue
+            entity = stateful | {
+                "name": f"{name} {control.entity_label}" if control.entity_label else name,
+                "value_template": field("cameras", name, "controls", control.name),
+                **control.entity,
             }
-        if "set_threshold" in self._allowed and camera.has_threshold:
-            entities["confidence"] = (
-                number
-                | {"min": 0.01, "max": 1, "step": 0.01, "mode": "slider"}
-                | {
-                    "name": f"{name} confidence",
-                    "value_template": field("cameras", name, "controls", "confidence"),
-                    "command_template": command_template(SetThreshold(camera=name, confidence=1), "confidence"),
+            commands = {str(kind.value): msgspec.structs.replace(kind.example, camera=name) for kind in kinds}
+            if control.entity["platform"] == "switch":
+                entity |= {
+                    f"payload_{word}": _text(commands[control.entity[f"state_{word}"]]) for word in ("on", "off")
                 }
-            )
-        if "set_rate" in self._allowed and camera.is_paced:
-            # What is outside these bounds Home Assistant does not show.
-            entities["rate"] = (
-                number
-                | {"min": 0, "max": FASTEST_FPS, "step": 0.5, "mode": "box"}
-                | {
-                    "name": f"{name} rate limit",
-                    "value_template": field("cameras", name, "controls", "max_fps"),
-                    "command_template": command_template(SetRate(camera=name, max_fps=0), "max_fps"),
-                }
-            )
+            else:
+                [command] = commands.values()
+                entity["command_template"] = command_template(command, control.name)
+            entities[control.entity_kind] = entity
         if "snapshot" in self._allowed:
             payload = _text(Snapshot(camera=name))
             entities["take_snapshot"] = acting | {

@@ -30,9 +30,9 @@ from edge_sdk.core.files import state_folder
 from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
+from edge_sdk.messages.commands import ControlState
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, SeenEncoder
 from edge_sdk.messages.schema import (
-    ControlState,
     Identity,
     Message,
     MessageKind,

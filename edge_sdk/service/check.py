@@ -38,8 +38,8 @@ from edge_sdk.publishing.tls import check_authorities, valid_until
 from edge_sdk.service.home_assistant import unknown_home_labels
 from edge_sdk.service.pipeline import unknown_labels
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password, redact
-from edge_sdk.sources.opening import DEVICE, IMAGES, STREAM, SourceKind, check_location, kind_of
+from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password
+from edge_sdk.sources.opening import DEVICE, STREAM, SourceKind, check_location, kind_of, redact
 from edge_sdk.tuning.candidates import Limits, figures
 from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
@@ -49,11 +49,7 @@ if TYPE_CHECKING:
 
 
 class ConfigProblem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One problem of a run: the exit code of its family of errors, and one line that describes it.
-
-    Attributes:
-        keeps_from_running: whether the problem prevents the run; if not, the run warns and goes on without that part.
-    """
+    """One problem of a run; where it does not keep it from running, the run warns and goes on without that part."""
 
     exit_code: int
     text: str
@@ -79,15 +75,14 @@ class CheckedBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream of a checked run.
+    """One pipeline of a checked run.
 
     Attributes:
         kind: kind of the source; None where the source is not valid.
         bundle: the bundle at `path`; None where it cannot be used.
-        budget_ms: latency budget from capture to outbox, milliseconds; None where none is set.
         runs, reason: the model and settings that run first, and the reason for them; None without a bundle.
-        result_topic, event_topic, snapshot_topic: topics of the messages; None without a broker, or if none are sent.
-        events: labels for which the stream publishes events when objects appear and disappear.
+        result_topic, event_topic, snapshot_topic: None without a broker, or if nothing is sent there.
+        events: labels of which events tell.
     """
 
     name: str
@@ -129,10 +124,10 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: name of the device; None where the configuration cannot be read.
         broker: None where results go to standard output.
-        outbox: the file in which events wait; None where no events wait in a file, or no folder can hold it.
-        home_assistant: topic of the discovery message for Home Assistant; None where none is published.
-        problems: problems that belong to no stream.
-        warnings: lines about problems that do not prevent the run.
+        outbox: the file in which events wait, if any.
+        home_assistant: topic of the discovery message for Home Assistant, if any.
+        problems: problems that belong to no pipeline.
+        warnings: lines about what does not prevent the run.
     """
 
     device: str | None = None
@@ -151,7 +146,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return min((problem.exit_code for problem in self.all_problems()), key=worst_first, default=0)
 
     def all_problems(self) -> list[ConfigProblem]:
-        """Return the problems of the run and of its streams."""
+        """Return the problems of the run and of its pipelines."""
         return [*self.problems, *(problem for pipeline in self.pipelines for problem in pipeline.problems)]
 
 
@@ -171,7 +166,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
             warned.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     warned += _shared_cameras(settings.pipelines)
     outbox = _noted(found, partial(_outbox, settings))
-    # Each bundle is verified once, however many streams run it.
+    # Each bundle is verified once, however many pipelines run it.
     paths = dict.fromkeys(pipeline.bundle for pipeline in settings.pipelines)
     bundles = {path: _opened(path, keys, warned, allow_older=first.allow_older) for path in paths}
     opened = [bundle for bundle in bundles.values() if isinstance(bundle, Bundle)]
@@ -244,7 +239,7 @@ def _pipeline(
         bundle = _noted(found, partial(bundle.with_primary, settings.variant))
     if bundle is not None:
         found += map(LabelError, unknown_labels(settings, bundle))
-    runs, reason = (None, None) if bundle is None else _first_run(settings, bundle, kind)
+    runs, reason = (None, None) if bundle is None else _first_run(settings, bundle)
     return CheckedPipeline(
         name=settings.camera,
         source=redact(settings.source),
@@ -297,7 +292,7 @@ def _path_of(location: str) -> Path:
 
 
 def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
-    """Yield a warning for each V4L2 camera that two streams read; only a loopback device can serve both."""
+    """Yield a warning for each V4L2 camera that two pipelines read; only a loopback device can serve both."""
     first: dict[Path, str] = {}
     for pipeline in pipelines:
         path = _path_of(pipeline.source)
@@ -305,12 +300,12 @@ def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
             yield f"{first[path]} and {pipeline.camera} both read {path}, and most cameras serve one reader"
 
 
-def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | None) -> tuple[str, str]:
+def _first_run(settings: PipelineSettings, bundle: Bundle) -> tuple[str, str]:
     """Return in words which model runs first, with which settings, and why."""
     manifest, promised = bundle.manifest, str(Candidate.promised(bundle.manifest))
     if not settings.tune:
         return promised, "as the bundle promises, without tuning"
-    if kind is IMAGES or settings.every_frame:
+    if not settings.paced:
         return promised, "as the bundle promises: what has no pace is not tuned"
     request = Request(
         digest=bundle.digest,

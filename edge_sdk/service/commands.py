@@ -4,8 +4,8 @@
 
 Everything but the inbox runs in the process's main thread, which calls `CommandHandler.look` a few times a second.
 Admission makes every refusal that needs no knowledge of cameras. Any client of the broker may have written a message,
-so admission refuses everything that is not known to be harmless. A command is one entry of `HANDLERS`; its schema,
-permission and example are in `edge_sdk.messages.commands`.
+so admission refuses everything that is not known to be harmless. A command that sets something of a camera is an entry
+of `edge_sdk.messages.commands.COMMANDS` alone; each other one has its handler in `HANDLERS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,20 +24,18 @@ from edge_sdk.core.errors import failure_line, printable
 from edge_sdk.core.toml import problems, shown
 from edge_sdk.events.snapshots import jpeg_of
 from edge_sdk.messages.commands import (
-    CLASSES,
     COMMANDS,
+    PERMISSIONS,
     Command,
-    CommandClass,
+    CommandKind,
     Complaint,
-    Pause,
+    Control,
+    Permission,
     Picture,
     RefusedError,
     Reload,
     ReportState,
     ResponseMessage,
-    Resume,
-    SetRate,
-    SetThreshold,
     Snapshot,
     name_of,
 )
@@ -60,7 +58,6 @@ _LONGEST = 200  # characters of the complaint about a field
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MOST_MESSAGES = 64  # messages that may wait in the inbox
 _FRAME_WAIT_S = 5.0  # longest wait of a snapshot request for a frame, because its sender waits for an answer
-_MOST_SNAPSHOTS = 8  # snapshot requests that may wait; those of one camera share a picture
 _JPEG_QUALITY = 85
 _PAUSED = "this camera is paused: nothing of it is looked at; resume it and ask again"
 _MOST_ANSWERS = 32
@@ -91,7 +88,7 @@ class CommandAdmission:
     """Decides which messages on the `cmd` topic of a device are commands to carry out."""
 
     def __init__(
-        self, topics: Topics, allowed: Collection[CommandClass], clock_s: Callable[[], float] = time.monotonic
+        self, topics: Topics, allowed: Collection[Permission], clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.topics, self.allowed, self._clock_s = topics, allowed, clock_s
         self._bucket = TokenBucket(_BURST, _PER_S, clock_s)
@@ -111,11 +108,7 @@ class CommandAdmission:
             return reply, refusal
 
     def passed_over(self, more: int = 0) -> RefusedError | None:
-        """Return an error with the number of messages above the rate since the last one; at most one error a second.
-
-        Args:
-            more: number of messages for which the inbox had no room.
-        """
+        """Return an error with the number of messages above the rate, and `more` lost ones; at most one a second."""
         self._passed_over += more
         now_s = self._clock_s()
         if not self._passed_over or now_s < self._complain_at_s:
@@ -144,12 +137,15 @@ class CommandAdmission:
                 f"(mosquitto_pub -r -n -t {self.topics.command}), and send it without retain",
             )
         if isinstance(name, UnsetType):
-            raise RefusedError("malformed", _no_command(payload))
+            got = _shown(payload.decode("utf-8", "replace"))
+            raise RefusedError("malformed", f'got {got}, expected a JSON object such as {{"command": "report_state"}}')
         if name not in COMMANDS:
-            raise RefusedError("unknown_command", f"no command {_shown(name)}, expected {', '.join(CLASSES)} or resume")
+            raise RefusedError(
+                "unknown_command", f"no command {_shown(name)}, expected {', '.join(PERMISSIONS)} or resume"
+            )
         wanted = COMMANDS[name].permission
         if wanted not in self.allowed:  # before the fields are checked, because a disabled command reveals nothing
-            allow = ", ".join(f'"{each}"' for each in CLASSES if each in self.allowed or each == wanted)
+            allow = ", ".join(f'"{each}"' for each in PERMISSIONS if each in self.allowed or each == wanted)
             covered = "" if name == wanted else f", which {wanted} stands for"
             how = f"{name} is off here{covered}; [commands] allow = [{allow}] in its configuration turns it on too"
             raise RefusedError("not_allowed", how)
@@ -172,18 +168,6 @@ class CommandAdmission:
         if not is_below or len(wanted) > _LONGEST_TOPIC:
             raise RefusedError("response_topic", f"got {_shown(wanted)}, expected {own} or below it")
         return wanted
-
-
-def _no_command(payload: bytes) -> str:
-    expected = 'expected a JSON object such as {"command": "report_state"}'
-    if not payload:
-        return f"an empty message, {expected}"
-    got = _shown(payload.decode("utf-8", "replace"))
-    try:
-        found = msgspec.json.decode(payload)
-    except _UNREADABLE as cause:
-        return _bounded(f"{got} cannot be read ({cause}), {expected}")
-    return f"got {'one without a text as its command' if isinstance(found, dict) else got}, {expected}"
 
 
 def _wrong_field(cause: str, name: str, payload: bytes) -> str:
@@ -251,12 +235,6 @@ def _emptied(waiting: deque[Any]) -> list[Any]:
 Told: TypeAlias = Callable[[str], None]
 """Callback with the reason why a configuration was refused, in lines; empty where it was accepted."""
 
-LATER: Final = object()
-"""Returned by a handler whose answer comes later."""
-
-Answer: TypeAlias = object
-"""Outcome of a command: the state (`msgspec.Raw`), a `Picture`, the reason of a failure, `LATER`, or None for done."""
-
 
 class CommandHandler:
     """Carries out commands and answers them; `look` is called a few times a second."""
@@ -275,7 +253,7 @@ class CommandHandler:
         self._answers: deque[Message] = deque(maxlen=_MOST_ANSWERS)  # answers that wait for a publisher
         self._rejections = RareLines(5, 0.5, clock_s)  # a few mistyped commands are all logged
         self._lost = 0
-        self._snapshots: list[tuple[Reply, Snapshot, float]] = []  # requests that wait for a frame, and their deadlines
+        self._snapshots: dict[str, tuple[Reply, Snapshot, float]] = {}  # the request that waits for a frame, by camera
         self._admission: CommandAdmission | None = None
         self._home: HomeAssistantReporter | None = None
         self._cameras = set[str]()
@@ -325,40 +303,32 @@ class CommandHandler:
         if admitted is None:
             return
         reply, command = admitted
-        answer: Answer = command
-        if not isinstance(command, RefusedError):
-            try:
-                answer = HANDLERS[type(command)](self, command, reply)
-            except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
-                answer = cause
-        if answer is not LATER:
-            self._answer(reply, answer)
+        try:
+            if isinstance(command, RefusedError):
+                raise command
+            kind = COMMANDS[name_of(command)]
+            if kind.control is not None:
+                self._set(kind, kind.control, command)
+                self._answer(reply)
+            else:
+                HANDLERS[type(command)](self, command, reply)
+        except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
+            self._answer(reply, cause)
 
-    def _pause(self, command: Pause | Resume, _reply: Reply) -> Answer:
-        self._control(command.camera).change(paused=isinstance(command, Pause))
-        return None
-
-    def _set_threshold(self, command: SetThreshold, _reply: Reply) -> Answer:
+    def _set(self, kind: CommandKind, setting: Control, command: Any) -> None:
         control = self._control(command.camera)
-        if control.known is None:
+        if control.known is None and setting.is_threshold:
             raise RefusedError("not_possible", "this camera's model is not loaded yet")
-        if not control.known.has_threshold:
-            raise RefusedError("not_possible", f"a bundle for {control.known.task} has no confidence threshold")
-        control.change(confidence=command.confidence)
-        return None
+        if control.known is not None and (why := control.known.refusals.get(setting.name)):
+            raise RefusedError("not_possible", why)
+        value = getattr(command, setting.name) if kind.value is None else kind.value
+        control.change(**{setting.name: value})
 
-    def _set_rate(self, command: SetRate, _reply: Reply) -> Answer:
-        control = self._control(command.camera)
-        if control.known is not None and not control.known.is_paced:
-            raise RefusedError("not_possible", "this source's frames come in turn, and none is left out")
-        control.change(max_fps=command.max_fps)
-        return None
-
-    def _report_state(self, _command: ReportState, _reply: Reply) -> Answer:
+    def _report_state(self, _command: ReportState, reply: Reply) -> None:
         broker = self._output.broker
-        return msgspec.Raw(broker.state()) if broker is not None else None
+        self._answer(reply, None if broker is None else msgspec.Raw(broker.state()))
 
-    def _begin_reload(self, _command: Reload, reply: Reply) -> Answer:
+    def _begin_reload(self, _command: Reload, reply: Reply) -> None:
         if self._reload is None:
             raise RefusedError("not_possible", "there is no configuration file to read again")
 
@@ -367,37 +337,35 @@ class CommandHandler:
             self._answer(reply, RefusedError("failed", words) if why_not else None)
 
         self._reload(told)
-        return LATER
 
-    def _begin_snapshot(self, command: Snapshot, reply: Reply) -> Answer:
+    def _begin_snapshot(self, command: Snapshot, reply: Reply) -> None:
         control = self._control(command.camera)
-        if control.paused:
+        if control.state.paused:
             raise RefusedError("not_possible", _PAUSED)
-        if len(self._snapshots) >= _MOST_SNAPSHOTS:
-            raise RefusedError("too_fast", f"{_MOST_SNAPSHOTS} pictures are waited for already")
-        if all(other.camera != command.camera for _, other, _ in self._snapshots):
-            control.shot = None  # a picture that came after its request timed out
-        control.wants_shot = control.shot is None  # otherwise a picture has just come, and serves both requests
-        self._snapshots.append((reply, command, self._clock_s() + _FRAME_WAIT_S))
-        return LATER
+        if command.camera in self._snapshots:
+            raise RefusedError("too_fast", "a picture of this camera is waited for already")
+        control.shot = None  # a picture that came after its request timed out
+        control.wants_shot = True
+        self._snapshots[command.camera] = reply, command, self._clock_s() + _FRAME_WAIT_S
 
     def _look_at_snapshots(self) -> None:
         """Publish pictures that came, and answer requests whose wait is over."""
-        waiting, self._snapshots, shots = self._snapshots, [], dict[str, Shot]()
-        for reply, command, until in waiting:
-            control, camera = self._controls.of(command.camera), command.camera
-            if control.shot is not None:  # release it once all requests have it, because a picture may be large
-                shots[camera], control.shot = control.shot, None
-            if camera in shots:
-                self._answer(reply, self._publish(command, shots[camera]))
-            elif not control.paused and self._clock_s() < until:
-                self._snapshots.append((reply, command, until))
+        for camera, (reply, command, until) in [*self._snapshots.items()]:
+            control = self._controls.of(camera)
+            if (shot := control.shot) is not None:
+                control.shot = None
+                answer: Picture | Exception = self._publish(command, shot)
+            elif control.state.paused:
+                answer = RefusedError("not_possible", _PAUSED)
+            elif self._clock_s() >= until:
+                answer = RefusedError("failed", f"no frame came within {_FRAME_WAIT_S:g} s")
             else:
-                control.wants_shot = False
-                late = RefusedError("failed", f"no frame came within {_FRAME_WAIT_S:g} s")
-                self._answer(reply, RefusedError("not_possible", _PAUSED) if control.paused else late)
+                continue
+            control.wants_shot = False
+            del self._snapshots[camera]
+            self._answer(reply, answer)
 
-    def _publish(self, command: Snapshot, shot: Shot) -> Answer:
+    def _publish(self, command: Snapshot, shot: Shot) -> Picture | Exception:
         broker = self._output.broker
         if broker is None:
             return RefusedError("failed", "there is no broker any more")
@@ -415,7 +383,8 @@ class CommandHandler:
             raise RefusedError("unknown_camera", f"no camera {shown(camera)} here, expected {known}")
         return self._controls.of(camera)
 
-    def _answer(self, reply: Reply, answer: Answer) -> None:
+    def _answer(self, reply: Reply, answer: msgspec.Raw | Picture | Exception | None = None) -> None:
+        """Answer a command that is done, by default without more; a failure is logged too."""
         if isinstance(answer, Exception) and not isinstance(answer, RefusedError):
             answer = RefusedError("failed", _short(failure_line(answer)))
         error = answer.complaint if isinstance(answer, RefusedError) else UNSET
@@ -442,16 +411,12 @@ class CommandHandler:
             broker.answer(self._answers.popleft())
 
 
-HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], Answer]] = {
-    Pause: CommandHandler._pause,
-    Resume: CommandHandler._pause,
-    SetThreshold: CommandHandler._set_threshold,
-    SetRate: CommandHandler._set_rate,
+HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], None]] = {
     Snapshot: CommandHandler._begin_snapshot,
     ReportState: CommandHandler._report_state,
     Reload: CommandHandler._begin_reload,
 }
-"""The handler of each command: it returns the answer or `LATER`, and raises RefusedError where it must refuse."""
+"""The handlers of commands that set nothing of a camera; they answer at once or later, or raise RefusedError."""
 
 
 def _short(lines: str) -> str:

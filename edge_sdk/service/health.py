@@ -3,18 +3,20 @@
     Gauges.read() -> Readings -> Alarms.update() -> warnings
                               -> TelemetryMessage
 
-`HealthReporter` decides when. The service manager gets "ready" once all streams have begun, and watchdog messages only
-while all streams make progress. The broker gets telemetry after every reading. The log gets the duration of the start
-and the alarms. An alarm is one entry of `_RULES`: its name, its level, its line. A reading that is missing, unreadable
+`HealthReporter` decides when. The service manager gets "ready" once all pipelines have begun, and watchdog messages
+while all of them make progress. The broker gets telemetry after every reading, the log the duration of the start and
+the alarms. An alarm is one entry of `_RULES`: its name, its level, its line. A reading that is missing, unreadable
 or implausible is None, never an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
@@ -35,14 +37,12 @@ from edge_sdk.outbox.warnings import EVENTS_LOST, lost_in_words
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
-from edge_sdk.service.progress import Progress, Start
-from edge_sdk.service.systemd import Notifier
+from edge_sdk.service.process import Notifier, Progress, Start
 
 _log = logging.getLogger(__name__)
 _MB = 1_000_000
-_SOFT_LIMIT = 3  # index of the word SOFT in "Max open files  SOFT  HARD  files"
 _INTERVAL_S = 10.0
-_TURN_S = 330.0  # longest start of one stream: a trial of its bundle (90 s), then the load of its model (240 s)
+_TURN_S = 330.0  # longest start of one pipeline: a trial of its bundle (90 s), then the load of its model (240 s)
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,14 +104,11 @@ class Gauges:
 
 def _disk(folder: Path | None) -> tuple[float | None, float | None]:
     """Return the free space for this user and the total, in 10^6 bytes, of the disk of the nearest existing parent."""
-    for near in () if folder is None else (folder, *folder.parents):
-        try:
-            disk = os.statvfs(near)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            break
-        return disk.f_bavail * disk.f_frsize / _MB, disk.f_blocks * disk.f_frsize / _MB
+    with contextlib.suppress(OSError):
+        near = next((each for each in (folder, *folder.parents) if each.exists()), None) if folder else None
+        if near is not None:
+            disk = shutil.disk_usage(near)
+            return disk.free / _MB, disk.total / _MB
     return None, None
 
 
@@ -125,18 +122,11 @@ def _number_at(path: Path, position: int, times: int = 1, parts: int = 1) -> flo
 
 def _open_files(own: Path) -> tuple[int | None, int | None]:
     """Return the open descriptors of this process and their limit; at the limit, the folder itself cannot be opened."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        count: int | None = sum(1 for _ in (own / "fd").iterdir())
+        return sum(1 for _ in (own / "fd").iterdir()), limit
     except OSError as cause:
-        if cause.errno == errno.EMFILE:
-            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            return most, most
-        count = None
-    try:
-        lines = (own / "limits").read_text(encoding="ascii").splitlines()
-        return count, next(int(line.split()[_SOFT_LIMIT]) for line in lines if line.startswith("Max open files"))
-    except (OSError, ValueError, IndexError, StopIteration):  # `unlimited` is not a number
-        return count, None
+        return (limit, limit) if cause.errno == errno.EMFILE else (None, None)
 
 
 _LITTLE_DISK_MB = 500.0  # low free space of a large disk; on a small disk, a twentieth of it is low
@@ -170,9 +160,10 @@ def _memory_level(readings: Readings) -> float | None:
 
 
 def _files_level(readings: Readings) -> float | None:
-    if readings.open_files is None or not readings.open_files_limit:
+    limit = readings.open_files_limit
+    if readings.open_files is None or not limit or limit == resource.RLIM_INFINITY:
         return None
-    return readings.open_files / readings.open_files_limit / _MANY_FILES_SHARE
+    return readings.open_files / limit / _MANY_FILES_SHARE
 
 
 _RULES = (
@@ -263,13 +254,7 @@ class HealthReporter:
         self._readings: Readings | None = None  # readings that are not published yet
 
     def look(self, pipelines: Iterable[Pipeline], *, have_begun: bool, turns: int = 0) -> None:
-        """Report changes; to be called a few times a second.
-
-        Args:
-            pipelines: the pipelines of all cameras.
-            have_begun: whether every started pipeline runs frames, or never will.
-            turns: number of pipeline starts begun so far; they run one after another.
-        """
+        """Report changes; to be called a few times a second, with the number of pipeline starts begun so far."""
         if turns != self._turns and not self._has_been_ready:
             self._turns = turns
             self._notifier.starting(_TURN_S)
@@ -285,7 +270,7 @@ class HealthReporter:
             self._publish(readings, pipelines)
 
     def reloading(self, words: str = "") -> None:
-        """Tell the service manager that a reload is under way, until all streams have begun."""
+        """Tell the service manager that a reload is under way, until all pipelines have begun."""
         self._notifier.reloading()
         self._is_ready, self._ready_words = False, words
 
@@ -304,7 +289,7 @@ class HealthReporter:
         if not titles:
             return
         self._is_ready = self._has_been_ready = True
-        words = titles[0] if len(titles) == 1 else f"{counted(len(titles), 'stream')}: {', '.join(titles)}"
+        words = titles[0] if len(titles) == 1 else f"{counted(len(titles), 'pipeline')}: {', '.join(titles)}"
         self._notifier.ready(self._ready_words or words)
         # The readings have a thread of their own, because a disk or a driver may hang.
         self._reading = self._reading or Periodic(self._read, _INTERVAL_S, "edge-health")
@@ -314,7 +299,7 @@ class HealthReporter:
         self._alarms.update(readings)
 
     def _look_at_start(self, start: Start, pipelines: Iterable[Pipeline]) -> None:
-        """Log the duration of the start once the first stream has a result."""
+        """Log the duration of the start once the first pipeline has a result."""
         first = next((pipeline for pipeline in pipelines if pipeline.first_result_ns), None)
         if first is not None:
             start.mark("model", first.model_ns)

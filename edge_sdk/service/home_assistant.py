@@ -1,4 +1,4 @@
-"""Publish this device's discovery message: once its streams run, on change, and when Home Assistant comes online.
+"""Publish this device's discovery message: once its pipelines run, on change, and when Home Assistant comes online.
 
 `HomeAssistantReporter` decides when; `Discovery` makes the message.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 import edge_sdk
 from edge_sdk.core.machine import Cpu
 from edge_sdk.events.rules import missing_labels
-from edge_sdk.messages.commands import CommandClass
+from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.discovery import Camera, DiscoveredMachine, Discovery, HomeAssistantSettings
@@ -43,7 +43,7 @@ class HomeAssistantReporter:
         self,
         settings: HomeAssistantSettings,
         topics: Topics,
-        allowed: Collection[CommandClass],
+        allowed: Collection[Permission],
         controls: Controls,
         clock_s: Callable[[], float],
         uniform: Callable[[], float] = random.random,

@@ -1,38 +1,40 @@
-"""Decide which of a bundle's models a stream runs: the start, then tuning, then degradation.
+"""Decide which of a bundle's models a pipeline runs: the start, then tuning, then degradation.
 
 `ModelSelector` is made while the model loads. `settle` measures whether this board keeps the budget and takes another
 variant where it does not; `begin` returns the observers that may give the running loop other stages: a tuner, which
-measures models in turn, and a `LevelChanger`, which makes the moves that the stream's governor decides on.
+measures models in turn, and a `LevelChanger`, which makes the moves that the pipeline's governor decides on. Another
+variant is loaded in a thread beside the loop; at most two models are loaded at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.errors import StoppedError
+from edge_sdk.bundle.manifest import Manifest
+from edge_sdk.core.errors import NoRoomError, StoppedError, failure_line, is_out_of_memory
 from edge_sdk.core.logs import counted
 from edge_sdk.core.machine import Cores
+from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.inference.runtime import ProviderWarnings
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
-from edge_sdk.loop import Loop, LoopObserver
+from edge_sdk.loop import Loop, LoopObserver, Tick
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Running
 from edge_sdk.publishing.publisher import Stream
-from edge_sdk.service.level_changer import LevelChanger
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared, TuningLock
 from edge_sdk.service.start_choice import budget_refusal, choose_start
-from edge_sdk.sources.opening import IMAGES, kind_of
 from edge_sdk.tuning.candidates import Limits, Tuned, thread_counts
-from edge_sdk.tuning.degradation import check_free_memory
+from edge_sdk.tuning.degradation import DegradationController, Governor, Move, check_free_memory, levels_of
 from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.tuning import Tuning
@@ -41,15 +43,15 @@ if TYPE_CHECKING:
     from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)
+_CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop must end within two seconds in all
 _BESIDE_TRIAL_S = 60.0  # extra time: half for the trial's process to start, half to load the tested model here
 
 
 class ModelSelector:
-    """Opens the models of one stream, and decides which of them runs.
+    """Opens the models of one pipeline, and decides which of them runs.
 
-    Raises:
-        EdgeError: when the model cannot be loaded, read or trusted here.
-        StoppedError: the run was told to stop first.
+    Every method that loads a model raises EdgeError where it cannot be loaded, read or trusted here, and StoppedError
+    where the run was told to stop first.
     """
 
     def __init__(
@@ -66,11 +68,8 @@ class ModelSelector:
         self._is_fixed = settings.variant is not None
         self._shortfalls = ProviderWarnings()
         self._is_live = self._is_over = False
-        self._load_limit_s = settings.trial_s + _BESIDE_TRIAL_S
-        # Image files have no frame rate, and their results must not depend on what ran here before.
-        is_paced = kind_of(settings.source) is not IMAGES and not settings.every_frame
         self._tuning: Tuning | None = None
-        if settings.tune and is_paced:
+        if settings.tune and settings.paced:  # other results must not depend on what ran here before
             self._tuning = Tuning(
                 bundle,
                 Limits(budget_ms, settings.cpu_share),
@@ -88,12 +87,7 @@ class ModelSelector:
     def settle(self, *, paced: bool) -> None:
         """Choose the best variant that keeps the latency budget.
 
-        Args:
-            paced: whether frames come at the source's own pace; otherwise no frame is ever dropped.
-
-        Raises:
-            LatencyGateError: no variant keeps it, so all frames of a paced source would be late.
-            StoppedError: the run was told to stop first.
+        Raises LatencyGateError where none does, because all frames of a paced source would be late.
         """
         fixed = self._is_fixed or not paced
         has_choice = self._settings.tune and paced
@@ -148,7 +142,6 @@ class ModelSelector:
             throttled=self._shared.throttled,
             is_tuning=lambda: tuner is not None and not tuner.done,
             controller=self._shared.degradation,
-            load_limit_s=self._load_limit_s,
         )
         stack.callback(changer.close)
         changer.begin(loop.stages.variant, self._reason)
@@ -158,26 +151,12 @@ class ModelSelector:
         return [changer] if tuner is None else [tuner, changer]
 
     def open_beside(self, variant: str) -> Stages:
-        """Load another variant while one runs, with the number of threads that the start or tuning found best.
-
-        Raises:
-            EdgeError: when memory is short, or the variant cannot be loaded, read or trusted here.
-            StoppedError: the run was told to stop first.
-        """
+        """Load another variant while one runs, with the number of threads found best; refuse if memory is short."""
         check_free_memory(self._led, variant)
         return self.open_with(variant, self._settled.get(variant))
 
     def open_with(self, variant: str, threads: int | None) -> Stages:
-        """Load a variant with the best settings that are known for it.
-
-        Args:
-            variant: name of the variant.
-            threads: intra-op threads, which replace those of the settings; None: use the settings' own.
-
-        Raises:
-            EdgeError: when the variant cannot be loaded, read or trusted here.
-            StoppedError: the run was told to stop first.
-        """
+        """Load a variant with the best settings that are known for it, except for another number of threads."""
         candidate = self._candidate_of(variant)
         if threads is not None:
             candidate = msgspec.structs.replace(candidate, intra_op_num_threads=threads)
@@ -219,7 +198,7 @@ class ModelSelector:
         tuner = tuning.supervisor(
             home,
             source.fps,
-            load_limit_s=self._load_limit_s,
+            load_limit_s=self._settings.trial_s + _BESIDE_TRIAL_S,
             on_tuned=self._take_tuned,
             on_variant=on_variant,
         )
@@ -236,3 +215,152 @@ class ModelSelector:
             _log.info(f"{tuned.doubt()}: the next start tunes again")
         if remark:
             _log.warning(f"that is not remembered: {remark}")
+
+
+class LevelChanger:
+    """An observer of a loop that keeps it inside its latency budget as far as the bundle allows.
+
+    Args:
+        manifest: the bundle's manifest, with the preferred variant first.
+        open_stages: takes the name of a variant and returns its stages, loaded and tested; called in another thread.
+        limit_ns: the latency budget, nanoseconds.
+        fps: frames per second of the source.
+        fixed: whether the first variant always runs, so that only frames are left out.
+        announce: called with what runs, at the start and after every change; must not block.
+        throttled: returns the reason why the board throttles; empty when it does not.
+        is_tuning: returns whether a tuner replaces the loop's stages, or will; the level stays meanwhile.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        open_stages: Callable[[str], Stages],
+        *,
+        limit_ns: int,
+        fps: float,
+        fixed: bool,
+        announce: Callable[[Running], None],
+        throttled: Callable[[], str],
+        is_tuning: Callable[[], bool],
+        controller: DegradationController,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._manifest, self._open, self._fixed = manifest, open_stages, fixed
+        self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
+        self._announce, self._throttled, self._is_tuning = announce, throttled, is_tuning
+        self._controller, self._clock_ns = controller, clock_ns
+        self._loading: BackgroundTask[Stages] | None = None
+        self._move: Move | None = None  # the move that waits for the load
+        self._short: set[str] = set()  # variants for which a log line has said that memory is short
+        self._variant = manifest.variants[0].name
+        self._running: Running | None = None
+        self._governor = self._new_governor(0)
+
+    def begin(self, variant: str, reason: str) -> None:
+        """Announce the variant that the pipeline starts with, and why."""
+        self._go_by(variant, [level.variant for level in self._governor.levels].index(variant), reason)
+
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Judge one step of the loop, and begin a move where the governor decides so; see `LoopObserver`."""
+        now_ns = self._clock_ns()
+        if self._is_tuning():
+            self._governor.rest(now_ns)
+            return
+        if self._loading is not None:
+            self._take(loop, self._loading, now_ns)
+        elif isinstance(loop.stages, Stages) and loop.stages.variant != self._variant:
+            # The variant that tuning chose becomes the top level.
+            self._manifest, loop.every = self._manifest.with_primary(loop.stages.variant), 1.0
+            self._go_by(loop.stages.variant, 0, "chosen by measurement")
+        elif self._running is not None and self._running.tuning is True:
+            self._publish(self._running)  # tuning is over, and found nothing better
+        self._note(loop, tick)
+        if self._governor.is_due(now_ns):
+            move = self._governor.decide(now_ns, self._throttled())
+            if move is not None:
+                self._begin_move(loop, move, now_ns)
+
+    def close(self) -> None:
+        """Stop loading, and remove the pipeline from the controller."""
+        self._governor.close()
+        if self._loading is not None:
+            self._loading.close(_CLOSE_TIMEOUT_S)
+
+    def _note(self, loop: Loop, tick: Tick) -> None:
+        # A frame that was older than the whole budget when it arrived, as in a backlog, is late at every level.
+        if loop.last_wait_ns - loop.last_delay_ns > self._limit_ns:
+            return
+        if tick is Tick.ON_TIME or tick is Tick.LATE:
+            # The time for which FFmpeg holds a frame back does not depend on the level either.
+            age_ns = loop.last_age_ns - loop.last_delay_ns
+            self._governor.note_result(is_late=age_ns > self._limit_ns, age_ns=age_ns, run_ns=loop.last_run_ns)
+        elif tick is Tick.STALE:
+            self._governor.note_stale()
+
+    def _new_governor(self, start: int) -> Governor:
+        levels = levels_of(self._manifest, fixed=self._fixed)
+        return Governor(levels, self._limit_ns, self._period_ns, self._clock_ns(), start, self._controller)
+
+    def _go_by(self, variant: str, start: int, reason: str) -> None:
+        self._governor.close()
+        self._governor, self._variant = self._new_governor(start), variant
+        self._tell(reason)
+
+    def _begin_move(self, loop: Loop, move: Move, now_ns: int) -> None:
+        variant = move.level.variant
+        if variant == self._variant:
+            self._arrive(loop, move, now_ns)
+            return
+        try:
+            self._loading = BackgroundTask(lambda: self._open(variant), "edge-loader", undo=lambda _stages: None)
+        except RuntimeError as cause:  # no thread can be started now
+            self._fail(variant, cause, now_ns)
+            return
+        self._move = move
+
+    def _take(self, loop: Loop, loading: BackgroundTask[Stages], now_ns: int) -> None:
+        """Give the loaded stages to the loop once they are ready."""
+        move = self._move
+        if move is None or not loading.is_done:
+            return
+        self._loading = self._move = None
+        variant = move.level.variant
+        try:
+            loop.stages = loading.take()
+        except StoppedError:
+            return  # the run ends and needs no model any more
+        except Exception as cause:  # noqa: BLE001 - the pipeline goes on with what it has
+            self._fail(variant, cause, now_ns)
+        else:
+            self._variant = variant
+            self._short.discard(variant)
+            self._arrive(loop, move, now_ns)
+
+    def _fail(self, variant: str, cause: Exception, now_ns: int) -> None:
+        why = failure_line(cause)
+        if isinstance(cause, NoRoomError) or is_out_of_memory(cause):
+            self._governor.postpone(now_ns)
+            if variant not in self._short:
+                self._short.add(variant)
+                _log.info(f"{variant} is left out until memory is free: {why}")
+        else:
+            self._governor.fail(now_ns)
+            _log.info(f"{variant} does not load here and is left out: {why}")
+
+    def _arrive(self, loop: Loop, move: Move, now_ns: int) -> None:
+        before = self._governor.level
+        self._governor.arrive(now_ns)
+        loop.every = move.level.every
+        _log.info(f"from {before} to {move.level}: {move.reason}")
+        self._tell(move.reason)
+
+    def _tell(self, reason: str) -> None:
+        governor = self._governor
+        level, levels = governor.level, len(governor.levels)
+        self._publish(
+            Running(variant=level.variant, every=level.every, rung=governor.index, rungs=levels, reason=reason)
+        )
+
+    def _publish(self, running: Running) -> None:
+        self._running = msgspec.structs.replace(running, tuning=True if self._is_tuning() else msgspec.UNSET)
+        self._announce(self._running)

@@ -1,9 +1,4 @@
-"""Monitors of one running stream: each one checks every step and logs problems.
-
-- `FrameFaults`: frames whose run hangs, and results with NaN or infinity.
-- `Undecodable`: a clear share of the source's frames cannot be decoded.
-- `LatencyMonitor`: results are late only because frames are old when they arrive.
-- `WatchedSource`: whether the source is open, lost or open again.
+"""Monitors of one running pipeline: each one checks every step, and logs and publishes problems.
 
 All but `WatchedSource` are observers of the loop that change nothing in it. `RareLines` limits how often a line is
 logged, because journals are kept for months.
@@ -20,7 +15,7 @@ from edge_sdk.core.logs import Alarm
 from edge_sdk.loop import Loop, RunRecord, Tick
 from edge_sdk.messages.schema import SourceState
 from edge_sdk.publishing.publisher import Stream
-from edge_sdk.sources.location import redact
+from edge_sdk.sources.opening import redact
 from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
 
 _log = logging.getLogger(__name__)
@@ -63,11 +58,7 @@ _HANGS = 3  # consecutive hangs that end the run: a restart may help, another fr
 
 
 class FrameFaults:
-    """Reports runs that hang and outputs with NaN or infinity; three hangs in a row end the run.
-
-    Attributes:
-        hopeless: the reason why the run must end; None while it can go on.
-    """
+    """Reports runs that hang and outputs with NaN or infinity; `hopeless` is why the run must end, if it must."""
 
     def __init__(self, record: RunRecord, warn: Callable[[str, str], None]) -> None:
         self._record, self._warn = record, warn
@@ -146,10 +137,7 @@ _ON_TIME_IN_A_ROW = 100  # results on time before the warning ends, so that it d
 
 
 class LatencyMonitor:
-    """Reports when results are late only because frames are old when they arrive.
-
-    Neither a smaller model nor dropped frames help such a stream, so no other part would report it.
-    """
+    """Reports when results are late only because frames are old when they arrive, which no smaller model can mend."""
 
     def __init__(self, limit_ns: int, warn: Callable[[str, str], None]) -> None:
         self._limit_ns = limit_ns

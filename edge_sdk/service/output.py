@@ -1,7 +1,7 @@
-"""Publish the results, events and state of all streams of a process: to a broker, or to standard output without one.
+"""Publish the results, events and state of all pipelines of a process: to a broker, or to standard output without one.
 
 `Output` opens the publisher with the first stream, so that a process without any stream publishes nothing. When a
-reload names another broker or device, `restart` closes the publisher, and the next stream opens a new one. Events are
+reload names another broker or device, `restart` closes the publisher, and the next pipeline opens a new one. Events are
 kept; results that wait may be lost.
 """
 
@@ -77,17 +77,12 @@ class Output:
         self._is_closed = False
 
     def prepare(self) -> None:
-        """Import what the first stream needs, early, so that it takes no time while a model loads in another thread."""
+        """Import the MQTT client early, while a model loads in another thread."""
         if self._settings.mqtt is not None:
             load_client()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
-        """Return the stream of a camera, which replaces an earlier one; see `Publisher.stream`.
-
-        Raises:
-            UsageError: there is no standard output.
-            StoppedError: the output was closed before.
-        """
+        """Return the stream of a camera, which replaces an earlier one; raise StoppedError after `close`."""
         with self._lock:
             if self._is_closed:
                 raise StoppedError
@@ -143,12 +138,7 @@ class Output:
             self._streams.clear()
 
     def close(self, timeout_s: float, disk_s: float = LAST_COMMIT_S) -> None:
-        """Send waiting messages within the time, and disconnect; see `Publisher.close`.
-
-        Raises:
-            BrokenPipeError: the reader of standard output is gone.
-            LinesError: standard output cannot be written.
-        """
+        """Send waiting messages within the time, and disconnect; see `Publisher.close`."""
         with self._lock:
             self._is_closed = True
         if isinstance(self._publisher, MqttPublisher):

@@ -1,10 +1,9 @@
-"""Run one stream of a device, from its source to the outbox, in a thread of its own.
+"""Run one pipeline of a device, from its source to the outbox, in a thread of its own.
 
-A `Pipeline` starts (the model loads, the source opens beside it), takes the place of the pipeline that had the camera
-before, if any, and runs frames (`PipelineRunner`) until it is asked to stop. At its end it releases everything in the
-opposite order. Where settings change and the source does not, the opened source goes from the old pipeline to the new
-one (`SourceTransfer`), so that no camera is closed and opened for a changed threshold. One pipeline of a process starts
-at a time, and reports errors of its model before errors of its source.
+A `Pipeline` starts (the model loads, the source opens beside it), takes the place of the camera's earlier pipeline, if
+any, and runs frames (`PipelineRunner`) until it is asked to stop. Where settings change and the source does not, the
+open source goes from the old pipeline to the new one (`SourceTransfer`). One pipeline of a process starts at a time,
+and reports errors of its model before errors of its source.
 """
 
 from __future__ import annotations
@@ -33,21 +32,17 @@ from edge_sdk.service.runner import PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.startup import Loading, begin_loading, begin_opening
-from edge_sdk.sources.location import redact
 from edge_sdk.sources.opencv import set_up_opencv
-from edge_sdk.sources.opening import VIDEO, check_location
+from edge_sdk.sources.opening import VIDEO, check_location, redact
 from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # time between two checks whether the process ends
-_LONGEST_LOAD_S = 240.0  # other streams wait meanwhile; a service manager gives all of them five minutes
+_LONGEST_LOAD_S = 240.0  # other pipelines wait meanwhile; a service manager gives all of them five minutes
 
 
 class SourceTransfer:
-    """Passes the source of an ending pipeline to the pipeline that takes its place, if any takes it.
-
-    `give` and `end` are called by the pipeline's own thread, `take` by the next one's.
-    """
+    """Passes the source of an ending pipeline, whose thread calls `give` and `end`, to the next, whose thread takes."""
 
     def __init__(self, is_ending: Callable[[], bool]) -> None:
         self._is_ending = is_ending
@@ -84,7 +79,7 @@ class SourceTransfer:
 
 
 class Pipeline:
-    """One stream in a thread of its own; `start` it once.
+    """One pipeline in a thread of its own; `start` it once.
 
     Args:
         waits: whether to wait for a camera that is not available yet.
@@ -94,8 +89,7 @@ class Pipeline:
 
     Attributes:
         began: event that is set once frames run, or never will.
-        failure: the error that ended the pipeline, if any.
-        has_place: whether the pipeline is about to run frames, or did; the pipeline before it ends then.
+        has_place: whether the pipeline has ended the one before it, and is about to run frames, or did.
         digest: digest of the bundle, once it is verified.
         threads: number of threads of the model; 0: not yet known.
         model_ns, source_ns: times at which the model was loaded and the source open, monotonic nanoseconds; 0: not yet.
@@ -126,7 +120,6 @@ class Pipeline:
         self._stream: Stream | None = None
         self._title = ""
         self._transfer = SourceTransfer(stop.is_asked)
-        self._lock = threading.Lock()
         # A daemon thread, because a model that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"pipeline {settings.camera}", daemon=True)
 
@@ -135,7 +128,7 @@ class Pipeline:
         try:
             self._thread.start()
         except RuntimeError as cause:
-            self.failure = SessionError(f"{self.settings.camera}: no thread for this stream: {cause}")
+            self.failure = SessionError(f"{self.settings.camera}: no thread for this pipeline: {cause}")
             self._end()
 
     def ask(self, reason: str) -> None:
@@ -147,14 +140,6 @@ class Pipeline:
         if self._thread.ident is not None:
             join_or_leave(self._thread, timeout_s)
         return not self._thread.is_alive()
-
-    def withdraw(self) -> bool:
-        """End the pipeline unless it has its place already; return whether it never will have it."""
-        with self._lock:
-            if not self.has_place:
-                self._stop.ask("reload")
-                self._before = None
-            return not self.has_place
 
     @property
     def has_other_files(self) -> bool:
@@ -198,7 +183,7 @@ class Pipeline:
         )
 
     def warn(self, name: str, line: str) -> None:
-        """Publish a warning in the device's state until this or another stream has the camera."""
+        """Publish a warning in the device's state until this or another pipeline has the camera."""
         if self._stream is not None:
             self._stream.warn(name, line)
         else:
@@ -271,7 +256,7 @@ class Pipeline:
     def _start_up(
         self, stack: contextlib.ExitStack
     ) -> tuple[Loading, ModelSelector, BackgroundTask[OpenedSource] | None]:
-        """Load the model while no other stream loads one, and begin to open the source at the same time."""
+        """Load the model while no other pipeline loads one, and begin to open the source at the same time."""
         settings, is_stopped = self.settings, self._stop.is_asked
         with self._shared.turn(is_stopped) as is_ours:
             loading = self._begin_loading() if is_ours else None
@@ -279,7 +264,7 @@ class Pipeline:
                 raise StoppedError
             self.digest = loading.bundle.digest
             stack.enter_context(loading.selector)
-            # A location that can never be opened is an error before this stream replaces another.
+            # A location that can never be opened is an error before this pipeline replaces another.
             kind = check_location(settings.source)
             # A video that plays in real time starts when it is opened, so it must wait for the model.
             is_late = self._before is not None or (kind is VIDEO and not settings.every_frame)
@@ -292,7 +277,7 @@ class Pipeline:
                 raise SessionError(f"the model did not load within {_LONGEST_LOAD_S:.0f} s")
             selector = loading.selector.take()
             self.model_ns = time.monotonic_ns()
-            # With other streams, this turn does not wait for the source, which may take any time.
+            # With other pipelines, this turn does not wait for the source, which may take any time.
             if opening is not None and not self._waits and not opening.is_ready(is_stopped):
                 raise StoppedError
             selector.settle(paced=settings.paced)
@@ -307,9 +292,8 @@ class Pipeline:
 
     def _take_source(self, stack: contextlib.ExitStack, opening: BackgroundTask[OpenedSource] | None) -> OpenedSource:
         """Return the source of the pipeline before this one if it is the same, else the one being opened."""
-        with self._lock:
-            self.has_place = not self._stop.is_asked()  # from here on `withdraw` fails
         before, self._before = self._before, None
+        self.has_place = not self._stop.is_asked()
         if self.has_place and before is not None:
             left = before.take_over(self._stop.is_asked)
             is_same = before.settings.same_source(self.settings)
@@ -336,7 +320,7 @@ def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.E
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:
-    """Return a line for each label of the stream's events that no class of its bundle has."""
+    """Return a line for each label of the pipeline's events that no class of its bundle has."""
     return [f"[[events]] labels: {line}" for line in unwatched(settings.events, bundle)]
 
 
@@ -355,7 +339,7 @@ class _EventSink:
 def _observers_of_events(
     settings: PipelineSettings, bundle: Bundle, stream: Stream, stack: contextlib.ExitStack
 ) -> list[Sink]:
-    """Return the sinks of a stream's loop in order: those that find events, then those that make pictures."""
+    """Return the sinks of a pipeline's loop in order: those that find events, then those that make pictures."""
     observers: list[Sink] = []
     snapshots = None
     if settings.snapshots is not None:

@@ -1,9 +1,8 @@
-"""Run the loop of one stream, step by step, until there is a reason to stop.
+"""Run the loop of one pipeline, step by step, until there is a reason to stop.
 
 After every step `PipelineRunner` calls the monitors and the objects that choose the model, applies what commands have
-set (`CameraControls`), and counts for the summary. The process's main thread writes `CameraControls`, and the stream's
-thread applies them between two frames. They belong to the camera and not to its pipeline: they stay when another
-pipeline takes over, and end with the camera or the process.
+set (`CameraControls`), and counts for the summary. Controls belong to the camera: they stay when another pipeline takes
+over, and end with the camera or the process.
 """
 
 from __future__ import annotations
@@ -23,64 +22,49 @@ from edge_sdk.core.protocols import Sink
 from edge_sdk.core.threads import Stop
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
-from edge_sdk.messages.commands import CommandClass
-from edge_sdk.messages.schema import CameraHealth, ControlState
+from edge_sdk.messages.commands import COMMANDS, CONTROLS, UNCHANGED, ControlState, Permission
+from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.discovery import Camera
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
 from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
-from edge_sdk.service.progress import Progress
+from edge_sdk.service.process import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
 from edge_sdk.tuning.measurement import Window
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 0.2  # the delay until a request to stop is noticed while no frame comes
+_THRESHOLDS = tuple(control.name for control in CONTROLS if control.is_threshold)
 _OFTEN_NS = 10_000_000_000
 _RARELY_NS = 600_000_000_000  # time between two lines of a service, whose log is kept for months
 
 
 class Shot(msgspec.Struct, frozen=True, eq=False):
-    """A picture that a command asked for.
-
-    Attributes:
-        image: uint8 (H, W, 3), BGR.
-        seq: number of the frame in its source.
-    """
+    """A picture that a command asked for: uint8 (H, W, 3), BGR, and the number of its frame in the source."""
 
     image: Image
     seq: int
 
 
 class CameraControls:
-    """The settings of one camera that commands have changed.
+    """The controls of one camera: written by the main thread, applied by the camera's pipeline between two frames.
 
     Attributes:
-        known: facts about the camera for commands and Home Assistant, set by the stream; None until it runs.
-        paused: whether frames are ignored.
-        confidence: the least confidence of detections, 0 to 1; None: the bundle's threshold.
-        max_fps: the most frames per second that the model runs on; 0: no limit.
-        version: a number that grows with every change.
+        known: facts about the camera for commands and Home Assistant, set by the pipeline; None until it runs.
+        state: the values that commands have set; replaced as a whole at every change.
         wants_shot: whether a command waits for a picture.
         shot: the picture; the code that takes it sets it to None.
     """
 
     def __init__(self) -> None:
         self.known: Camera | None = None
-        self.paused = False
-        self.confidence: float | None = None
-        self.max_fps = 0.0
-        self.version = 0
+        self.state = UNCHANGED
         self.wants_shot = False
         self.shot: Shot | None = None
 
-    def change(
-        self, *, paused: bool | None = None, confidence: float | None = None, max_fps: float | None = None
-    ) -> None:
-        """Set the values that are not None; they apply from the next frame on."""
-        self.paused = self.paused if paused is None else paused
-        self.confidence = self.confidence if confidence is None else confidence
-        self.max_fps = self.max_fps if max_fps is None else max_fps
-        self.version += 1  # last, so that a thread that sees the new version sees the new values
+    def change(self, **values: bool | float) -> None:
+        """Set these fields of `state`; they apply from the next frame on."""
+        self.state = msgspec.structs.replace(self.state, **values)
 
 
 class Controls:
@@ -99,42 +83,32 @@ class Controls:
         """Return the controls of one camera, which the first call creates."""
         return self._of.setdefault(camera, CameraControls())
 
-    def keep_only(self, cameras: Collection[str], allowed: Collection[CommandClass]) -> None:
-        """Forget the controls of other cameras, and values set by commands that are not allowed any more.
-
-        No command could set those values back.
-        """
+    def keep_only(self, cameras: Collection[str], allowed: Collection[Permission]) -> None:
+        """Forget the controls of other cameras, and values that no allowed command could set back."""
         for camera in self._of.keys() - set(cameras):
             del self._of[camera]
+        kept = {kind.control.name for kind in COMMANDS.values() if kind.control and kind.permission in allowed}
         for control in self._of.values():
-            control.confidence = control.confidence if "set_threshold" in allowed else None
-            control.change(
-                paused=control.paused and "pause" in allowed,
-                max_fps=control.max_fps if "set_rate" in allowed else 0.0,
-            )
+            values = {name: getattr(control.state, name) for name in kept}
+            control.state = msgspec.structs.replace(UNCHANGED, **values)
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
-    """Summary of a run of one stream; as JSON its `stream` is `summary`, where that of results is `result`.
+    """Summary of a run of one pipeline; as JSON its `stream` is `summary`, where that of results is `result`.
 
     Attributes:
-        camera: name of the stream.
-        results: results handed to the outbox, including late ones and those that are not finite.
-        late: results handed to the outbox after the budget.
+        results: results handed to the outbox, including those that are late or not finite.
         stale: frames dropped before inference because their results would have been late.
         hung: frames on which the model did not end in time and was stopped.
         not_finite: results with NaN or infinity among the model's outputs.
         skipped: frames left out on purpose, where the model runs on only some of the frames.
-        budget_ms: the latency budget, from capture to outbox; None where the stream was stopped before it had a model,
-            and no budget was given.
+        budget_ms: the latency budget, from capture to outbox; None where it was never known.
         age, serial, inference: percentiles of the last 4096 results; None without a result. `age` is the time from
             capture to outbox, `serial` the part of it since the loop took the frame, `inference` the part of that in
             which the model ran.
-        fps: results per second.
-        source: counts of the source's frames.
-        delivery: counts of how this stream's results were delivered; None where the stream never ran.
-        publisher, lines: counts of how results of all streams were delivered, to a broker or to standard output.
-        ended_by: `end of source`, `signal`, `frames`, `duration`, or `failure` of a stream while others went on.
+        delivery: delivery of this pipeline's results; None where it never ran.
+        publisher, lines: delivery of the results of all pipelines, to a broker or to standard output.
+        ended_by: `end of source`, `signal`, `frames`, `duration`, or `failure` of a pipeline while others went on.
     """
 
     camera: str
@@ -157,17 +131,16 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
 
 
 class ResultViewer:
-    """Sink of a stream's loop that keeps a result's picture where a command wants one, and publishes what is seen.
+    """Sink of a pipeline's loop that keeps a result's picture where a command wants one, and publishes what is seen.
 
-    It is not part of the runner, because the loop would then refer back to the runner, and this cycle would keep the
-    model in memory after the run.
+    As a part of the runner it would refer back from the loop, a cycle that keeps the model in memory after the run.
     """
 
     def __init__(self, controls: Controls, stream: Stream) -> None:
         self._controls, self._control, self._stream = controls, controls.of(stream.camera), stream
 
     def put(self, result: Result) -> None:
-        """Take a result after it was delivered; see `Sink`."""
+        """Take a result; see `Sink`."""
         control = self._control
         if control.wants_shot:
             control.wants_shot = False
@@ -177,10 +150,9 @@ class ResultViewer:
 
 
 class PipelineRunner:
-    """Runs the loop of one stream.
+    """Runs the loop of one pipeline.
 
     Attributes:
-        loop: the loop that the runner steps.
         first_result_ns: time at which the first result was in the outbox, monotonic nanoseconds; 0: not yet.
         ended_by: why the run ended without a request; None until then.
     """
@@ -197,15 +169,19 @@ class PipelineRunner:
         observers: Sequence[Sink] = (),
     ) -> None:
         self._settings, self._source, self._stream, self._budget = settings, source, stream, budget
-        self._controls, self._control, self._version = controls, controls.of(stream.camera), -1
+        self._controls, self._control = controls, controls.of(stream.camera)
+        self._applied: ControlState | None = None
         manifest = bundle.manifest
-        self._confidence = manifest.thresholds.confidence if manifest.task == "detection" else None
+        refusals = {control.name: control.refusal(manifest, source.paced) for control in CONTROLS}
+        self._promised = {  # of the thresholds that this camera has
+            name: getattr(manifest.thresholds, name) for name in _THRESHOLDS if not refusals[name]
+        }
+        self._thresholds: dict[str, float] = {}  # those that commands have set
         self._control.known = Camera(
             name=stream.camera,
             task=manifest.task,
-            has_threshold=self._confidence is not None,
             labels=bundle.labels(),
-            is_paced=source.paced,
+            refusals={name: why for name, why in refusals.items() if why},
             tells_events=bool(settings.events),
             has_pictures=settings.snapshots is not None,
         )
@@ -229,12 +205,9 @@ class PipelineRunner:
 
         Args:
             stop: the request to stop.
-            progress: gets notice of every step.
+            progress: is told of every step.
             steer: returns the observers that choose the model; called once frames come, because it uses their rate.
-            rare_lines: log a line of counts every ten minutes instead of every ten seconds.
-
-        Raises:
-            EdgeError: the source, a stage or the sink failed.
+            rare_lines: log the counts every ten minutes instead of every ten seconds.
         """
         loop, source, frames = self.loop, self._source, self._settings.frames
         interval_ns = _RARELY_NS if rare_lines else _OFTEN_NS
@@ -299,35 +272,31 @@ class PipelineRunner:
         }
 
     def _step(self) -> Tick:
-        """Apply what commands have set, and make one step; a paused stream behaves as if no frame came."""
-        control = self._control
-        if control.version != self._version:
-            self._apply(control)
-        if self._confidence is not None:
-            _set_confidence(self.loop, control.confidence)  # also applies it to a model that was loaded meanwhile
-        if not control.paused:
+        """Apply what commands have set, and make one step; a paused pipeline behaves as if no frame came."""
+        state = self._control.state
+        if state is not self._applied:
+            self._apply(state)
+        _set_thresholds(self.loop, self._thresholds)  # also of a model that was loaded meanwhile
+        if not state.paused:
             return self.loop.step(_STEP_TIMEOUT_S)
         if self._source.paced:
-            self._source.latest(_STEP_TIMEOUT_S)  # frames are dropped, so that none is old when the stream goes on
+            self._source.latest(_STEP_TIMEOUT_S)  # frames are dropped, so that none is old when the camera goes on
         else:
             time.sleep(_STEP_TIMEOUT_S)
         return Tick.IDLE
 
-    def _apply(self, control: CameraControls) -> None:
-        self._version = control.version
-        self.loop.least_gap_ns = int(1e9 / control.max_fps) if self._source.paced and control.max_fps > 0 else 0
+    def _apply(self, state: ControlState) -> None:
+        self._applied = state
+        self.loop.least_gap_ns = int(1e9 / state.max_fps) if self._source.paced and state.max_fps > 0 else 0
+        given = {name: getattr(state, name) for name in self._promised}
+        self._thresholds = {name: value for name, value in given.items() if value is not msgspec.UNSET}
         if self._controls.are_told:
-            lowest = self._confidence if control.confidence is None else control.confidence
-            self._stream.report_controls(
-                ControlState(
-                    paused=control.paused,
-                    confidence=msgspec.UNSET if self._confidence is None or lowest is None else lowest,
-                    max_fps=control.max_fps,
-                )
-            )
+            absent = dict.fromkeys(_THRESHOLDS, msgspec.UNSET)
+            shown = absent | self._promised | self._thresholds
+            self._stream.report_controls(msgspec.structs.replace(state, **shown))
 
 
-def _set_confidence(loop: Loop, confidence: float | None) -> None:
+def _set_thresholds(loop: Loop, thresholds: dict[str, float]) -> None:
     stages = loop.stages.stages if isinstance(loop.stages, Window) else loop.stages
-    if isinstance(stages, Stages) and stages.confidence != confidence:
-        stages.set_confidence(confidence)
+    if isinstance(stages, Stages) and stages.thresholds != thresholds:
+        stages.set_thresholds(thresholds)

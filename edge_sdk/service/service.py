@@ -1,9 +1,9 @@
-"""Run the streams of one process, each in a thread of its own, until told to stop.
+"""Run the pipelines of one process, each in a thread of its own, until told to stop.
 
-`Service` defines the order of starting and stopping, and applies a reload: the supervisor changes the settings of
-single streams; another broker or device name restarts the publisher and all streams. The main thread checks the
-streams, the health, the commands and the reload ten times a second. A configuration, its keys and its bundles may be on
-a disk that hangs; they are therefore read in a thread of their own, for which only the sender of the command waits.
+`Service` defines the order of starting and stopping, and applies a reload: the supervisor changes single pipelines;
+another broker or device name restarts the publisher and all pipelines. The main thread looks at the pipelines, the
+health, the commands and the reload ten times a second. A configuration and its bundles are read in a thread of their
+own, because their disk may hang.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 
 from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, failure_line
@@ -23,32 +22,29 @@ from edge_sdk.service.commands import CommandHandler, CommandInbox, Told
 from edge_sdk.service.health import HealthReporter
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
-from edge_sdk.service.progress import Start
+from edge_sdk.service.process import Notifier, Start
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.startup import Loading
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
-from edge_sdk.service.systemd import Notifier
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.1  # time between two checks, and so the delay until a signal is noticed
 # A program that is told to stop has two seconds in all. The next two times are counted from that moment.
-_JOIN_S = 0.9  # for all streams to end
-_END_S = 1.4  # for all streams to end and the waiting results to be published ...
+_JOIN_S = 0.9  # for all pipelines to end
+_END_S = 1.4  # for all pipelines to end and the waiting results to be published ...
 _CLOSE_TIMEOUT_S = 0.9  # ... of which this is the most for the results
 _SHORTEST_S = 0.2  # the least time for each of these however late it is, and then for writing the last events to disk
-_VIDEO_S = 125.0  # for the streams where one writes a video: an unfinished file is useless, and slow boards take long
-_LONG_S = 10.0  # within this time a slow memory card reads the bundles
-_MOST_WAITING = 32  # commands that can wait for a reload while a disk hangs; older ones get no answer
+_VIDEO_S = 125.0  # for the pipelines where one writes a video: an unfinished file is useless, and slow boards take long
 _LONGER_S = 1.5  # for the results when the process ends without a request
 
 
 class Service:
-    """Runs the streams of one process.
+    """Runs the pipelines of one process.
 
     Attributes:
-        left_out: the most severe error that kept a stream from running, set when all other streams have ended.
+        left_out: the most severe error that kept a pipeline from running, set when all other pipelines have ended.
     """
 
     def __init__(
@@ -68,38 +64,35 @@ class Service:
         self._output = Output(settings, stop.is_asked, receiver=inbox)
         self._commands = CommandHandler(settings, shared.controls, inbox, self._output, ask_to_reload)
         self._health = HealthReporter(notifier, start, self._output, shared.progress)
-        self._streams = Supervisor(self._make, is_service=settings.waits)
+        self._supervisor = Supervisor(self._make, is_service=settings.waits)
         self._reading: BackgroundTask[RunSettings] | None = None
-        self._slow_at_s = math.inf  # when to warn that reading takes long
-        self._told = deque[Told]()  # callbacks that wait for the reload under way
-        self._asking = deque[Told](maxlen=_MOST_WAITING)  # callbacks that wait for the next reload
+        self._told: Told | None = None  # the callback of a command that waits for a reload
         self._names: dict[str, NameLock] = {}  # locks by key; two while a reload changes the name
         self._threads = 0  # threads of OpenCV
         self.left_out: EdgeError | None = None
 
     def run(self) -> dict[str, RunSummary]:
-        """Run until the sources end, a limit is reached or a stop is asked for.
-
-        Returns:
-            The summary of each stream, by camera.
+        """Run until the sources end, a limit is reached or a stop is asked for; return the summaries by camera.
 
         Raises:
-            EdgeError: a stream failed and the process ends with it, as it always does unless `waits` is set; or another
-                program publishes under this device's name.
+            EdgeError: a pipeline failed, and the process ends with it because `waits` is not set; or another program
+                publishes under this device's name.
         """
-        streams, health = self._streams, self._health
+        supervisor, health = self._supervisor, self._health
         try:
             self._lock_name(self._settings)
             name_cameras(wanted=len(self._settings.pipelines) > 1)
-            streams.start(self._settings.pipelines)
+            supervisor.start(self._settings.pipelines)
             self._wait()
-            self._end_reload("the program ends")
+            self._tell("the program ends")
+            if self._reading is not None:
+                self._reading.close(0.0)
             health.stopping()
         finally:
-            for pipeline in streams.all():
+            for pipeline in supervisor.all():
                 pipeline.ask(self._stop.reason or "signal")
             draws = any(pipeline.annotate for pipeline in self._settings.pipelines)
-            streams.join(_VIDEO_S if draws else self._left_s(_JOIN_S))
+            supervisor.join(_VIDEO_S if draws else self._left_s(_JOIN_S))
             health.close()
             self._shared.close()
             if self._stop.is_asked() and not draws:
@@ -108,29 +101,28 @@ class Service:
                 self._output.close(_LONGER_S)
             self._unlock_names()
         if not self._settings.waits:
-            streams.look()  # raises errors from the end of a stream, such as a video that cannot be finished
+            supervisor.look()  # raises errors from the end of a pipeline, such as a video that cannot be finished
         of_all = self._output.stats()
-        return {camera: pipeline.summary(of_all) for camera, pipeline in streams.running.items()}
+        return {camera: pipeline.summary(of_all) for camera, pipeline in supervisor.running.items()}
 
     def _left_s(self, total_s: float) -> float:
-        """Return the seconds left of `total_s` since the stop was asked for, and at least `_SHORTEST_S`."""
         return max(_SHORTEST_S, self._stop.left_s(total_s))
 
     def _wait(self) -> None:
-        """Check streams, health, commands and reload until there is a reason to end."""
+        """Check pipelines, health, commands and reload until there is a reason to end."""
         duration_s = self._settings.duration_s
         deadline = math.inf if duration_s is None else time.monotonic() + duration_s
         while not self._stop.is_asked():
-            self._streams.look()
+            self._supervisor.look()
             self._health.look(
-                list(self._streams.running.values()),
-                have_begun=self._streams.have_begun and self._reading is None,
+                list(self._supervisor.running.values()),
+                have_begun=self._supervisor.have_begun and self._reading is None,
                 turns=self._shared.turns,
             )
             self._commands.look()
             self._share_threads()
-            if self._streams.are_over and self._reading is None:
-                self.left_out = self._streams.left_out
+            if self._supervisor.are_over and self._reading is None:
+                self.left_out = self._supervisor.left_out
                 return
             self._look_at_reload()
             if time.monotonic() >= deadline:
@@ -146,34 +138,33 @@ class Service:
         )
 
     def _share_threads(self) -> None:
-        """Let OpenCV use the cores of a single stream's model, which does not run while a frame is resized."""
-        running = list(self._streams.running.values())
+        """Let OpenCV use the cores of a single pipeline's model, which does not run while a frame is resized."""
+        running = list(self._supervisor.running.values())
         threads = (running[0].threads or 1) if len(running) == 1 else 1
         if threads != self._threads:
             self._threads = threads
             cv2.setNumThreads(threads)
 
     def _ask_to_reload(self, told: Told) -> None:
-        self._asking.append(told)
+        if self._told is not None or self._reading is not None:
+            told("it is being read already; ask again once that is over")
+            return
+        self._told = told
         self._stop.reload = True
 
     def _look_at_reload(self) -> None:
+        if not self._supervisor.have_begun:  # a pipeline that starts is left to finish that; a reload waits for it
+            return
         reading = self._reading
         if reading is not None and reading.is_done:
             self._reading = None
             try:
                 fresh = reading.take()
-            except Exception as cause:  # noqa: BLE001 - whatever the error is, the streams go on
+            except Exception as cause:  # noqa: BLE001 - whatever the error is, the pipelines go on
                 self._refuse(failure_line(cause))
             else:
                 self._take(fresh)
                 self._tell("")
-        elif reading is not None and time.monotonic() >= self._slow_at_s:
-            self._slow_at_s = math.inf
-            _log.warning(
-                f"the configuration is being read for {_LONG_S:g} s, with its keys and bundles; does their disk "
-                "answer? What runs goes on, and it is not read once more before that ends"
-            )
         if not self._stop.reload or self._reading is not None:
             return
         self._stop.reload = False  # before reading: a later request may follow a later change of the files
@@ -183,8 +174,6 @@ class Service:
             _log.info(f"{why}: what runs was named on the command line")
             return
         self._health.reloading()
-        self._told, self._asking = self._asking, deque(maxlen=_MOST_WAITING)
-        self._slow_at_s = time.monotonic() + _LONG_S
         reread, before = self._reread, self._settings
         try:
             self._reading = BackgroundTask(lambda: self._read_again(reread, before), "edge-reload")
@@ -192,11 +181,7 @@ class Service:
             self._refuse(failure_line(cause))
 
     def _read_again(self, reread: Callable[[], RunSettings], before: RunSettings) -> RunSettings:
-        """Read the configuration again and return its settings.
-
-        Raises:
-            EdgeError: the configuration cannot be used, or would restart all streams and keep one of them from running.
-        """
+        """Read the configuration again; refuse one that would restart all pipelines and keep one from running."""
         fresh = reread()
         self._lock_name(fresh)
         if output_changes(before, fresh):
@@ -215,15 +200,9 @@ class Service:
         self._tell(why)
 
     def _tell(self, why_not: str) -> None:
-        while self._told:
-            self._told.popleft()(why_not)
-
-    def _end_reload(self, why: str) -> None:
-        """Give up the reload under way, and answer all commands that wait for one with the reason."""
-        self._told.extend(self._asking)
-        self._tell(why)
-        if self._reading is not None:
-            self._reading.close(0.0)
+        told, self._told = self._told, None
+        if told is not None:
+            told(why_not)
 
     def _lock_name(self, settings: RunSettings) -> None:
         mqtt = settings.mqtt
@@ -243,16 +222,16 @@ class Service:
         self._commands.change_to(fresh)
         of_output, others = output_changes(before, fresh), other_changes(before, fresh)
         if of_output:
-            _log.info(f"configuration read again: {'; '.join([*of_output, *others])}; all streams begin again")
+            _log.info(f"configuration read again: {'; '.join([*of_output, *others])}; all pipelines begin again")
             self._restart_output()
         else:
-            words = [*others, self._streams.change_to(fresh.pipelines)]
+            words = [*others, self._supervisor.change_to(fresh.pipelines)]
             _log.info(f"configuration read again: {'; '.join(words)}")
         self._unlock_names(fresh)
 
     def _restart_output(self) -> None:
-        """End all streams, publish what they have put within a short time, and start all streams again."""
-        self._streams.stop(self._stop.is_asked)
+        """End all pipelines, publish what they have put within a short time, and start all pipelines again."""
+        self._supervisor.stop(self._stop.is_asked)
         if not self._stop.is_asked():
             self._output.restart(self._settings, _CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)
-            self._streams.start(self._settings.pipelines)
+            self._supervisor.start(self._settings.pipelines)

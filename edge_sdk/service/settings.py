@@ -1,8 +1,8 @@
-"""Settings of the service: `RunSettings` for the process, `PipelineSettings` for each of its streams.
+"""Settings of the service: `RunSettings` for the process, `PipelineSettings` for each of its pipelines.
 
-`run_settings_of` makes them from a configuration file. Most settings are the keys of the file's tables. This module
-adds what the table of a stream does not hold: secrets, trusted keys, the event rules and snapshots of its camera, and
-what only command-line flags set. Secrets are read at each call, that is at the start and at each reload.
+`run_settings_of` makes them from a configuration file, and reads its secrets each time. Settings are the keys of the
+file's tables, with what the table of a pipeline does not hold: secrets, trusted keys, its camera's event rules and
+snapshots, and what only flags set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import entry_label
 from edge_sdk.events.rules import EventRule, SnapshotSettings
-from edge_sdk.messages.commands import CommandClass
+from edge_sdk.messages.commands import Permission
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
@@ -32,16 +32,13 @@ _KEY_PASSWORD = "the private key's password"  # noqa: S105 - what it is called
 
 
 class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
-    """Settings of one stream: the keys of its table, and the further settings below.
+    """Settings of one pipeline: the keys of its table, and the further settings below.
 
     Attributes:
-        source_password: password of the user in the source's URL.
         trusted_keys: public key files; when there are any, an unsigned bundle is refused.
         allow_older: run a signed bundle although a newer version of it ran here.
         frames: stop after this many results; None: no limit.
         annotate: path of an MP4 to write with the results drawn; None: write none.
-        events: rules that say when an event is published.
-        snapshots: rules that say when pictures are published; None: never.
     """
 
     camera: str = "camera"
@@ -61,7 +58,7 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
 
     @property
     def paced(self) -> bool:
-        """Whether frames come at the source's own pace; if not, each frame is read when the stream asks for it."""
+        """Whether frames come at the source's own pace; if not, each frame is read when the pipeline asks for it."""
         try:
             kind = kind_of(self.source)
         except CameraError:
@@ -73,7 +70,7 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
         return BackgroundTask(lambda: Bundle.open(self.bundle, self.trusted_keys), "edge-verify")
 
     def same_source(self, other: PipelineSettings) -> bool:
-        """Tell whether a stream with the settings `other` can go on reading this stream's open source."""
+        """Tell whether a pipeline with the settings `other` can go on reading this pipeline's open source."""
         names = ("source", "source_password", "source_options", "camera", "every_frame")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
@@ -82,12 +79,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one process: its cameras, its broker and its outputs.
 
     Attributes:
-        device: this device's name.
         mqtt: the connection to the broker; None: print results as lines of JSON to standard output.
-        outbox: settings of the outbox, in which events wait for the broker.
-        commands: classes of commands that are carried out.
         home_assistant: settings of Home Assistant discovery; None: publish none.
-        pipelines: settings of the streams, one or more, each with a name of its own.
+        pipelines: one or more, each with a name of its own.
         duration_s: stop after this many seconds; None: no limit.
         waits: wait for a camera that is not available at the start, as a service must; if not, it is an error.
     """
@@ -95,7 +89,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     mqtt: MqttSettings | None = None
     outbox: OutboxSettings = OutboxSettings()
-    commands: tuple[CommandClass, ...] = ()
+    commands: tuple[Permission, ...] = ()
     home_assistant: HomeAssistantSettings | None = None
     pipelines: tuple[PipelineSettings, ...]
     duration_s: float | None = None
@@ -110,10 +104,8 @@ def run_settings_of(
     Args:
         config: the configuration that `read_config` returned.
         duration_s: stop after this many seconds.
-        problems: a list that gets errors of passwords, which are then left out, and of certificates; None: raise them.
-
-    Raises:
-        ConfigError: a password, or this device's certificate, cannot be used.
+        problems: a list that gets errors of passwords, which are then left out, and of certificates; by default they
+            are raised.
     """
 
     def secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: str = "") -> Secret | None:
@@ -125,7 +117,7 @@ def run_settings_of(
             problems.append(cause)
             return None
 
-    def stream(index: int, table: PipelineConfig) -> PipelineSettings:
+    def pipeline(index: int, table: PipelineConfig) -> PipelineSettings:
         entry = entry_label(f"pipelines[{index}]", table.camera)
         if not table.tls_verify:
             _log.warning(f"{entry}: tls_verify is false: whoever is between gets the password and can show any picture")
@@ -151,7 +143,7 @@ def run_settings_of(
         outbox=outbox_settings_of(config.outbox),
         commands=() if config.commands is None else config.commands.allow,
         home_assistant=config.home_assistant,
-        pipelines=tuple(stream(index, table) for index, table in enumerate(config.pipelines)),
+        pipelines=tuple(pipeline(index, table) for index, table in enumerate(config.pipelines)),
         duration_s=duration_s,
         waits=True,
     )

@@ -1,8 +1,6 @@
 """Objects that all pipelines of one process share.
 
-`Shared` holds them: the loaded models, the degradation controller, the values that commands have set, and the locks
-for starting and tuning. `Gate` makes streams that start together wait for each other. `TuningLock` lets one stream tune
-at a time.
+`Gate` makes pipelines that start together wait for each other. `TuningLock` lets one pipeline tune at a time.
 """
 
 from __future__ import annotations
@@ -18,20 +16,20 @@ from edge_sdk.core.logs import of_all_cameras
 from edge_sdk.core.throttling import BoardWatch
 from edge_sdk.inference.session import SessionCache
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.service.progress import Progress
+from edge_sdk.service.process import Progress
 from edge_sdk.service.runner import Controls
 from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LiveTuner
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # time between two checks for a request to stop
-_PATIENCE_S = 10.0  # longest wait for all streams to be ready, so that a slow one does not delay the others
+_PATIENCE_S = 10.0  # longest wait for all pipelines to be ready, so that a slow one does not delay the others
 
 
 class Gate:
-    """Opens once all announced streams have arrived, or some time has passed.
+    """Opens once all announced pipelines have arrived, or some time has passed.
 
-    The streams of a process measure their models one after another; no stream may run frames meanwhile.
+    Pipelines that start together measure their models one after another, and none may run frames meanwhile.
     """
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
@@ -39,7 +37,7 @@ class Gate:
         self._until = time.monotonic() + patience_s
 
     def arrive(self) -> None:
-        """Count one stream that is ready, or never will be."""
+        """Count one pipeline that is ready, or never will be."""
         with self._lock:
             self._missing -= 1
 
@@ -53,12 +51,9 @@ class Shared:
     """Objects that all pipelines of one process share.
 
     Attributes:
-        progress: watches whether the pipelines make steps.
-        models: loaded models; streams with the same model share it, and the last one releases it.
-        controls: the settings of each camera that commands have changed.
-        degradation: decides which stream steps down or up.
-        turns: number of stream starts begun so far.
-        tuning: held by the stream that tunes; the others wait for their turn.
+        models: loaded models; pipelines with the same model share it, and the last one releases it.
+        turns: number of pipeline starts begun so far.
+        tuning: lock that the pipeline holds that tunes.
     """
 
     def __init__(self, progress: Progress | None = None) -> None:
@@ -85,7 +80,7 @@ class Shared:
             self._board.close()
 
     def log_once(self, level: int, line: str) -> None:
-        """Log a line that holds for all streams only once; to be called during the stream's `turn`."""
+        """Log a line that holds for all pipelines only once; to be called during the pipeline's `turn`."""
         if line not in self._logged:
             self._logged.add(line)
             with of_all_cameras():
@@ -93,7 +88,7 @@ class Shared:
 
     @contextlib.contextmanager
     def turn(self, is_stopped: Callable[[], bool]) -> Iterator[bool]:
-        """Keep other streams from loading or measuring within the context; yield False if `is_stopped` came first."""
+        """Keep other pipelines from loading or measuring within the context; yield False if `is_stopped` came first."""
         while not self._starting.acquire(timeout=_LOOK_S):
             if is_stopped():
                 yield False
@@ -106,10 +101,7 @@ class Shared:
 
 
 class TuningLock:
-    """An observer that lets a tuner look at its loop only while it is that stream's turn.
-
-    Only one stream tunes at a time, so that no stream measures the load of another's trials.
-    """
+    """An observer that passes steps to a tuner while no other pipeline tunes, whose trials would be measured too."""
 
     def __init__(self, tuner: LiveTuner, lock: threading.Lock) -> None:
         self._tuner, self._lock = tuner, lock
@@ -121,10 +113,10 @@ class TuningLock:
         return self._tuner.done
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Pass one step to the tuner if it is this stream's turn; see `LoopObserver`."""
+        """Pass one step to the tuner if it is its turn; see `LoopObserver`."""
         if self._tuner.done:
             return
-        if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another stream may tune
+        if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another pipeline may tune
             self._is_ours = self._lock.acquire(blocking=False)
         if self._is_ours:
             self._tuner.after(loop, tick)
@@ -132,7 +124,7 @@ class TuningLock:
                 self._give_up()
 
     def close(self) -> None:
-        """Give up unfinished tuning; the next stream may begin."""
+        """Give up unfinished tuning; the next pipeline may begin."""
         self._tuner.close()
         self._give_up()
 

@@ -1,4 +1,4 @@
-"""Choose the model with which a stream starts, by measuring what this board can run.
+"""Choose the model with which a pipeline starts, by measuring what this board can run.
 
 A noisy start must not refuse a board that is fast enough. The best of several runs therefore counts, and the measured
 picture costs less than a real frame: it has the size of the model's input and shows no objects.
@@ -60,7 +60,6 @@ class StartChoice(msgspec.Struct, frozen=True):
     """The stages with which a pipeline starts, and why.
 
     Attributes:
-        stages: the stages, loaded and proved.
         too_slow: the variants that miss the budget, in the order of the levels; the last may be the one of `stages`, on
             another number of threads.
         fits: whether `stages` can keep the budget; otherwise they are the fastest.
@@ -76,11 +75,7 @@ class StartChoice(msgspec.Struct, frozen=True):
 
 
 def time_stages(stages: Stages, budget_ms: float, is_stopped: Callable[[], bool] = lambda: False) -> VariantTime | None:
-    """Measure one warm variant; return None as soon as one run, or its golden run, is within the budget.
-
-    Raises:
-        StoppedError: `is_stopped`, called before every run, returned True.
-    """
+    """Measure one warm variant; return None as soon as one run, or its golden run, is within the budget."""
     if 0 < stages.session.replay_ns <= _SURE * budget_ms * 1e6:
         return None
     width, height = stages.prepare.spec.size_wh
@@ -122,10 +117,7 @@ def choose_start(
         open_stages: loads another variant, or the same one with another number of threads.
         threads: numbers of threads to try where a variant misses the budget with its own, ascending.
         fixed: whether no other variant may run.
-        is_stopped: called before every run.
-
-    Raises:
-        StoppedError: `is_stopped` returned True.
+        is_stopped: called before every run; StoppedError is raised where it returns True.
     """
 
     def hold(variant: str, count: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Bring one stream to where its first frame can run: verify and try its bundle, load its model, open its source.
+"""Bring one pipeline to where its first frame can run: verify and try its bundle, load its model, open its source.
 
     begin_loading: bundle verified -> tried in a process of its own -> `Loading`, the model loads in a thread
     begin_opening: the source opens in a thread
@@ -32,13 +32,7 @@ _UNCHECKED = "no trusted key is given, so that no bundle's signature is checked 
 
 
 class Loading(NamedTuple):
-    """A stream's bundle, and its model while it loads; the owner closes `selector`.
-
-    Attributes:
-        bundle: the verified and tried bundle, with the requested variant first.
-        budget_ms: latency budget from capture to outbox, milliseconds.
-        selector: task that returns the selector once the first model is loaded.
-    """
+    """A pipeline's verified and tried bundle, and the task that loads its first model, which the owner closes."""
 
     bundle: Bundle
     budget_ms: float
@@ -50,12 +44,8 @@ def begin_loading(
 ) -> Loading | None:
     """Check that a run can begin, try its bundle where it is new here, and begin to load its model.
 
-    Returns:
-        None when `stop` was asked for first.
-
-    Raises:
-        EdgeError: the camera's name is not valid in a topic, or the bundle cannot be used. `Loading.selector` raises
-            errors of the model.
+    Returns None when `stop` was asked for first. Raises EdgeError where the bundle or the camera's name cannot be used;
+    `Loading.selector` raises errors of the model.
     """
     check_name("camera", settings.camera)  # fail now and not at the first frame
     if not verified.is_ready(stop.is_asked):
@@ -69,7 +59,7 @@ def begin_loading(
     if settings.variant is not None:
         bundle = bundle.with_primary(settings.variant)
     session = _session_settings(settings, bundle)
-    is_beside = shared.progress.is_any  # the trial yields to running streams
+    is_beside = shared.progress.is_any  # the trial yields to running pipelines
     if not prove_here(bundle, settings=session, seconds=settings.trial_s, is_stopped=stop.is_asked, beside=is_beside):
         return None
     if problem := remember_version(bundle):
@@ -94,7 +84,7 @@ def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSetting
 
 
 def begin_opening(settings: PipelineSettings, *, waits: bool) -> BackgroundTask[OpenedSource]:
-    """Begin to open a stream's source in a thread of its own; the caller closes it."""
+    """Begin to open a pipeline's source in a thread of its own; the caller closes it."""
     password = settings.source_password.reveal() if settings.source_password else None
 
     def open_it() -> OpenedSource:

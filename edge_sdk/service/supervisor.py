@@ -1,10 +1,9 @@
 """Keep the pipelines of a process running, one a camera: restart those that fail, change those whose settings change.
 
-`Supervisor.look` is called a few times a second by the process's main thread. A pipeline that fails begins again after
-a delay that grows; one that cannot run is left out until the configuration is read again. A changed one is replaced:
-the new pipeline loads its model while the old one runs, and then takes its place. A failing camera affects no other.
-
-`output_changes` and `other_changes` list the differences of two configurations apart from the cameras.
+The main thread calls `Supervisor.look` a few times a second. A pipeline that fails begins again after a delay that
+grows; one that cannot run is left out until the configuration is read again. A changed one is replaced: the new
+pipeline loads its model while the old one runs, and then takes its place. `output_changes` and `other_changes` list the
+differences of two configurations apart from the cameras.
 """
 
 from __future__ import annotations
@@ -35,13 +34,9 @@ Make = Callable[[PipelineSettings, Gate | None, Pipeline | None], Pipeline]
 
 
 class _Camera:
-    """One camera's pipelines.
+    """One camera's pipelines: `running` has the camera until another takes its place, which `coming` is about to do.
 
-    Attributes:
-        running: the pipeline that has the camera, even if it ended, until another takes its place.
-        coming: the pipeline that is about to take the place of `running`.
-        again_s: time of the restart after a failure, monotonic seconds.
-        left_out: the error because of which the camera is left out.
+    `again_s` is the time of the restart after a failure; `left_out` the error because of which there will be none.
     """
 
     def __init__(self, running: Pipeline, started_s: float, backoff: Backoff) -> None:
@@ -51,11 +46,6 @@ class _Camera:
         self.left_out: EdgeError | None = None
 
     @property
-    def latest(self) -> Pipeline:
-        """The pipeline with the newest settings."""
-        return self.coming or self.running
-
-    @property
     def is_over(self) -> bool:
         """Whether the camera's pipeline ended for good, and `look` has handled that."""
         is_through = self.running.failure is None or self.left_out is not None
@@ -63,11 +53,7 @@ class _Camera:
 
 
 class Supervisor:
-    """Keeps the pipelines of a process running; used from its main thread.
-
-    In a service, a stream that fails at run time is restarted, and one that cannot run is left out. Otherwise the first
-    failure ends the process.
-    """
+    """Keeps the pipelines of a process running; where it is no service, the first failure ends the process."""
 
     def __init__(
         self,
@@ -97,41 +83,28 @@ class Supervisor:
             self._begin(each, gate)
 
     def change_to(self, settings: Iterable[PipelineSettings]) -> str:
-        """Apply other settings or replaced bundles, and return for people what changes.
-
-        Unchanged pipelines go on undisturbed.
-        """
-        self._look_at_coming()
+        """Apply other settings or replaced bundles, and return for people what changes; only while `have_begun`."""
         wanted = {each.camera: each for each in settings}
         ends = [name for name in self._cameras if name not in wanted]
         for name in ends:
-            camera = self._cameras.pop(name)
-            for pipeline in filter(None, (camera.running, camera.coming)):
-                pipeline.ask("reload")
-                self._ending.append(pipeline)
+            pipeline = self._cameras.pop(name).running
+            pipeline.ask("reload")
+            self._ending.append(pipeline)
         begin, change, stay = list[str](), list[str](), list[str]()
         for name, each in wanted.items():
             if name not in self._cameras:
                 begin.append(name)
                 self._begin(each)
-                continue
-            camera = self._cameras[name]
-            if camera.coming is not None and not _suits(camera.coming, each):
-                self._call_off(camera)
-            if not _suits(camera.latest, each):
+            elif _suits(self._cameras[name].running, each):
+                stay.append(name)
+            else:
                 change.append(name)
-                self._replace(camera, each)
-                continue
-            (stay if camera.coming is None else change).append(name)
+                self._replace(self._cameras[name], each)
         words = (("ending", ends), ("new", begin), ("changing", change), ("as before", stay))
         return "; ".join(f"{word}: {', '.join(names)}" for word, names in words if names)
 
     def look(self) -> None:
-        """Handle pipelines that ended, or are about to take another's place.
-
-        Raises:
-            BaseException: the failure of a stream that ends the whole process.
-        """
+        """Handle pipelines that ended, or take another's place; raise a failure that ends the whole process."""
         self._look_at_coming()
         for name, camera in self._cameras.items():
             failure = camera.running.failure
@@ -152,7 +125,7 @@ class Supervisor:
 
     @property
     def left_out(self) -> EdgeError | None:
-        """The most severe error that keeps a stream from running; None where none is left out."""
+        """The most severe error that keeps a pipeline from running; None where none is left out."""
         out = [camera.left_out for camera in self._cameras.values() if camera.left_out is not None]
         return min(out, key=lambda failure: worst_first(failure.exit_code), default=None)
 
@@ -196,25 +169,11 @@ class Supervisor:
         before = camera.running
         camera.again_s = None
         camera.backoff.reset()
-        if before.is_over or before.withdraw():  # it runs no frames any more, or never did
-            if not before.is_over:
-                self._ending.append(before)
+        if before.is_over:
             self._begin(settings)
         else:
             camera.coming = self._make(settings, None, before)
             camera.coming.start()
-
-    def _call_off(self, camera: _Camera) -> None:
-        """Withdraw the pipeline that is coming; if it has its place already, it becomes the running one."""
-        coming, camera.coming = camera.coming, None
-        if coming is not None and coming.withdraw():
-            self._ending.append(coming)
-        elif coming is not None:
-            self._succeed(camera, coming)
-
-    def _succeed(self, camera: _Camera, coming: Pipeline) -> None:
-        self._ending.append(camera.running)
-        camera.running, camera.started_s = coming, self._clock_s()
 
     def _look_at_coming(self) -> None:
         for name, camera in self._cameras.items():
@@ -225,7 +184,8 @@ class Supervisor:
             if coming.failure is not None and not coming.has_place and not camera.running.is_over:
                 _log.info(f"{name}: the new settings cannot run, what ran goes on: {failure_line(coming.failure)}")
             else:
-                self._succeed(camera, coming)
+                self._ending.append(camera.running)
+                camera.running, camera.started_s = coming, self._clock_s()
 
     def _failed(self, name: str, camera: _Camera, failure: BaseException) -> None:
         if camera.left_out is not None:
@@ -236,7 +196,7 @@ class Supervisor:
         if isinstance(failure, EdgeError) and failure.exit_code != 1 and not _may_pass(failure):
             camera.left_out = failure
             camera.running.warn("failed", str(failure))
-            if len(self._cameras) > 1:  # the failure of a single stream ends the process, which reports it
+            if len(self._cameras) > 1:  # the failure of a single pipeline ends the process, which reports it
                 _log.info(f"{name}: cannot run, and is left out until the configuration is read again: {failure}")
             worst = self.left_out
             if worst is not None and all(each.left_out is not None for each in self._cameras.values()):
@@ -263,9 +223,8 @@ def _may_pass(failure: BaseException) -> bool:
 
 
 def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:
-    """Return whether a pipeline has these settings; False where it may still read older files."""
-    is_sure = pipeline.digest is not None and not pipeline.has_other_files
-    return is_sure and pipeline.settings == settings and pipeline.failure is None
+    """Return whether a pipeline that has begun does what these settings say."""
+    return pipeline.settings == settings and pipeline.failure is None and not pipeline.has_other_files
 
 
 def output_changes(before: RunSettings, after: RunSettings) -> list[str]:
@@ -280,7 +239,7 @@ def output_changes(before: RunSettings, after: RunSettings) -> list[str]:
 
 
 def other_changes(before: RunSettings, after: RunSettings) -> Iterator[str]:
-    """Yield the changes that apply while all streams go on."""
+    """Yield the changes that apply while all pipelines go on."""
     if before.commands != after.commands:
         yield f"commands: {', '.join(after.commands) or 'none'}"
     if before.home_assistant != after.home_assistant:

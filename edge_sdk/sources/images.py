@@ -6,6 +6,7 @@ left, and a square walks below them.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator
 from functools import partial
@@ -13,16 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.core.errors import CameraError, missing_permission
+from edge_sdk.core.errors import CameraError, missing_permission, printable
 from edge_sdk.core.frame import Image
 from edge_sdk.sources.location import (
     AS_IT_COMES,
+    FASTEST_FPS,
     IMAGE_SUFFIXES,
-    PATTERN_SLOWEST_FPS,
+    LARGEST_SIDE_PX,
     SourceOptions,
     check_path,
-    pattern_of,
-    redact,
 )
 from edge_sdk.sources.opencv import MAX_READ_PX, Capture, decode, set_up_opencv, turned
 from edge_sdk.sources.slot import PicturesInTurn, Slot
@@ -93,7 +93,8 @@ def _read(path: Path) -> Image | None:
     return decode(data)
 
 
-_DEFAULT_SIZE_WH, _DEFAULT_FPS = (1280, 720), 30.0
+_DRAWN = re.compile(r"\w+(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
+_DEFAULT_SIZE_WH, _DEFAULT_FPS, _SLOWEST_FPS = (1280, 720), 30.0, 1.0
 _BITS = 16
 _DARK, _LIGHT = 16, 235
 _SQUARE_BGR = (40, 160, 240)
@@ -163,8 +164,24 @@ class StillPicture(Pattern):
 
 def pattern_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Pattern]:
     """Return a function that opens `pattern:1280x720@30`; options or defaults supply what the location omits."""
-    size_wh, fps = pattern_of(location)
-    fps = fps or options.fps or _DEFAULT_FPS
-    if fps < PATTERN_SLOWEST_FPS:
-        raise CameraError(f"{redact(location)}: fps is {fps:g}, expected {PATTERN_SLOWEST_FPS:g} or more of a pattern")
-    return partial(Pattern, size_wh or options.size_wh or _DEFAULT_SIZE_WH, fps)
+    return partial(Pattern, *size_and_fps(location, options))
+
+
+def size_and_fps(location: str, options: SourceOptions) -> tuple[tuple[int, int], float]:
+    """Return width and height in pixels, and frames per second, of a drawn source such as `pattern:1280x720@30`.
+
+    Raises:
+        CameraError: the location has another form, or a number is out of range.
+    """
+    shown, kind = printable(location), location.partition(":")[0]
+    found = _DRAWN.fullmatch(location)
+    if found is None:
+        raise CameraError(f"{shown}: expected {kind}, {kind}:1280x720, {kind}:@30 or {kind}:1280x720@30")
+    width, height, given_fps = found.groups()
+    size_wh = (int(width), int(height)) if width else options.size_wh or _DEFAULT_SIZE_WH
+    if not all(1 <= side <= LARGEST_SIDE_PX for side in size_wh):
+        raise CameraError(f"{shown}: expected a size of 1x1 to {LARGEST_SIDE_PX}x{LARGEST_SIDE_PX} pixels")
+    fps = float(given_fps) if given_fps else options.fps or _DEFAULT_FPS
+    if not _SLOWEST_FPS <= fps <= FASTEST_FPS:
+        raise CameraError(f"{shown}: fps is {fps:g}, expected {_SLOWEST_FPS:g} to {FASTEST_FPS:g} frames a second")
+    return size_wh, fps

@@ -1,7 +1,7 @@
 """Parse locations of sources as users write them; `SourceOptions` are the options for opening a source.
 
-The functions here parse locations, add passwords to URLs, and show locations without secrets. They open nothing. The
-table in `sources.opening` decides which kind of source a location names.
+The functions here parse locations, add passwords to URLs, and show addresses without secrets. They open nothing. The
+table in `sources.opening` decides which kind of source a location names, and what of it is shown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from edge_sdk.core.toml import check_fields
 
 LARGEST_SIDE_PX = 16384
 SLOWEST_FPS, FASTEST_FPS = 0.1, 240.0
-PATTERN_SLOWEST_FPS = 1.0
 DEVICE_TIMEOUT_VARIABLE = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
 _DEVICE_TIMEOUT_S = 2  # OpenCV's value for all V4L2 cameras of a process, in whole seconds
 
@@ -122,7 +121,6 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 SCHEMES = ("rtsp", "rtsps", "http", "https")
 _INDEX = re.compile(r"[0-9]{1,9}")
 _PICAMERA = re.compile(r"picamera2(?::(\d{1,2}))?")
-_PATTERN = re.compile(r"pattern(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
 _PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 # Some cameras take the login as a part of the path: /user=admin_password=…_channel=1.sdp
 _SECRET_IN_PATH = re.compile(
@@ -150,11 +148,6 @@ def device_path(location: str) -> str:
     return f"/dev/video{int(location)}" if location.isdigit() else location
 
 
-def is_pattern(location: str) -> bool:
-    """Tell whether a location means a test pattern, even if it is misspelt."""
-    return location == "pattern" or location.startswith("pattern:")
-
-
 def check_path(location: str, expected: str = "") -> None:
     """Refuse a path that does not exist, or is neither a file nor a folder."""
     path = Path(location)
@@ -163,13 +156,13 @@ def check_path(location: str, expected: str = "") -> None:
         if slashes:
             raise CameraError(slashes)
         missing = missing_permission(path) or f"no such file or folder{expected}"
-        raise CameraError(f"{redact(location) or 'no source'}: {missing}")
+        raise CameraError(f"{redact_address(location) or 'no source'}: {missing}")
     if not path.is_dir() and not path.is_file():
-        raise CameraError(f"{redact(location)}: neither a file nor a folder{expected}")
+        raise CameraError(f"{redact_address(location)}: neither a file nor a folder{expected}")
 
 
-def redact(location: str) -> str:
-    """Show a location without user, password, query and anything else that may be a secret.
+def redact_address(location: str) -> str:
+    """Show a URL, or a path, without user, password, query and anything else that may be a secret.
 
     It hides too much rather than too little. It removes all text before the last `@` of a URL, because a password that
     was not percent-encoded may contain any character; text before `://` that cannot be a scheme, because users may put
@@ -177,10 +170,6 @@ def redact(location: str) -> str:
     docs/cameras.md documents this.
     """
     shown = printable(location)
-    if _PATTERN.fullmatch(shown):
-        return shown
-    if shown.startswith("gst:"):
-        return "gst:" + _elements(shown.removeprefix("gst:"))
     scheme, mark, rest = shown.partition("://")
     if not mark:
         login, at, host = shown.rpartition("@")
@@ -188,6 +177,15 @@ def redact(location: str) -> str:
         return _shown_address(bare) if _WITHOUT_SLASHES.match(shown) else bare
     rest = rest[rest.rfind("@") + 1 :]
     return (scheme if _SCHEME.fullmatch(scheme) else "…") + mark + _shown_address(rest)
+
+
+def redact_pipeline(location: str) -> str:
+    """Show only the element names of `gst:PIPELINE`: any property may be a password, even with a quoted `!`."""
+    pipeline = printable(location).removeprefix("gst:")
+    if set(pipeline) & set("'\"\\"):
+        return "gst:…"
+    found = [re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part) for part in re.split(r"\s!(?=\s)", pipeline)]
+    return "gst:" + " ! ".join(name[1] if name else "…" for name in found)
 
 
 def _shown_address(rest: str) -> str:
@@ -205,7 +203,7 @@ def without_slashes(location: str) -> str:
     found = _WITHOUT_SLASHES.match(location)
     if not found:
         return ""
-    return f"{redact(location)}: `//` is missing behind {found[1]}:, expected {found[1]}://HOST/PATH"
+    return f"{redact_address(location)}: `//` is missing behind {found[1]}:, expected {found[1]}://HOST/PATH"
 
 
 def holds_password(text: str) -> bool:
@@ -229,24 +227,6 @@ def picamera_number(location: str) -> int | None:
     """Return the number, from 0, of the camera that `picamera2` or `picamera2:1` names; None for other locations."""
     found = _PICAMERA.fullmatch(location)
     return int(found[1] or 0) if found else None
-
-
-def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
-    """Return the size in pixels and the frames per second of `pattern:1280x720@30`; None for a missing part.
-
-    Raises:
-        CameraError: the location has another form, or a number is out of range.
-    """
-    found = _PATTERN.fullmatch(location)
-    if found is None:
-        raise CameraError(f"{redact(location)}: expected pattern, pattern:1280x720, pattern:@30 or pattern:1280x720@30")
-    width, height, fps = found.groups()
-    size_wh = None if width is None else (int(width), int(height))
-    if size_wh is not None and not all(1 <= side <= LARGEST_SIDE_PX for side in size_wh):
-        raise CameraError(f"{location}: expected a size of 1x1 to {LARGEST_SIDE_PX}x{LARGEST_SIDE_PX} pixels")
-    if fps is not None and not PATTERN_SLOWEST_FPS <= float(fps) <= FASTEST_FPS:
-        raise CameraError(f"{location}: expected {PATTERN_SLOWEST_FPS:g} to {FASTEST_FPS:g} frames a second")
-    return size_wh, None if fps is None else float(fps)
 
 
 class SourceAddress(msgspec.Struct, frozen=True):
@@ -294,7 +274,7 @@ def address_of(url: str) -> SourceAddress:
     except ValueError:
         port = 0
     if not port or not parts.hostname:
-        raise CameraError(f"{redact(url)}: no host, or no possible port (1 to 65535), in this address")
+        raise CameraError(f"{redact_address(url)}: no host, or no possible port (1 to 65535), in this address")
     return SourceAddress(scheme.lower(), parts.hostname, port, tail)
 
 
@@ -305,18 +285,15 @@ def through(url: str, scheme: str, authority: str) -> str:
     return f"{scheme}://{login}{at}{authority}{tail}"
 
 
+NOT_UTF8 = "not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it"
+
+
 def is_utf8(location: str) -> bool:
     """Tell whether a location is UTF-8; OpenCV's Python binding crashes on others, which file names may be."""
     try:
         return b"\0" not in location.encode()
     except UnicodeEncodeError:
         return False
-
-
-def check_utf8(location: str) -> None:
-    """Refuse a location that is not UTF-8, on which OpenCV crashes."""
-    if not is_utf8(location):
-        raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
 
 
 def add_password(location: str, password: str | None) -> str:
@@ -335,16 +312,10 @@ def add_password(location: str, password: str | None) -> str:
     login, _, host = authority.rpartition("@")
     user = login.partition(":")[0]
     if not user:
-        raise ConfigError(f"{redact(location)}: a password, but no user name; write {scheme}://USER@{redact(host)}")
+        raise ConfigError(
+            f"{redact_address(location)}: a password, but no user name; write {scheme}://USER@{redact_address(host)}"
+        )
     return f"{scheme}://{user}:{quote(password, safe='')}@{host}{tail}"
-
-
-def _elements(pipeline: str) -> str:
-    """Return only the element names of a pipeline, because any property may be a password, even with a quoted `!`."""
-    if set(pipeline) & set("'\"\\"):
-        return "…"
-    found = [re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part) for part in re.split(r"\s!(?=\s)", pipeline)]
-    return " ! ".join(name[1] if name else "…" for name in found)
 
 
 def _split_authority(rest: str) -> tuple[str, str]:

@@ -44,7 +44,7 @@ from edge_sdk.sources.location import (
     device_timeout_s,
     is_utf8,
     names_user,
-    redact,
+    redact_pipeline,
     through,
 )
 from edge_sdk.sources.relay import Relay, reason_of, stream_trouble
@@ -413,8 +413,8 @@ def gstreamer_opener(location: str, _password: str | None, options: SourceOption
     """Return what opens a GStreamer pipeline, which gets an appsink that keeps the newest picture."""
     if not has_gstreamer():
         raise MissingDependencyError(
-            f"{redact(location)}: this OpenCV was built without GStreamer, as the wheels of the package index are; "
-            "give an rtsp:// URL, a /dev path or picamera2, or build OpenCV with -D WITH_GSTREAMER=ON"
+            f"{redact_pipeline(location)}: this OpenCV was built without GStreamer, as the wheels of the package "
+            "index are; give an rtsp:// URL, a /dev path or picamera2, or build OpenCV with -D WITH_GSTREAMER=ON"
         )
     pipeline = location.removeprefix("gst:")
     if "appsink" not in pipeline:

@@ -18,22 +18,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_sdk.core.errors import CameraError, descriptor_shortage
+from edge_sdk.core.errors import CameraError, descriptor_shortage, printable
 from edge_sdk.sources.location import (
     AS_IT_COMES,
     IMAGE_SUFFIXES,
+    NOT_UTF8,
     SCHEMES,
     SourceOptions,
     UntrustedError,
     address_of,
     check_path,
-    check_utf8,
     device_path,
     device_timeout_s,
     is_device,
-    is_pattern,
+    is_utf8,
     picamera_number,
-    redact,
+    redact_address,
+    redact_pipeline,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
         opener: `module:function` of a camera or stream. The function takes location, password and `SourceOptions`. It
             raises errors that waiting does not cure, and returns a function that opens a `Capture` or raises a
             CameraError with only the reason. Empty for files.
+        redact: shows a location without what may be a secret.
+        advice: the next step where it does not open.
     """
 
     name: str
@@ -58,6 +61,7 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     is_named: Callable[[str], bool] = lambda _location: False
     opener: str = ""
+    redact: Callable[[str], str] = redact_address
     advice: str = ""
 
 
@@ -67,6 +71,7 @@ GSTREAMER = SourceKind(
     words="a GStreamer pipeline",
     is_named=lambda location: location.startswith("gst:"),
     opener="edge_sdk.sources.opencv:gstreamer_opener",
+    redact=redact_pipeline,
     advice="; try it with `gst-launch-1.0`",
 )
 PICAMERA = SourceKind(
@@ -81,8 +86,9 @@ PATTERN = SourceKind(
     name="pattern",
     form="pattern",
     words="a made picture, for trying things out",
-    is_named=is_pattern,
+    is_named=lambda location: location.partition(":")[0] == "pattern",
     opener="edge_sdk.sources.images:pattern_opener",
+    redact=printable,
 )
 STREAM = SourceKind(
     name="stream",
@@ -115,6 +121,11 @@ def named_kind(location: str) -> SourceKind | None:
     return next((kind for kind in TABLE if kind.is_named(location)), None)
 
 
+def redact(location: str) -> str:
+    """Show a location without what may be a secret, as its kind says."""
+    return (named_kind(location) or VIDEO).redact(location)
+
+
 def kind_of(location: str) -> SourceKind:
     """Return the kind of source that a location names; to open a file with such a name, write `./pattern`.
 
@@ -129,8 +140,8 @@ def kind_of(location: str) -> SourceKind:
         check_path(location, f", expected {FORMS}")
         path = Path(location)
         kind = IMAGES if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES else VIDEO
-    if kind is not IMAGES:  # images are read from memory
-        check_utf8(location)
+    if kind is not IMAGES and not is_utf8(location):  # images are read from memory
+        raise CameraError(f"{kind.redact(location)}: {NOT_UTF8}")
     if kind is STREAM:
         address_of(location)
     return kind

@@ -35,7 +35,14 @@ import msgspec
 
 from edge_sdk.core.errors import CameraError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
-from edge_sdk.sources.location import SourceAddress, SourceOptions, UntrustedError, address_of, bare_fingerprint, redact
+from edge_sdk.sources.location import (
+    SourceAddress,
+    SourceOptions,
+    UntrustedError,
+    address_of,
+    bare_fingerprint,
+    redact_address,
+)
 
 T = TypeVar("T")
 
@@ -288,8 +295,8 @@ class Relay:
         target = self._server_of(location)
         if target is None:
             raise UntrustedError(
-                f"it redirects to another server, {redact(location[:_MAX_SHOWN])}; give that address as the source "
-                "if it is meant, or set allow_other_hosts"
+                f"it redirects to another server, {redact_address(location[:_MAX_SHOWN])}; give that address as the "
+                "source if it is meant, or set allow_other_hosts"
             )
         self.address = target
         return f"{self.scheme}://{self.authority}{target.target}"
@@ -457,7 +464,7 @@ class _Exchange:
             return b"Connection: close" if name == b"connection" else line
         if name == b"content-length":
             if self._rest or not value.isdigit() or int(value) > _LONGEST_BODY:
-                shown = redact(value[:20].decode("latin-1"))
+                shown = redact_address(value[:20].decode("latin-1"))
                 raise UntrustedError(f"it announces an answer of {shown} bytes, expected {_LONGEST_BODY} at most")
             self._rest = int(value)
         elif name == b"transport" and b"interleaved" not in value and b"multicast" not in value.lower():

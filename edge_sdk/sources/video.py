@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_sdk.core.errors import CameraError, descriptor_shortage, missing_permission
 from edge_sdk.core.frame import Image
-from edge_sdk.sources.location import AS_IT_COMES, SourceOptions, check_path, check_utf8
+from edge_sdk.sources.location import AS_IT_COMES, NOT_UTF8, SourceOptions, check_path, is_utf8
 from edge_sdk.sources.opencv import OpenCvCapture, Rotation, open_file
 from edge_sdk.sources.slot import OpenedSource, PicturesInTurn, Slot
 
@@ -69,7 +69,6 @@ class VideoFile:
         """Open the file, grab its first frame, and return the capture and the frame."""
         location = str(self._path.absolute())
         check_path(location)
-        check_utf8(location)
         capture = open_file(location)
         excess = capture.excess if capture else ""
         buffer = np.zeros((1, 1, 3), np.uint8)
@@ -77,7 +76,13 @@ class VideoFile:
         if capture is None or first is None:
             if capture is not None:
                 capture.release()
-            trouble = excess or missing_permission(self._path) or descriptor_shortage() or _NO_FRAME
+            trouble = (
+                excess
+                or ("" if is_utf8(location) else NOT_UTF8)
+                or missing_permission(self._path)
+                or descriptor_shortage()
+                or _NO_FRAME
+            )
             raise CameraError(f"{self._path}: {trouble}")
         return capture, first
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.centerface import CENTERFACE
 from edge_sdk.tasks.classification import LOGITS, SOFTMAX
+from edge_sdk.tasks.end_to_end import END_TO_END
 from edge_sdk.tasks.nanodet import NANODET
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 from edge_sdk.tasks.ssd import SSD
-from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8
-from edge_sdk.tasks.yolox import YOLOX
+from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
 
 
 def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
@@ -64,6 +64,7 @@ TABLE: tuple[Decoder, ...] = (
     NANODET,
     CENTERFACE,
     SSD,
+    END_TO_END,
     Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),
     Decoder(name="argmax", task="segmentation", layouts=_id_layouts, make=_make_ids),
 )

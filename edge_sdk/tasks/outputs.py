@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.spec import TRAITS, DetectionSpec, Task, TaskSpec
 
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of an output; a dimension that is not fixed is a name or None and matches anything."""
@@ -85,6 +85,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         check: raises ValueError, naming the key, where a [detection] section lacks what the decoder needs.
         needs: the key that a hint names beside the decoder; empty where it needs none.
         reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
+        suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
     """
 
@@ -95,6 +96,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     check: Callable[[DetectionSpec], None] = lambda _detection: None
     needs: str = ""
     reads_all: bool = False
+    suppresses: bool = True
     box_axis: int | None = None
 
     def find(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]] | None:
@@ -139,7 +141,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     def readable(self, got: Sequence[Shape]) -> Sequence[Shape]:
         """Return the outputs to compare: all of a detector, the first one of other models."""
-        return got if self.task == "detection" else got[:1]
+        return got if TRAITS[self.task].has_objects else got[:1]
 
     def _places(self, layout: Layout, got: Sequence[Shape]) -> tuple[int, ...] | None:
         if self.reads_all and len(layout) != len(got):

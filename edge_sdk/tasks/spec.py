@@ -7,12 +7,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
 
 Task = Literal["classification", "detection", "segmentation"]
+
+
+class TaskTraits(NamedTuple):
+    """What the program asks about a task, wherever it does not matter how its outputs are read.
+
+    Attributes:
+        truths: what labelled images hold for it, in words.
+        is_of_whole_picture: an answer is about the whole picture, and has one score a class.
+        has_objects: an answer is boxes, which are counted, have a threshold, and never show a background.
+        has_class_map: an answer is one class a cell.
+    """
+
+    truths: str
+    is_of_whole_picture: bool = False
+    has_objects: bool = False
+    has_class_map: bool = False
+
+
+TRAITS: dict[Task, TaskTraits] = {
+    "classification": TaskTraits("classes", is_of_whole_picture=True),
+    "detection": TaskTraits("boxes", has_objects=True),
+    "segmentation": TaskTraits("masks", has_class_map=True),
+}
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _Stride = Annotated[int, Meta(ge=1, le=8192)]
@@ -121,3 +144,8 @@ class TaskSpec(Protocol):
     @property
     def detection(self) -> DetectionSpec:
         """The section [detection]: how a detector's raw outputs are read."""
+
+
+def has_background(spec: TaskSpec) -> bool:
+    """Whether output 0 is the background of a classifier, which class ids do not count."""
+    return TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class

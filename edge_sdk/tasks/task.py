@@ -5,8 +5,8 @@ A refusal says whether only the number of labels is wrong, and which task or dec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import NO_CLASS, Inferred, Result
@@ -16,7 +16,7 @@ from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.detection import Detect
 from edge_sdk.tasks.outputs import Layout, ModelOutput, Shape
 from edge_sdk.tasks.segmentation import Segment
-from edge_sdk.tasks.spec import TaskSpec
+from edge_sdk.tasks.spec import TRAITS, TaskSpec, Thresholds, has_background
 
 Task: TypeAlias = Stage[Inferred, Result]
 
@@ -41,11 +41,16 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
         ModelError: the decoder cannot read the outputs; the message names expected and got.
     """
     layout, places = _find(spec, label_count, output_shapes)
-    read = decoder_of(spec).make(spec, label_count, layout)
-    if spec.task == "detection":
-        return Detect(read, places, spec.thresholds)
-    if spec.task == "classification":
-        return Classify(read, spec.classification, label_count)
+    return _STAGES[spec.task](decoder_of(spec).make(spec, label_count, layout), places, spec, label_count)
+
+
+def _detect(read: Any, places: tuple[int, ...], spec: TaskSpec, _label_count: int) -> Task:
+    # No boxes overlap by more than all of their area.
+    iou = spec.thresholds.iou if decoder_of(spec).suppresses else 1.0
+    return Detect(read, places, Thresholds(spec.thresholds.confidence, iou))
+
+
+def _segment(read: Any, _places: tuple[int, ...], spec: TaskSpec, label_count: int) -> Task:
     if not 2 <= label_count <= NO_CLASS:
         hint = (
             'what is none of them is a class too: give it a line such as "background"'
@@ -54,6 +59,14 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
         )
         raise ModelError(f"labels has {_lines(label_count)}, expected 2 to {NO_CLASS} for segmentation; {hint}")
     return Segment(read, label_count, spec.input.size_wh)
+
+
+_STAGES: dict[str, Callable[[Any, tuple[int, ...], TaskSpec, int], Task]] = {
+    "classification": lambda read, _places, spec, count: Classify(read, spec.classification, count),
+    "detection": _detect,
+    "segmentation": _segment,
+}
+"""Makes the stage of each task from its decoder's reader, the places of the outputs, and the number of labels."""
 
 
 def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]]:
@@ -83,7 +96,7 @@ def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape
     """Word the refusal of a labels file that does not belong to the model."""
     classes = "1 class" if class_count == 1 else f"{class_count} classes"
     said = f"labels has {_lines(label_count)}, the model has {classes} (output {_show([got])}"
-    if spec.task == "detection" and expected.others:
+    if TRAITS[spec.task].has_objects and expected.others:
         said = f"{said}, {expected.sum_of(class_count)} for {spec.decoder}"
     return f"{said}); {labels_hint(spec, label_count, class_count)}"
 
@@ -96,14 +109,14 @@ def labels_hint(spec: TaskSpec, label_count: int, class_count: int) -> str:
             'is the first line "background"? Then take it out, ssd never reports it; is no score the background\'s? '
             "Then set background_class = false under [detection]"
         )
-    if spec.task == "detection" or abs(missing) != 1:
+    if TRAITS[spec.task].has_objects or abs(missing) != 1:
         return "expected one line a class, in output order"
-    if spec.task == "classification" and spec.classification.background_class:
+    if has_background(spec):
         if missing > 0:
             return 'is the line for output 0 missing? Then write "background" as line 1'
         return "is one of the lines empty, or there twice? Then take it out"
     if missing > 0:
-        flag = " and [classification] background_class = true" if spec.task == "classification" else ""
+        flag = " and [classification] background_class = true" if TRAITS[spec.task].is_of_whole_picture else ""
         return f'is the first class "background"? Then it needs a line of its own{flag}'
     return 'is the first line "background", or another one empty or there twice? Then take it out'
 
@@ -118,7 +131,8 @@ def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
     Segmentation is tried only with two or more labels.
     """
     for other in sorted(TABLE, key=lambda decoder: decoder.task != spec.task):
-        if (other.task, other.name) == (spec.task, spec.decoder) or (other.task == "segmentation" and label_count < 2):
+        is_same = (other.task, other.name) == (spec.task, spec.decoder)
+        if is_same or (TRAITS[other.task].has_class_map and label_count < 2):
             continue
         if other.is_likely(spec, label_count, got):
             needs = f" and give {other.needs}" if other.needs else ""

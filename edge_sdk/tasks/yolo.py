@@ -1,7 +1,8 @@
-"""The YOLO family: v4 (raw convolutions), v5 (decoded rows), v8 and 11 (decoded columns).
+"""The YOLO family: v4 (raw convolutions), v5 (decoded rows), YOLOX (boxes relative to cells), v8 and 11 (columns).
 
 Each reads only what can reach the threshold, so that the cost follows the number of objects and not of cells. Layouts
-as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression.
+as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression, and
+YOLOX as its exporter writes it by default: activated, but not decoded.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from edge_sdk.tasks.boxes import (
     NO_CANDIDATES,
     STRIDES,
     Candidates,
+    cells_of,
     corner_boxes,
     logit_of,
+    sizes_of,
     strongest,
 )
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
@@ -139,6 +142,30 @@ def read_yolov8(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
 
 
+class YoloX:
+    """Reads rows, one a cell: float (1, N, 5 + classes), as x, y, w, h, objectness 0-1, classes 0-1.
+
+    Box centre = (xy + cell) * stride, size = exp(wh) * stride, confidence = objectness * class.
+    """
+
+    def __init__(self, size_wh: tuple[int, int], confidence: float) -> None:
+        self._confidence = confidence
+        self._cells = cells_of(size_wh, STRIDES)
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read the one output of one frame."""
+        rows: Floats = outputs[0][0]
+        found = (rows[:, 4] >= self._confidence).nonzero()[0]
+        rows, cells = rows[found], self._cells[found]
+        strides = cells[:, 2:]
+        boxes = rows[:, :4].copy()
+        boxes[:, :2] += cells[:, :2]
+        boxes[:, :2] *= strides
+        boxes[:, 2:] = sizes_of(rows[:, 2:4]) * strides
+        classes = rows[:, 5:]
+        return Candidates(corner_boxes(boxes), rows[:, 4] * classes.max(axis=1), classes.argmax(axis=1))
+
+
 def _sigmoid(x: Floats) -> None:
     """Apply the sigmoid in place, by tanh, which unlike exp cannot overflow: (tanh(x / 2) + 1) / 2."""
     x *= _HALF
@@ -209,6 +236,10 @@ def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequ
     return [(ModelOutput((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
 
 
+def _x_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    return [(ModelOutput((1, _cells(spec.input.size_wh), 5 + label_count), class_axis=2, others=5),)]
+
+
 def _v8_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     return [(ModelOutput((1, 4 + label_count, _cells(spec.input.size_wh)), others=4),)]
 
@@ -228,6 +259,12 @@ YOLOV5 = Decoder(
     layouts=_v5_layouts,
     make=lambda spec, _label_count, _layout: partial(read_yolov5, spec.thresholds.confidence),
     box_axis=-1,
+)
+YOLOX = Decoder(
+    name="yolox",
+    task="detection",
+    layouts=_x_layouts,
+    make=lambda spec, _label_count, _layout: YoloX(spec.input.size_wh, spec.thresholds.confidence),
 )
 YOLOV8 = Decoder(
     name="yolov8",

@@ -9,7 +9,7 @@ from types import TracebackType
 import msgspec
 import pytest
 
-from edge_sdk_tools.check import gate, worker
+from edge_sdk_tools.check import examination, gate
 from edge_sdk_tools.check.sandbox import Job, Limits
 from edge_sdk_tools.prove import board, parity
 
@@ -30,8 +30,8 @@ def _examined_in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.F
 
 
 def _run_here(module: str, request: bytes, _limits: Limits) -> bytes:
-    assert module == worker.__name__
-    return msgspec.msgpack.encode(worker.examine(msgspec.msgpack.decode(request, type=Job)))
+    assert module == examination.__name__
+    return msgspec.msgpack.encode(examination.examine_model(msgspec.msgpack.decode(request, type=Job)))
 
 
 class _FileSize:

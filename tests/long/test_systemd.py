@@ -178,7 +178,7 @@ def test_a_reload_takes_a_new_camera_and_keeps_the_others(service: Service, syst
 
     _configure(systemd_container, front, yard)
     service.control("reload")
-    service.wait_until("StatusText", "2 streams: cells runs on pattern:128x128@10, cells runs on pattern:128x128@10")
+    service.wait_until("StatusText", "2 pipelines: cells runs on pattern:128x128@10, cells runs on pattern:128x128@10")
     service.wait_until("ActiveState", "active")
     assert service.said("configuration read again: new: yard; as before: front")
 
@@ -186,7 +186,7 @@ def test_a_reload_takes_a_new_camera_and_keeps_the_others(service: Service, syst
     service.control("reload")
     service.wait_until_said("are both named 'front'")
     service.wait_until("ActiveState", "active")
-    assert service.show("StatusText").startswith("2 streams")
+    assert service.show("StatusText").startswith("2 pipelines")
     assert (service.show("MainPID"), service.show("NRestarts")) == (pid, "0")
 
     service.control("stop")

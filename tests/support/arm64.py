@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import MissingDependencyError
-from edge_sdk_tools.arm_cost import apt, counter, installation
+from edge_sdk_tools.arm_cost import counter, installation
 from edge_sdk_tools.arm_cost.counter import CORES, Core
 from tests.support.absent import not_installed
 from tests.support.cache import Cache
@@ -50,7 +50,7 @@ _UBUNTU_SOURCES = "".join(
 def make_roots(cache: Cache) -> dict[Core, Path]:
     """The root folder of each core: the same Debian below, a kernel that names another CPU on top."""
     release = _release()
-    modules = (Path(str(module.__file__)).read_bytes() for module in (apt, counter, installation))
+    modules = (Path(str(module.__file__)).read_bytes() for module in (counter, installation))
     recipe = (Path(__file__).read_bytes(), *modules, repr(release).encode())
     try:
         folder = cache.folder_of("debian", recipe, lambda fresh: _fill(fresh, release))
@@ -70,7 +70,7 @@ def _release() -> tuple[str, str]:
 
 def _fill(folder: Path, release: tuple[str, str]) -> None:
     state = folder / "apt"
-    fetched = apt.Apt("arm64", state, state / "archives", _sources(release)).download(PACKAGES)
+    fetched = installation.Apt("arm64", state, state / "archives", _sources(release)).download(PACKAGES)
     installation.make_system(folder / "system", fetched)
     shutil.rmtree(state)
     for each in CORES:

@@ -20,7 +20,7 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.messages.schema import Running
-from edge_sdk.service.level_changer import LevelChanger
+from edge_sdk.service.model_selector import LevelChanger
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned
 from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
@@ -98,7 +98,6 @@ class Scene:
         fixed: bool = False,
         start: str = LARGE,
         open_stages: Callable[[str], Stages] | None = None,
-        load_limit_s: float = 60.0,
         throttled: Callable[[], str] | None = None,
     ) -> None:
         self.folder, self.clock = folder, Clock()
@@ -122,7 +121,6 @@ class Scene:
             throttled=throttled or (lambda: self.heat),
             is_tuning=lambda: self.is_held,
             controller=DegradationController(),
-            load_limit_s=load_limit_s,
             clock_ns=self.clock,
         )
         self.governing.begin(start, "start")

@@ -21,14 +21,14 @@ from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.bundle.target import load_target
 from edge_sdk_tools.check.examination import examine_model
 from edge_sdk_tools.check.report import CheckReport, Finding
-from edge_sdk_tools.check.sandbox import Examined, Job, Runtime
+from edge_sdk_tools.check.sandbox import Examined, Job
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.prove.output_change import OutputChange, StepKind
 from edge_sdk_tools.quantize.convert import Converted
-from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.report.schema import (
     BuildReport,
     Candidate,
@@ -313,14 +313,9 @@ def examined(
     if model is not None:
         path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
     found = load_target(target) if target else None
-    runtime = Runtime(
-        version=version or (found.min_onnxruntime if found else None),
-        target=target,
-        providers=tuple(found.providers) if found else ("CPUExecutionProvider",),
-        max_opset=found.max_opset if found and not version else None,
-        memory_mb=found.memory_mb if found else None,
-    )
-    return examine_model(Job("tiny", os.fsencode(path), InputSpec(size_wh=(size, size)), runtime, wants_model=True))
+    if found and version:
+        found = msgspec.structs.replace(found, min_onnxruntime=version, max_opset=onnx.defs.onnx_opset_version())
+    return examine_model(Job("tiny", os.fsencode(path), InputSpec(size_wh=(size, size)), found, wants_model=True))
 
 
 def report_on(folder: Path, model: onnx.ModelProto | bytes | None, **options: Any) -> CheckReport:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from edge_sdk.core.threads import Stop
-from edge_sdk.messages.commands import CLASSES
+from edge_sdk.messages.commands import PERMISSIONS
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.publishing.settings import MqttSettings
@@ -101,7 +101,7 @@ class CommandedDevice:
     def __init__(self) -> None:
         mqtt = MqttSettings(host="broker", port=1883, device="pi")
         pipelines = (PipelineSettings(camera="gate", source="pattern", bundle="a.edge"),)  # type: ignore[arg-type]
-        settings = RunSettings(device="pi", mqtt=mqtt, commands=CLASSES, pipelines=pipelines, waits=True)
+        settings = RunSettings(device="pi", mqtt=mqtt, commands=PERMISSIONS, pipelines=pipelines, waits=True)
         self.settings = settings
         self.said, self.link, self.controls, self.inbox = SAID, FakeLink(), Controls(), CommandInbox()
         self.topics = mqtt.topics

@@ -236,10 +236,6 @@ def decorated(classes: int) -> nn.Module:
     return model
 
 
-def gives_checkpoint() -> dict[str, object]:
-    return {"epoch": 3, "net": Net()}
-
-
 def noisy() -> nn.Module:
     sys.stdout.write("hello from Python\n")
     os.write(1, b"hello from C\n")

@@ -149,7 +149,7 @@ def test_a_check_says_what_will_run(
         "yard source rtsp://camera.local/stream (a stream), 1280x720, 15 frames a second, tcp",
         "runs int8, 2 threads (the only one that may run)",
         "results edge/v1/home/pi/result/yard",
-        "ready: 2 streams; cameras and broker were not contacted",
+        "ready: 2 pipelines; cameras and broker were not contacted",
     ):
         assert expected in text
     # Only a single long word is longer than the terminal is wide.

@@ -1,6 +1,6 @@
 """SIGHUP while results go out: none is lost, none comes twice, and what did not change is left alone.
 
-Only another broker or device name has all streams begin again.
+Only another broker or device name has all pipelines begin again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_another_broker_gets_results_where_the_first_is_gone(site: Site) -> None
         other = site.another_broker("other")
         site.mqtt["url"] = other.url
         with other, Subscriber(other) as site.listener:
-            assert "all streams begin again" in device.reload(site.text())
+            assert "all pipelines begin again" in device.reload(site.text())
             for camera in site.cameras:
                 site.wait_for_more(camera, 20)
             site.stop(device)

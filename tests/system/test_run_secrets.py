@@ -118,7 +118,7 @@ def test_they_are_in_no_message_line_process_list_or_file(cell_bundle: Path, sit
     assert list(state.rglob("*.json"))
     everything = "\n".join(printed).encode() + shown + _files_in(state)
     assert b"edge/v1/home/pi/result/gate" in everything
-    assert b"READY=1\nSTATUS=4 streams: " in everything
+    assert b"READY=1\nSTATUS=4 pipelines: " in everything
     assert site.leaks(everything) == []
     assert b"bob" not in everything
 

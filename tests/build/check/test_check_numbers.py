@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk_tools.check.costs import check_memory, node_macs
-from edge_sdk_tools.check.values import Value
+from edge_sdk_tools.check.costs import node_macs
+from edge_sdk_tools.graph.index import Value
 from tests.support.reports import SIZE, network, only, report_on
 
 
@@ -124,16 +124,6 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
     assert [f.rule for f in report_on(tmp_path, model).of("error")] == found[1:]
 
 
-def test_numbers_are_looked_at_beside_other_errors(tmp_path: Path) -> None:
-    """What the runtime refuses shows behind weights that are NaN, and these in a model of too old an opset."""
-    ends = {"zero": np.array([0]), "two": np.array([2]), "one": np.array([1])}
-    text = "a = Slice(images, zero, two, one) b = Conv(a, w) y = GlobalAveragePool(b)"
-    model = network(text, {"y": [1, 4, 1, 1]}, {**ends, "w": _with(np.nan, 1, 4)})
-    assert [f.rule for f in report_on(tmp_path, model).of("error")] == ["nan-weight", "run"]
-    model.opset_import[0].version = 6
-    assert [f.rule for f in report_on(tmp_path, model).of("error")] == ["opset", "nan-weight"]
-
-
 def _macs(operator: str, *shapes: tuple[int, ...], output: tuple[int, ...], **attributes: object) -> int | None:
     names = [f"x{index}" for index in range(len(shapes))]
     node = helper.make_node(operator, names, ["y"], **attributes)
@@ -207,13 +197,8 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
 
 
 def test_more_than_the_board_has(tmp_path: Path) -> None:
-    text = "tile = Tile(images, times) y = ReduceMean<axes = [2, 3]>(tile)"
+    text = "a = Tile(images, times) b = Neg(a) c = Add(a, b) y = ReduceMean<axes = [2, 3]>(c)"
     model = network(text, {"y": [1, 3, 1, 1]}, {"times": np.array([1, 1, 1000, 1000])})
-    costs = report_on(tmp_path, model, target="raspberry_pi_zero_2w").costs
-    assert costs is not None
-    assert costs.peak_activation_bytes // 2**20 == 732
-    assert check_memory(costs, 512, "board") == []  # a quarter of it fits
-    [finding] = check_memory(costs, 180, "board")
-    assert (finding.rule, finding.where) == ("memory", "tile")
-    assert finding.what == "weights and activations take 183 MiB even in INT8, board has 180"
-    assert check_memory(costs, None, "") == []
+    finding = only(report_on(tmp_path, model, target="raspberry_pi_zero_2w"), "memory")
+    assert finding.where == "c"
+    assert finding.what == "weights and activations take 549 MiB even in INT8, raspberry_pi_zero_2w has 512"

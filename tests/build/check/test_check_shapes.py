@@ -153,15 +153,6 @@ def test_shapes_that_are_found(
     assert report.costs.unknown_nodes == 0
 
 
-def test_shape_arithmetic_is_followed_where_nothing_is_run(tmp_path: Path) -> None:
-    text = """a = Shape(images) b = Gather(a, side) c = Concat<axis = 0>(b, b) d = ConstantOfShape(c)
-        y = RandomNormalLike(d)"""
-    model = network(text, {"y": ["a", "b"]}, {"side": np.array([2])}, shape=[1, 3, "h", "w"])
-    report = report_on(tmp_path, model)
-    assert [finding.rule for finding in report.findings] == ["training"]
-    assert report.outputs[0].shape == (SIZE, SIZE)
-
-
 def test_every_contradiction_is_named(tmp_path: Path) -> None:
     weights = {"five": np.ones((5, 1, 1), np.float32), "flat": np.ones((3, 3), np.float32)}
     model = network("a = Add(images, five) b = MatMul(images, flat) y = Mul(images, five)", weights=weights)
@@ -253,12 +244,6 @@ def _upsample(opset: int, mode: str, factor: float) -> onnx.ModelProto:
     return _old(opset, f'y = {operator}<mode = "{mode}">(images, scales)', {"scales": scales})
 
 
-def _resize_11(mode: str, coordinates: str) -> onnx.ModelProto:
-    weights = {"roi": np.zeros(0, np.float32), "scales": np.array([1, 1, 1.5, 0.5], np.float32)}
-    options = f'mode = "{mode}", coordinate_transformation_mode = "{coordinates}"'
-    return _old(11, f"y = Resize<{options}>(images, roi, scales)", weights)
-
-
 def _layers(opset: int, batch: int | str = "N") -> onnx.ModelProto:
     """Weights that are large enough to be cut out, and a free batch."""
     text = """a = Conv<pads = [1, 1, 1, 1]>(images, w) b = GlobalAveragePool(a) c = Flatten(b)
@@ -267,20 +252,12 @@ def _layers(opset: int, batch: int | str = "N") -> onnx.ModelProto:
     return network(text, {"y": [batch, 32]}, weights, shape=[batch, 3, SIZE, SIZE], opset=opset)
 
 
-_NORM = {"scale": _floats(3), "bias": _floats(3), "mean": _floats(3), "variance": np.abs(_floats(3))}
 _OLD = [
-    *(_old(opset, f"y = Softmax<axis = {axis}>(images)") for opset in (7, 11, 12) for axis in range(4)),
+    *(_old(opset, "y = Softmax<axis = 1>(images)") for opset in (7, 12)),
     *(_upsample(*o) for o in itertools.product((7, 9, 10), ("nearest", "linear"), (2.0, 1.5))),
-    *(_upsample(10, mode, 0.5) for mode in ("nearest", "linear")),
-    *(_resize_11(*o) for o in (("linear", "half_pixel"), ("linear", "align_corners"), ("nearest", "half_pixel"))),
-    *(_old(o, "y = BatchNormalization(images, scale, bias, mean, variance)", _NORM) for o in (7, 9, 12)),
-    *(_old(o, "a = ReduceSum<axes = [2, 3]>(images) y = Squeeze<axes = [2, 3]>(a)") for o in (7, 11, 12)),
-    _old(11, "y = Unsqueeze<axes = [0]>(images)"),
-    _old(7, "y = Dropout<ratio = 0.4>(images)"),
-    _old(12, "y = Dropout(images)"),
-    _old(7, "y = Clip<min = -0.5, max = 0.5>(images)"),
-    _old(7, 'y = Pad<mode = "reflect", pads = [0, 0, 1, 2, 0, 0, 3, 1]>(images)'),
-    *map(_layers, (7, 9, 11, 12)),
+    _upsample(10, "linear", 0.5),
+    _old(11, "a = ReduceSum<axes = [2, 3]>(images) y = Squeeze<axes = [2, 3]>(a)"),
+    *map(_layers, (7, 12)),
 ]
 
 

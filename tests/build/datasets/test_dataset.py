@@ -177,17 +177,6 @@ def test_the_size_is_that_of_the_picture_as_exif_turns_it(tmp_path: Path, kind: 
     assert image.read().shape == (*image.size_wh[::-1], 3)
 
 
-def test_exif_after_the_pixels_of_a_png_turns_it_too(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    data, end = _encoded("PNG"), _chunk(b"IEND", b"")
-    plain = data[: data.index(b"eXIf") - 4] + data[data.index(b"IDAT") - 4 :]
-    late = plain.removesuffix(end) + _chunk(b"eXIf", exif.tobytes().removeprefix(b"Exif\0\0")) + end
-    (tmp_path / "a.png").write_bytes(late)
-    [image] = find_images([tmp_path], decode=False).images
-    assert image.size_wh == (image.read().shape[1], image.read().shape[0]) == (20, 30)
-
-
 @pytest.mark.parametrize("decode", [True, False])
 @pytest.mark.parametrize(
     ("name", "data", "reason"),

@@ -17,7 +17,6 @@ from edge_sdk_tools.demo.broker import (
     Kind,
     child,
     find_mosquitto,
-    last_line,
     listening,
     running_broker,
     wait_until_quiet,
@@ -72,13 +71,6 @@ def test_the_broker_is_not_seen_from_outside(kind: Kind) -> None:
         assert outside.connect_ex(("127.0.0.2", broker.port)) != 0
 
 
-def test_a_broker_ends_with_its_block_whatever_happens(kind: Kind) -> None:
-    with pytest.raises(KeyboardInterrupt), running_broker(kind) as broker:
-        raise KeyboardInterrupt
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", broker.port), timeout=60)
-
-
 def test_a_subscriber_without_a_broker_says_so(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -100,9 +92,3 @@ def test_a_child_ends_with_its_block_and_is_killed_where_it_does_not_listen(
         assert process.stdout
         assert process.stdout.readline() == "up\n"
     assert process.returncode == code
-
-
-def test_the_last_line_of_a_child(tmp_path: Path) -> None:
-    for text, expected in (("", "it said nothing"), ("one\ntwo\n\n", "two"), ("x" * 1000, "x" * 300)):
-        (tmp_path / "errors.txt").write_text(text)
-        assert last_line(tmp_path / "errors.txt") == expected

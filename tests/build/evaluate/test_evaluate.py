@@ -23,7 +23,6 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.distillation.gate import distill_check, judge
 from edge_sdk_tools.evaluate.evaluation import Evaluation, evaluate
 from edge_sdk_tools.evaluate.model import OutputMemory, check_optimization
-from edge_sdk_tools.evaluate.predictions import output_errors, products_of
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from tests.support import models as tiny
@@ -307,14 +306,6 @@ def test_outputs_in_another_order_are_not_compared_raw(tmp_path: Path) -> None:
     data = write_pictures(tmp_path / "data", 4)
     assert evaluate(model, data, reference=other).outputs == ()
     assert len(evaluate(model, data, reference=model).outputs) == 1
-
-
-def test_only_equal_outputs_are_called_equal() -> None:
-    zeros, ones = np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32)
-    [equal] = output_errors([products_of([ones], [ones])])
-    [lost] = output_errors([products_of([ones], [zeros])])
-    assert equal.sqnr_db is None
-    assert lost.sqnr_db < -100
 
 
 def test_a_model_beside_others_is_not_run_again_on_a_known_input() -> None:

@@ -18,23 +18,21 @@ from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,
     Boxes,
     LabelledBoxes,
-    box_overlaps,
     judge,
-    true_positives_for,
 )
-from edge_sdk_tools.evaluate.classification import (
+from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.participants import align_labels
+from edge_sdk_tools.evaluate.scores import (
     CALIBRATION_BINS,
     calibration_error,
     divergences,
+    overlap_of,
     probabilities_of,
     ranks_of,
     restricted,
     softened,
     top_columns,
 )
-from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.evaluate.participants import align_labels
-from edge_sdk_tools.evaluate.segmentation import mean_iou, overlap_of
 from edge_sdk_tools.evaluate.tasks import match
 from tests.support import models as tiny
 from tests.support.absent import Lazy
@@ -126,15 +124,6 @@ def test_of_two_boxes_that_overlap_alike_the_one_that_pycocotools_takes_is_taken
         assert _ours([truth], [found]) == pytest.approx(_pycocotools([truth], [found]), abs=1e-6)
 
 
-def test_a_perfect_detector_has_one_and_a_blind_one_zero() -> None:
-    random = np.random.default_rng(1)
-    labelled = [_labelled(random, 5) for _ in range(IMAGES)]
-    perfect = [Boxes(t.boxes_xyxy, np.ones(5), t.class_ids) for t in labelled]
-    blind = [Boxes(np.empty((0, 4)), np.empty(0), np.empty(0, np.int64)) for _ in labelled]
-    assert _ours(labelled, perfect) == pytest.approx((1.0, 1.0), abs=1e-12)
-    assert _ours(labelled, blind) == (0.0, 0.0)
-
-
 def test_resampled_images_count_as_if_they_were_there_so_often() -> None:
     random = np.random.default_rng(2)
     labelled = [_labelled(random, 6) for _ in range(8)]
@@ -147,34 +136,12 @@ def test_resampled_images_count_as_if_they_were_there_so_often() -> None:
     assert curve.mean()(weights) == pytest.approx(np.array(expected), abs=2e-3)
 
 
-def test_recalls_are_compared_as_floating_point_has_them() -> None:
-    recalls = np.linspace(0, 1, 101)
-    for wanted in range(1, 500):
-        curve = np.arange(wanted + 1) / wanted
-        expected = np.searchsorted(curve, recalls, side="left")
-        assert np.array_equal(true_positives_for(recalls, np.array([[float(wanted)]]))[0], expected), wanted
-
-
-def test_a_class_that_no_image_shows_is_left_out() -> None:
-    truth = LabelledBoxes(np.array([[0.0, 0, 10, 10]]), np.array([3]), np.array([False]))
-    found = Boxes(np.array([[0.0, 0, 10, 10], [50, 50, 60, 60]]), np.array([0.9, 0.8]), np.array([3, 1]))
-    assert _ours([truth], [found]) == pytest.approx((1.0, 1.0), abs=1e-12)
-
-
 def test_a_class_that_a_draw_does_not_show_is_left_out_of_it() -> None:
     box, one = np.array([[0.0, 0, 10, 10]]), np.array([0.9])
     truths = [LabelledBoxes(box, np.array([c]), np.array([False])) for c in (0, 1)]
     found = [Boxes(box, one, np.array([0])), Boxes(box + 50, one, np.array([1]))]
     curve = AveragePrecision([judge(f, t) for f, t in zip(found, truths, strict=True)])
     assert curve.mean()(np.array([[1.0, 1], [2, 0], [0, 2]])) == pytest.approx([0.5, 1, 0])
-
-
-def test_overlap_of_known_boxes() -> None:
-    a = np.array([[0, 0, 10, 10], [0, 0, 0, 0]], np.float64)
-    b = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [0, 0, 0, 0]], np.float64)
-    no_crowd = np.zeros(4, np.bool_)
-    assert box_overlaps(a, b, no_crowd) == pytest.approx(np.array([[1, 1 / 3, 0, 0], [0, 0, 0, 0]]))
-    assert box_overlaps(a, b, ~no_crowd)[0] == pytest.approx(np.array([1, 1 / 2, 0, 0]))
 
 
 RANDOM = np.random.default_rng(11)
@@ -230,14 +197,6 @@ def test_calibration_error_is_scikit_learns_curve_weighted() -> None:
         ([], [], 0),
     ):
         assert calibration_error(np.array(sure), np.array(correct, np.bool_)) == pytest.approx(value)
-
-
-def test_mean_iou_is_scikit_learns() -> None:
-    truth = [RANDOM.integers(0, 4, (20, 30)).astype(np.uint8) for _ in range(6)]
-    answers = [np.where(RANDOM.random((20, 30)) < 0.7, t, 0).astype(np.uint8) for t in truth]
-    value = mean_iou([overlap_of(a, t, 5) for a, t in zip(answers, truth, strict=True)])(np.ones((1, 6)))
-    flat = np.concatenate([t.ravel() for t in truth]), np.concatenate([a.ravel() for a in answers])
-    assert value == pytest.approx([sk.jaccard_score(*flat, average="macro", labels=range(4))], abs=1e-6)
 
 
 def test_unknown_pixels_do_not_count_and_unanswered_ones_are_wrong() -> None:

@@ -138,7 +138,7 @@ def conv(filters: int, **options: Any) -> tuple[str, Options]:
 NETWORKS: dict[str, Network] = {
     "batch normalisation": [conv(6, batch_normalize=1, stride=2)],
     "stride a side": [conv(4, stride_x=1, stride_y=2)],
-    "padding without pad": [conv(4, size=5, pad=0, padding=1)],
+    "padding without pad": [conv(4, size=4, pad=0, padding=1, stride=2)],
     "groups": [conv(6), conv(8, groups=2)],
     "mish": [conv(4, activation="mish")],
     "default activation": [("convolutional", {"filters": 4, "size": 3, "pad": 1})],
@@ -146,8 +146,8 @@ NETWORKS: dict[str, Network] = {
     "maxpool 2/2 of an odd side": [conv(4, pad=0, stride=2), ("maxpool", {"size": 2, "stride": 2})],
     "maxpool 2/1": [conv(4), ("maxpool", {"size": 2, "stride": 1})],
     "maxpool 3/2": [conv(4), ("maxpool", {"size": 3, "stride": 2})],
-    "maxpool padding 0": [conv(4), ("maxpool", {"size": 3, "stride": 2, "padding": 0})],
-    "maxpool padding 1": [conv(4), ("maxpool", {"size": 4, "stride": 2, "padding": 1})],
+    "maxpool padding 0": [conv(4), ("maxpool", {"size": 4, "stride": 4, "padding": 0})],
+    "maxpool padding 1": [conv(4), ("maxpool", {"size": 3, "stride": 2, "padding": 1})],
     "route one": [conv(4), conv(6), ("route", {"layers": "-2"})],
     "route group": [conv(6), ("route", {"layers": "-1", "groups": 3, "group_id": 1})],
     "route two": [conv(4), conv(6), ("route", {"layers": "-1, 0"})],
@@ -185,9 +185,9 @@ def run_onnx(model: Path, image: Array) -> list[Array]:
 @pytest.mark.parametrize("layers", NETWORKS.values(), ids=NETWORKS.keys())
 def test_every_layer_does_what_darknet_does(tmp_path: Path, rng: np.random.Generator, layers: Network) -> None:
     reference, cfg, weights, labels = write_network(tmp_path, [*layers, HEAD, YOLO], rng)
-    toml = import_darknet(cfg, weights, labels, tmp_path / "out")
+    report = import_darknet(cfg, weights, labels, tmp_path / "out")
     (found,) = run_onnx(tmp_path / "out" / "tiny.onnx", reference.image)
-    assert toml == tmp_path / "out" / "model.toml"
+    assert report.outputs[0].relative < 1e-4
     assert found.shape == (1, *reference.heads[0].shape)
     np.testing.assert_allclose(found[0], reference.heads[0], rtol=1e-4, atol=1e-4)
 
@@ -202,7 +202,7 @@ def test_two_heads_become_two_outputs_with_their_own_anchors(
         *[("route", {"layers": "-3"}), conv(4), ("upsample", {"stride": 2}), HEAD, second],
     ]
     reference, cfg, weights, labels = write_network(tmp_path, layers, rng, (channels, 16, 24))
-    spec = load_model_spec(import_darknet(cfg, weights, labels, tmp_path / "out", name="other"))
+    spec = load_model_spec(Path(import_darknet(cfg, weights, labels, tmp_path / "out", name="other").model_toml))
     for found, expected in zip(run_onnx(Path(spec.model), reference.image), reference.heads, strict=True):
         np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
     assert Path(spec.model) == tmp_path / "out" / "other.onnx"
@@ -212,17 +212,27 @@ def test_two_heads_become_two_outputs_with_their_own_anchors(
     assert spec.detection.anchors == (((23.0, 27.0), (10.0, 14.0)), ((37.0, 58.0), (10.0, 14.0)))
     assert spec.detection.scale_xy == (1.05, 1.2)
     assert Path(spec.labels).read_text() == "cat\ndog\n"
-
-
-def test_the_model_is_static_and_of_opset_17(tmp_path: Path, rng: np.random.Generator) -> None:
-    _, cfg, weights, labels = write_network(tmp_path, [conv(4, batch_normalize=1), HEAD, YOLO], rng)
-    import_darknet(cfg, weights, labels, tmp_path / "out")
-    model = onnx.load(tmp_path / "out" / "tiny.onnx")
+    model = onnx.load(spec.model)
     assert [(o.domain, o.version) for o in model.opset_import] == [("", 17)]
-    assert {node.op_type for node in model.graph.node} == {"Conv", "LeakyRelu"}
-    assert [value.name for value in model.graph.input] == ["images"]
     for value in (*model.graph.input, *model.graph.output):
         assert all(dim.dim_value > 0 for dim in value.type.tensor_type.shape.dim)
+
+
+def test_a_conversion_that_computes_something_else_is_refused(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cfg, weights, labels = write_network(tmp_path, [conv(4), HEAD, YOLO], rng)
+    monkeypatch.setattr("edge_sdk_tools.importers.darknet_graph._LEAKY_SLOPE", 0.2)
+    with pytest.raises(ModelError, match=r"the ONNX model computes something else than Darknet: output .* differs by"):
+        import_darknet(cfg, weights, labels, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_head_that_no_build_takes_is_refused_under_its_own_name(tmp_path: Path, rng: np.random.Generator) -> None:
+    _, cfg, weights, labels = write_network(tmp_path, [conv(4, pad=0), HEAD, YOLO], rng)
+    with pytest.raises(ModelError) as caught:
+        import_darknet(cfg, weights, labels, tmp_path / "out")
+    assert str(caught.value).startswith(f"{tmp_path / 'out' / 'tiny.onnx'}: decoder yolov4: a head of 18x10 cells")
 
 
 def test_an_old_header_with_32_bits_is_read(tmp_path: Path, rng: np.random.Generator) -> None:

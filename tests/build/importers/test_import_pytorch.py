@@ -20,7 +20,6 @@ from edge_sdk_tools.importers.pytorch import import_pytorch
 from edge_sdk_tools.report.schema import from_json
 from tests.support.absent import Lazy, needs_torch
 from tests.support.projects import (
-    MODEL_TOML,
     MODELS,
     is_documented,
     line_of,
@@ -80,17 +79,6 @@ def test_the_figures_are_printed_for_every_output(tmp_path: Path) -> None:
     ]
     assert all(o.absolute <= 1e-5 and o.on_images is not None and o.on_images <= o.absolute for o in report.outputs)
     assert (report.probes, report.images, report.warnings) == (24, 16, ())
-
-
-@pytest.mark.long
-def test_calibration_images_are_compared_on_by_default(tmp_path: Path) -> None:
-    toml = write_toml(tmp_path)
-    toml.write_text(f'{MODEL_TOML}\n[data]\ncalibration = "pictures"\n')
-    unseen = import_pytorch(f"{MODELS}:net", toml)
-    assert (unseen.images, unseen.outputs[0].on_images) == (0, None)
-    assert unseen.warnings == ("no real image was compared; give some with --images FOLDER",)
-    write_pictures(tmp_path / "pictures", 2)
-    assert import_pytorch(f"{MODELS}:net", toml).images == 2
 
 
 _LONG = pytest.mark.long  # each export takes seconds

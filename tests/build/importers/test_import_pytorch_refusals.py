@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 
-from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.importers.pytorch import import_pytorch
 from tests.support.absent import Lazy, needs_torch
 from tests.support.projects import (
@@ -36,11 +33,10 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        ("trainin", "torch_models.py: has no function 'trainin'; did you mean 'training'? in it are training, half, "),
-        ("argument", f"argument(n, m, *, k) needs n, k ({line_of('def argument(')}); give them defaults"),
-        ("Argument", f"but Argument(n) needs n ({line_of('a class that asks')}); give them defaults"),
-        ("text", "text: returns a str, expected a torch.nn.Module"),
-        ("gives_checkpoint", "returns a dict, expected a torch.nn.Module; its key 'net' holds one, return that"),
+        ("trainin", "torch_models.py: has no function 'trainin'; did you mean 'training'?"),
+        ("argument", "argument: is called without arguments: missing a required argument: 'n'; give them defaults"),
+        ("Argument", "Argument: is called without arguments: missing a required argument: 'n'; give them defaults"),
+        ("text", "text: returned str, expected a torch.nn.Module"),
         ("raises", f"raises: failed: KeyError: 'backbone' ({line_of('backbone')})"),
         ("fails", "forward failed on an input of 1x3x16x16 (size_wh, color and layout of model.toml): RuntimeError: "),
         ("leaves", f"SystemExit: 3 ({line_of('sys.exit(3)')})"),
@@ -105,7 +101,8 @@ def test_a_real_image_that_overflows(tmp_path: Path) -> None:
         ("import no_such_package\n", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_package' (m.py"),
         ("x = 1\ndef net(:\n", "(m.py:2)"),
         ("raise SystemExit\n", "cannot be loaded: SystemExit (m.py:1)"),
-        ("def nett(): 0\nclass Net: 0\ndef _hidden(): 0\n", "no function 'net'; did you mean 'nett'? in it are nett"),
+        ("def nett(): 0\nclass Net: 0\ndef _hidden(): 0\n", "no function 'net'; did you mean 'nett'?"),
+        ("def other(): 0\ndef _hidden(): 0\n", "has no function 'net'; it has other"),
     ],
 )
 def test_a_file_that_cannot_be_loaded(tmp_path: Path, code: str, expected: str) -> None:
@@ -129,11 +126,8 @@ def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
 
 
 WEIGHTS = "weights.pth"
-PREFIXED = "begins with 'module.', as torch.nn.DataParallel writes them"
-NO_FILE = (
-    "weights.pth: is no file of torch.save, expected a state dict; save the state dict alone: "
-    "torch.save(model.state_dict(), 'state_dict.pth')"
-)
+PREFIXED = "every key begins with 'module.', as torch.nn.DataParallel writes them; save the state dict of"
+NO_FILE = "weights.pth: is no state dict that can be read, or damaged (PyTorch: "
 
 
 def _lacking(path: Path) -> None:
@@ -153,10 +147,12 @@ def _cut(path: Path) -> None:
         (lambda path: None, "weights.pth: no such file; expected a file of torch.save"),
         (lambda path: path.write_text("."), NO_FILE),  # a pickle that pops from an empty stack
         (lambda path: _other_archive(path), NO_FILE),
-        (_cut, "weights.pth: lacks its end, expected a whole file of torch.save; copy it again"),
-        (lambda p: torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), p), "is a TorchScript archive, expected a"),
+        (_cut, NO_FILE),
+        (lambda p: torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), p), NO_FILE),
         (lambda p: torch.save(torch_models.Net(), p), "holds more than tensors (tests.support.torch_models.Net), "),
         (lambda p: torch.save({"epoch": 3, "state_dict": {}}, p), "expected a state dict of tensors; save the state"),
+        (lambda p: torch.save([3], p), "holds a list, expected a state dict of tensors; save the state dict alone: "),
+        (lambda p: torch.save(torch.nn.DataParallel(torch_models.Net()).state_dict(), p), PREFIXED),
         (_lacking, "torch_models.py:net: lacks first.weight, norm.weight, norm.bias and 6 more; has net.first"),
     ],
 )
@@ -177,74 +173,14 @@ def test_weights_with_code_run_nothing(tmp_path: Path, write: Callable[[object, 
     assert not code.ran.exists()
 
 
-def paste(said: str) -> None:
-    """Do what a message says to write, as somebody would who pastes it into a new Python."""
-    exec(said[said.index("import torch; ") :], {})
-
-
-def parallel(net: Any) -> Any:
-    return torch.nn.DataParallel(net)
-
-
-@pytest.mark.parametrize("name", ["last.pth", "state_dict.pth"])
-def test_the_prefix_of_data_parallel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    path = tmp_path / name
-    torch.save(parallel(torch_models.Net()).state_dict(), path)
-    before = path.read_bytes()
-    said = refusal(tmp_path, f"{MODELS}:net", weights=path)
-    begin = f"{path}: does not fit {MODELS}:net: every key {PREFIXED}; save it without: import torch; torch.save("
-    assert said.startswith(begin)
-    monkeypatch.chdir(tmp_path)
-    paste(said)
-    assert path.read_bytes() == before
-    saved = "state_dict.pth" if name == "last.pth" else "state_dict_alone.pth"
-    torch_models.Net().load_state_dict(torch.load(saved))
-    if name == "last.pth":
-        shown = said.removeprefix(f"{path}: ").replace(str(path), "last.pth")
-        assert is_documented(shown.replace(str(MODELS), "net.py"))
-
-
-def test_a_model_that_is_wrapped_itself_keeps_the_prefix(tmp_path: Path) -> None:
-    module = parallel(torch_models.Net())
-    torch.save({"epoch": 3, "model": module.state_dict()}, tmp_path / WEIGHTS)
-    with pytest.raises(ModelError, match=r"save that: import torch; torch\.save\(torch\.load\(.*\)\['model'\], "):
-        Lazy("edge_sdk_tools.importers.pytorch_weights").load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
-    torch.save(module.state_dict(), tmp_path / WEIGHTS)
-    Lazy("edge_sdk_tools.importers.pytorch_weights").load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize(
-    ("checkpoint", "place", "saved"),
-    [
-        (lambda net: {"epoch": 3, "model": net.state_dict()}, "a state dict is under 'model'; ", "['model'],"),
-        (lambda net: {"epoch": 3, "net": net}, "a module is under 'net'; ", "['net'].state_dict(),"),
-        (lambda net: {"o": argparse.Namespace(n=3), "w": net.state_dict()}, "a state dict is under 'w'; ", "['w'],"),
-        (lambda net: {"run": {0: net.state_dict()}}, "a state dict is under 'run' > 0; ", "['run'][0],"),
-        (lambda net: {"ema": net, "model": net}, "a module is under 'ema' or 'model'; ", "['ema'].state_dict(),"),
-        (lambda net: net, "it is a module; ", ".state_dict(),"),
-        (lambda net: {"s": parallel(net).state_dict()}, f"under 's', where every key {PREFIXED}; save ", "['s'].items"),
-    ],
-)
-def test_the_state_dict_in_a_checkpoint_is_found(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    checkpoint: Callable[[Any], object],
-    place: str,
-    saved: str,
-    zipped: bool,
-) -> None:
-    torch.save(checkpoint(torch_models.Net()), tmp_path / WEIGHTS, _use_new_zipfile_serialization=zipped)
+def test_the_state_dict_in_a_checkpoint_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save({"epoch": 3, "model": torch_models.Net().state_dict()}, tmp_path / WEIGHTS)
     said = refusal(tmp_path, f"{MODELS}:net", weights=tmp_path / WEIGHTS)
-    assert said.startswith(f"{tmp_path / WEIGHTS}: holds ")
-    assert place in said
-    assert saved in said
     monkeypatch.chdir(tmp_path)
-    paste(said)
-    torch_models.Net().load_state_dict(torch.load("state_dict.pth"))
-    if zipped and place in ("a state dict is under 'model'; ", "a module is under 'net'; "):
-        shown = said.replace(str(tmp_path / WEIGHTS), "last.pth").removeprefix("last.pth: ")
-        assert is_documented(shown.replace("tests.support.torch_models.", "net."))
+    exec(said[said.index("import torch; ") :], {})  # what it says, pasted into a new Python
+    torch_models.Net().load_state_dict(torch.load("state_dict_alone.pth"))
+    shown = said.replace(str(tmp_path / WEIGHTS), "last.pth").removeprefix("last.pth: ")
+    assert is_documented(shown)
 
 
 def test_weights_that_are_not_finite(tmp_path: Path) -> None:

@@ -202,15 +202,6 @@ def _run(store: Path, items: list[Recipe]) -> list[bool]:
     return [seen[jobs.key(item)].remembered for item in items]
 
 
-def test_a_second_run_computes_nothing(tmp_path: Path) -> None:
-    items = [Recipe(0), Recipe(1)]
-    assert _run(tmp_path / "new" / "store", items) == [False, False]
-    assert _run(tmp_path / "new" / "store", [*items, Recipe(2)]) == [True, True, False]
-    assert sorted(path.name for path in (tmp_path / "new" / "store").iterdir()) == [
-        f"recipe-{number}.msgpack" for number in range(3)
-    ]
-
-
 def test_a_damaged_file_is_computed_again(tmp_path: Path) -> None:
     items = [Recipe(number) for number in range(5)]
     _run(tmp_path, items)

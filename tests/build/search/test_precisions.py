@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,11 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
-from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.runtime_versions import replay_variants
-from edge_sdk_tools.quantize.convert import bare, convert, float_file
-from edge_sdk_tools.quantize.precisions import PRECISIONS, product_work, with_half_weights
-from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.convert import bare, float_file
+from edge_sdk_tools.quantize.precisions import MAKERS, with_half_weights
+from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny
@@ -84,21 +82,6 @@ def test_operator_sets_of_inner_graphs_stay() -> None:
     assert [one.domain for one in bare(proto).opset_import] == ["", "com.microsoft"]
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="ONNX Runtime has these kernels on x86_64 only")
-def test_only_onnx_is_arranged_in_blocks(tmp_path: Path) -> None:
-    def kernels(file: Path) -> set[str]:
-        session = ProfiledSession(file, tmp_path)
-        session.run(np.zeros(session.input_shape, session.input_dtype))
-        return {event.args["op_name"] for event in session.stop_profile() if event.is_kernel}
-
-    onnx_file = _written(tmp_path / "a", wide_classifier(), "x86_64")
-    folder = tmp_path / "b"
-    folder.mkdir()
-    ort_file = convert(tmp_path / "a" / "source.onnx", load_target("x86_64"), folder).model
-    assert "ReorderOutput" in kernels(onnx_file)
-    assert "ReorderOutput" not in kernels(ort_file)
-
-
 @pytest.mark.parametrize(
     ("target", "suffix", "step"), [("x86_64_avx2", "onnx", "ONNX file"), ("arm64", "ort", "ORT file")]
 )
@@ -108,7 +91,13 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     # A model that is slower in INT8 for certain is none of a few kilobytes.
     monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
-    build(path, target, tmp_path / "a.edge", bundle_version=1, variants=Request(sizes=((24, 24),), fp16=True))
+    build(
+        path,
+        target,
+        tmp_path / "a.edge",
+        bundle_version=1,
+        variants=Request(sizes=((24, 24),), precisions=frozenset({"fp16"})),
+    )
     bundle = Bundle.open(tmp_path / "a.edge")
     assert [(v.name, v.file) for v in bundle.manifest.variants] == [
         (name, f"model.{name}.{suffix}") for name in ("fp32", "fp32.24x24", "fp16")
@@ -127,7 +116,7 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
 
 def test_half_weights_halve_the_file_and_stay_half(tmp_path: Path) -> None:
     model = write_project(tmp_path, model=wide_classifier())
-    build(model, "x86_64", tmp_path / "a.edge", variants=Request(fp32=True, fp16=True))
+    build(model, "x86_64", tmp_path / "a.edge", variants=Request(precisions=frozenset({"fp32", "fp16"})))
     bundle = Bundle.open(tmp_path / "a.edge")
     half, whole = (len(bundle.read(f"model.{name}.onnx")) for name in ("fp16", "fp32"))
     weights = sum(numpy_helper.to_array(w).size for w in wide_classifier().graph.initializer)
@@ -165,7 +154,7 @@ def test_a_weight_beyond_float16_is_refused() -> None:
 
 def test_products_are_quantized_dynamically_and_run_in_integers(tmp_path: Path) -> None:
     model = write_project(tmp_path, model=mixer())
-    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(dynamic=True))
+    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(precisions=frozenset({"int8_dynamic"})))
     assert [(row.name, row.problem) for row in report.variants] == [("int8", None), ("int8_dynamic", None)]
     bundle = Bundle.open(tmp_path / "a.edge")
     dynamic = bundle.manifest.variants[1]
@@ -181,7 +170,8 @@ def test_dynamic_weights_have_seven_bits_where_products_saturate(
     tmp_path: Path, reduce_range: bool, largest: int
 ) -> None:
     recipe = Recipe(precision="int8_dynamic", reduce_range=reduce_range)
-    made = PRECISIONS[recipe.precision].write(simplify(mixer(), tmp_path), {}, recipe, tmp_path / "dynamic.onnx")
+    made = MAKERS[recipe.precision].write(simplify(mixer(16, 64), tmp_path), {}, recipe, tmp_path / "dynamic.onnx")
+    assert sorted(made.macs.values()) == [64 * 3, 16 * 64 * 4 * 64, 16 * 64 * 4 * 64]
     arrays = map(numpy_helper.to_array, onnx.load(made.path).graph.initializer)
     integers = [array for array in arrays if array.dtype == np.int8 and array.ndim == 2]
     assert max(int(np.abs(array.astype(int)).max()) for array in integers) == largest
@@ -194,11 +184,3 @@ def test_dynamic_is_never_offered_for_convolutions(tmp_path: Path, capsys: pytes
     error = capsys.readouterr().err
     assert "0% of the model's multiply-accumulates are matrix products with weights" in error
     assert "slower than in float; leave it out" in error
-
-
-def test_the_work_of_products_is_counted(tmp_path: Path) -> None:
-    work = product_work(simplify(mixer(16, 64), tmp_path).proto)
-    tokens, width = 16, 64
-    assert sorted(work.macs.values()) == [width * 3, tokens * width * 4 * width, tokens * width * 4 * width]
-    assert work.total == sum(work.macs.values()) + tokens * width * 3 * 16
-    assert product_work(simplify(wide_classifier(), tmp_path).proto).share == 0.0

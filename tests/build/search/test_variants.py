@@ -13,16 +13,13 @@ from onnx import helper
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Difference, Rating, ratings
-from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, SizeGateError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.build import variants
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.variants import Request, parse_sizes, resize
-from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.build.variants import Request, parse_sizes
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.runtime_versions import replay_variants
 from edge_sdk_tools.report.schema import from_json
@@ -33,7 +30,7 @@ from tests.support.projects import CLASSIFIER, DETECTOR, write_labelled, write_p
 
 def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) -> None:
     model = write_project(tmp_path, model=tiny.wide_classifier())
-    request = Request(sizes=((24, 32), (16, 16)), fp32=True, fp16=True)
+    request = Request(sizes=((24, 32), (16, 16)), precisions=frozenset({"fp32", "fp16"}))
     report = build(model, "x86_64", tmp_path / "a.edge", variants=request)
     bundle = Bundle.open(tmp_path / "a.edge")
     found = {v.name: v for v in bundle.manifest.variants}
@@ -73,34 +70,20 @@ def test_a_size_has_ranges_of_its_own(tmp_path: Path) -> None:
     assert max(float(abs(output - 1 / 3).max()) for output in outputs) > 0.1
 
 
-def test_labels_give_quality_beside_float_at_the_first_size(tmp_path: Path) -> None:
-    float_model = tiny.wide_classifier()
-    model, data = write_project(tmp_path, model=float_model), write_labelled(tmp_path / "labelled", float_model, 6)
-    request = Request(sizes=((32, 32),), fp32=True)
-    report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], variants=request)
-    int8, small, fp32 = Bundle.open(tmp_path / "a.edge").manifest.variants
-    for variant, row in zip((int8, small, fp32), report.variants, strict=True):
-        assert variant.quality.metric == row.metric == "top-1"
-        assert variant.quality.value == row.value
-        assert variant.quality.images == 6
-    qualities = [variant.quality for variant in (int8, small, fp32) if variant.quality]
-    assert {quality.fp32 for quality in qualities} == {qualities[2].value}
-    for quality in qualities:
-        assert quality.difference.reference == "fp32"
-        assert quality.difference.value == pytest.approx(quality.value - quality.fp32)
-        assert quality.difference.low < quality.difference.value < quality.difference.high
-    itself = qualities[2].difference
-    assert itself == Difference("fp32", 0.0, -itself.high, itself.high)
-
-
 def test_the_difference_is_of_pairs_and_tuning_has_it(tmp_path: Path) -> None:
     float_model = tiny.wide_classifier()
     model = write_project(tmp_path, model=float_model)
     data = write_labelled(tmp_path / "labelled", float_model, 40, wrong=20)
-    request = Request(sizes=((8, 8),), fp32=True)
+    request = Request(sizes=((8, 8),), precisions=frozenset({"fp32"}))
     report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], variants=request)
     manifest = Bundle.open(tmp_path / "a.edge").manifest
     by_name = {v.name: v.quality for v in manifest.variants}
+    for row, quality in zip(report.variants, by_name.values(), strict=True):
+        assert (row.metric, row.value, quality.images) == (quality.metric, quality.value, 40)
+        assert quality.fp32 == by_name["fp32"].value
+        assert quality.difference.value == pytest.approx(quality.value - quality.fp32)
+    itself = by_name["fp32"].difference
+    assert itself == Difference("fp32", 0.0, -itself.high, itself.high)
     int8, shown = by_name["int8"], report.quality[0].difference
     assert int8.difference == Difference("fp32", shown.value, shown.low, shown.high)
     # Every second image is right, so that its own interval is wide; where float says the same, the difference's is not.
@@ -145,14 +128,14 @@ def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest
 def test_the_size_gate_is_for_each_model(tmp_path: Path) -> None:
     text = CLASSIFIER + "\n[gates]\nmax_size_mb = {}\n"
     model = write_project(tmp_path, text.format(0.05), tiny.wide_classifier())
-    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(fp32=True))
+    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(precisions=frozenset({"fp32"})))
     [_, fp32] = report.variants
     assert fp32.problem is not None
     assert "gates.max_size_mb allows 0.05" in fp32.problem
     assert [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants] == ["int8"]
     (tmp_path / "model.toml").write_text(text.format(0.001))
     with pytest.raises(SizeGateError):
-        build(model, "x86_64", tmp_path / "b.edge", variants=Request(fp32=True))
+        build(model, "x86_64", tmp_path / "b.edge", variants=Request(precisions=frozenset({"fp32"})))
 
 
 def test_the_command_shows_a_row_for_each_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,16 +286,3 @@ def test_a_size_at_which_nothing_is_found_says_so(tmp_path: Path, capsys: pytest
     assert "finds nothing" in error
     assert error.endswith("leave that size out")
     assert not (tmp_path / "a.edge").exists()
-
-
-def test_the_weights_stay_what_they_were(tmp_path: Path) -> None:
-    spec, target = load_model_spec(write_project(tmp_path, pictures=0)), load_target("x86_64")
-    checked = check_model(spec, target)
-    before = checked.proto.SerializeToString()
-    resized = resize(spec, checked, target, (40, 24), tmp_path / "resized.onnx")
-    assert checked.proto.SerializeToString() == before
-    assert [w.raw_data for w in resized.checked.proto.graph.initializer] == [
-        w.raw_data for w in checked.proto.graph.initializer
-    ]
-    assert resized.spec.input.size_wh == (40, 24)
-    assert resized.checked.labels == checked.labels

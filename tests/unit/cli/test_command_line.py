@@ -14,8 +14,6 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.root import cli, run
-from edge_sdk.publishing.settings import Secret
-from edge_sdk.service.settings import PipelineSettings
 
 
 def test_targets_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,18 +30,14 @@ _RUN = ["run", "none.edge", "--source"]
     ("arguments", "expected"),
     [
         (["nonsense"], "no verb 'nonsense'; expected one of: import,"),
-        (["rum"], "no verb 'rum'; did you mean run?"),
         (["sign"], "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),
         (["keygen", "/"], "/: expected the name of a file for the key"),
         ([*_RUN, "0", "--duration", "nan"], "--duration"),
-        ([*_RUN, "0", "--latency-ms", "x"], "--latency-ms"),
         ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more; was it seconds?"),
         ([*_RUN, "0", "--cpu-share", "9999"], "which this machine has; 0.5 is half a core"),
-        ([*_RUN, "0", "--trial-seconds", "-1"], "--trial-seconds is -1.0, expected 0 seconds or more"),
         ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "--source-tls-fingerprint: 'ab', expected 64"),
         ([*_RUN, "0", "--cpu-share", "0.5", "--no-tune"], "--cpu-share is a limit that tuning keeps"),
-        (["tune", "none.edge", "--latency-ms", "0.2"], "--latency-ms is 0.2, expected 1 millisecond or more"),
         ([*_RUN, "0", "--device", "\udcff"], "device name '\\udcff'"),
         ([*_RUN, "0", "--mqtt", "mqtt://h", "--camera", "\udcff"], "camera name"),
         ([*_RUN, "rtsp://b:hun/ter2@h"], "give --source-password-file"),
@@ -85,11 +79,6 @@ def test_a_broker_password_that_is_no_text(capsys: pytest.CaptureFixture[str], m
     monkeypatch.setenv("EDGE_SDK_MQTT_PASSWORD", "hun\udcffter2")
     assert run(["run", "none.edge", "--source", "0", "--mqtt", "mqtt://user@h"]) == 2
     assert capsys.readouterr().err == "edge-sdk: $EDGE_SDK_MQTT_PASSWORD: the password is not UTF-8\n"
-
-
-def test_settings_do_not_show_their_passwords() -> None:
-    settings = PipelineSettings(bundle=Path("b"), source="0", source_password=Secret("hunter2"))
-    assert "hunter2" not in repr(settings)
 
 
 # A device, where the packages of the workstation are not installed.

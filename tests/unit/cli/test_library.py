@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import platform
 import subprocess
 import sys
 import threading
@@ -15,11 +14,8 @@ import pytest
 
 import edge_sdk
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.model_spec import InputSpec
-from edge_sdk.bundle.signing import generate_key
-from edge_sdk.core.errors import BundleError, CameraError, ConfigError, EdgeError, IncompatibleError, UsageError
+from edge_sdk.core.errors import CameraError, UsageError
 from edge_sdk.core.frame import Classification, Frame, Image, Result
-from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.loop import Tick
 from edge_sdk.model import Model
@@ -114,25 +110,6 @@ def test_an_array_that_is_no_picture_is_one_line_that_says_how_it_becomes_one(
     assert [result.frame.seq for result in loop] == [0]  # it goes on
 
 
-def test_strides_change_nothing_and_another_size_in_the_middle_is_another_size() -> None:
-    views = {
-        "cut": np.pad(_PICTURE, ((3, 2), (5, 4), (0, 0)))[3:-2, 5:-4],
-        "mirrored": _PICTURE[:, ::-1].copy()[:, ::-1],
-        "other colours": _PICTURE[..., ::-1].copy()[..., ::-1],
-        "planes": _PICTURE.transpose(2, 0, 1).copy().transpose(1, 2, 0),
-        "columns first": np.asfortranarray(_PICTURE),
-        "every second row": np.repeat(_PICTURE, 2, axis=0)[::2],
-        "read only": np.frombuffer(_PICTURE.tobytes(), np.uint8).reshape(_PICTURE.shape),
-    }
-    specs = [InputSpec(size_wh=(40, 32), resize=resize) for resize in ("letterbox", "stretch", "center_crop")]
-    for spec in (*specs, InputSpec(size_wh=(40, 32), layout="NHWC")):
-        expected = Prepare(spec)(Frame.of(_PICTURE)).tensor.copy()
-        prepare = Prepare(spec)
-        for name, view in views.items():
-            prepare(Frame.of(view[:20, :30]))
-            assert np.array_equal(prepare(Frame.of(view)).tensor, expected), (spec, name)
-
-
 def test_class_ids_have_the_labels_of_the_bundle(folder: Path, model: Model) -> None:
     assert model.labels == ("cat", "dog")
     assert [model.label_of(n) for n in (0, 1, 2, -1)] == ["cat", "dog", "class_2", "background"]
@@ -155,44 +132,6 @@ def test_a_model_opens_with_another_variant_and_other_settings(folder: Path, mod
     assert len(other.session.run(np.zeros(other.session.input_shape, other.session.input_dtype))) == 1
     with pytest.raises(UsageError, match="fp64"):
         Model.open(bundle, variant="fp64")
-
-
-def test_a_twin_has_buffers_of_its_own_and_loads_nothing(model: Model) -> None:
-    twin, another = model.clone(), _PICTURE[::2, ::3] // 2
-    assert twin.session.inference is model.session.inference
-    expected, other = model(_PICTURE), model(another)
-    assert isinstance(expected, Classification)
-    assert isinstance(other, Classification)
-    prepared = model.session.run(np.ones(model.session.input_shape, np.float32))
-    first = [output.copy() for output in prepared]
-    for picture, right in ((_PICTURE, expected), (another, other)):
-        result = twin(picture)
-        assert isinstance(result, Classification)
-        assert np.array_equal(result.confidences, right.confidences)
-    assert not np.array_equal(expected.confidences, other.confidences)
-    assert all(np.array_equal(output, kept) for output, kept in zip(prepared, first, strict=True))
-
-
-def test_a_result_is_shown_without_its_pixels(model: Model) -> None:
-    result = model(Frame.of(_PICTURE, seq=3, camera="gate"))
-    assert repr(result).startswith("Classification(frame=Frame(shape=(48, 80, 3), seq=3, camera='gate', captured_at=")
-    assert len(repr(result)) < 300
-    assert "shape=None" in repr(Frame(None, 0, 0.0, 0, "none"))  # type: ignore[arg-type] # as a foreign source may
-
-
-def test_bundles_that_cannot_be_used_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(EdgeError, match="no such bundle"):
-        Bundle.open(tmp_path / "nothing.edge")
-    public = generate_key(tmp_path / "fleet.key")
-    for keys in (str(public), public, [str(public)]):  # one alone is meant
-        with pytest.raises(BundleError, match="not signed"):
-            Bundle.open(folder, trusted_keys=keys)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"none\.pub"):
-        Bundle.open(folder, trusted_keys=[tmp_path / "none.pub"])
-    other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
-    edit_manifest(folder, machine=other)
-    with pytest.raises(IncompatibleError, match=f"built for {other}"):
-        Model.open(Bundle.open(folder))
 
 
 # Loops over sources and into sinks of one's own.

@@ -175,21 +175,6 @@ def test_a_machine_that_was_suspended_goes_on_with_the_freshest_frame_and_loses_
     assert {*ticks[1:]} == {Tick.ON_TIME}
 
 
-def test_jumps_of_the_wall_clock_change_nothing() -> None:
-    def run(wall: Sequence[float]) -> list[Tick]:
-        scene, times = Scene(period_ms=10, count=500, work_ms=33, budget_ms=40), itertools.cycle(wall)
-        deliver = scene.camera.latest
-
-        def latest(timeout_s: float) -> Frame | None:
-            frame = deliver(timeout_s)
-            return frame and Frame(frame.image, frame.captured_ns, next(times), frame.seq, frame.camera)
-
-        scene.camera.latest = latest  # type: ignore[method-assign]
-        return scene.run()
-
-    assert run([0.0]) == run([1.7e9, 0.0, 4e9, -5.0])
-
-
 # The drop rule alone.
 
 

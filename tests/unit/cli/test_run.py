@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,12 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.cli import run as run_module
-from edge_sdk.cli.options import logging_to_standard_error
 from edge_sdk.cli.root import run
 from edge_sdk.cli.run import _closing, _undelivered, _waiting
 from edge_sdk.core.clock import Percentiles
-from edge_sdk.core.logs import is_journal, log_as_json
+from edge_sdk.core.logs import log_as_json
 from edge_sdk.outbox.event import EventStats
 from edge_sdk.publishing.publisher import PublisherStats, StreamStats
 from edge_sdk.service.runner import RunSummary
@@ -94,43 +88,6 @@ def test_lines_are_json_where_that_is_asked_for(tmp_path: Path, capsysbinary: py
     assert all(datetime.fromisoformat(line["at"].replace("Z", "+00:00")).tzinfo for line in lines)
 
 
-def test_where_nobody_reads_standard_error_lines_are_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_journal.cache_clear()
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w", buffering=1) as closed:
-        monkeypatch.setattr(sys, "stderr", closed)
-        with logging_to_standard_error():
-            logging.getLogger("edge_sdk").info("a line")
-            logging.getLogger("edge_sdk").info("another")
-        monkeypatch.undo()
-        with pytest.raises(BrokenPipeError):
-            closed.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
-
-
-def test_after_a_signal_nobody_waits_for_a_reader_of_documents_that_does_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = _config(tmp_path, "gate", "yard")
-    stopped = [RunSummary(camera=camera, ended_by="signal", budget_ms=5000.0) for camera in ("gate", "yard")]
-    monkeypatch.setattr(run_module, "_run", lambda *_given, **_more: (stopped, None))
-    with contextlib.ExitStack() as stack:
-        reading, writing = (os.fdopen(end, mode, 0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
-        stack.enter_context(reading)
-        stack.enter_context(writing)
-        os.set_blocking(writing.fileno(), False)
-        while writing.write(bytes(4096)):
-            pass
-        os.set_blocking(writing.fileno(), True)
-        monkeypatch.setattr(sys, "stdout", writing)
-        assert run(["run", "--config", str(config), "--json"]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        f"edge-sdk: {camera}: stopped by signal; no results, 0 dropped as too old" for camera in ("gate", "yard")
-    ]
-
-
 # The last lines of a run.
 
 _TIMES = Percentiles(1.0, 2.0, 3.0)
@@ -146,31 +103,17 @@ def _summary(*, put: int, sent: int, limited: int) -> RunSummary:
     return msgspec.structs.replace(_NOTHING, results=put, **times, delivery=stream, publisher=publisher)
 
 
-def test_the_last_line_says_how_many_frames_could_not_be_decoded() -> None:
-    for summary in (_summary(put=10, sent=10, limited=0), _NOTHING):
-        assert "decoded" not in _closing(summary)
-        broken = msgspec.structs.replace(summary, source=SourceStats(unreadable=7))
-        assert ", 7 could not be decoded" in _closing(broken)
-
-
-@pytest.mark.parametrize(
-    ("sent", "limited", "expected"),
-    [(10, 0, None), (2, 8, None), (1, 8, "1 of 10 results did not reach the broker; gone")],
-)
-def test_results_that_a_rate_leaves_out_are_not_lost(sent: int, limited: int, expected: str | None) -> None:
-    summary = _summary(put=10, sent=sent, limited=limited)
-    assert _undelivered(summary) == expected
-    assert (f", {limited} not published, as max_per_s says" in _closing(summary)) is bool(limited)
-
-
-def test_events_that_wait_for_the_next_start_are_said() -> None:
-    summary = _summary(put=10, sent=10, limited=0)
+def test_the_last_lines_say_what_was_not_decoded_not_published_and_not_delivered() -> None:
+    summary = _summary(put=10, sent=2, limited=8)
+    unread = msgspec.structs.replace(summary, source=SourceStats(unreadable=7))
+    assert "decoded" not in _closing(summary)
+    assert ", 7 could not be decoded, 8 not published, as max_per_s says" in _closing(unread)
+    assert _undelivered(summary) is None
+    assert _undelivered(_summary(put=10, sent=1, limited=8)) == "1 of 10 results did not reach the broker; gone"
     assert summary.publisher is not None
     for events, expected in (
-        (EventStats(is_durable=True), None),
         (EventStats(waiting=3, is_durable=True), "3 events wait on disk for the next start"),
         (EventStats(waiting=3), None),
     ):
         left = msgspec.structs.replace(summary.publisher, events=events)
         assert _waiting(msgspec.structs.replace(summary, publisher=left)) == expected
-    assert _waiting(msgspec.structs.replace(summary, publisher=None)) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import msgspec
@@ -128,25 +127,10 @@ def test_documented_types_and_ranges_are_those_of_the_program() -> None:
                     assert {float(number) for number in re.findall(r"[\d.]+", row[1])} == bounds, row
 
 
-_WRONG: list[dict[str, Any]] = [
-    {"version": 2, "pipelines": [{"name": "a", "source": "0"}]},
-    {"version": 1, "pipelines": []},
-    {"version": 1, "pipelines": [{"name": "a"}]},
-    {"version": 1, "pipelines": [{"name": "a", "source": "0", "sorce": "0"}]},
-    {"version": 1, "pipelines": [{"name": "a", "source": "0", "fps": 0}]},
-    {"version": 1, "pipelines": [{"name": "a", "source": "0"}], "mqtt": {"url": "mqtt://h", "qos": 2}},
-]
-
-
-def test_an_editor_sees_what_is_wrong() -> None:
+def test_every_key_is_described_to_an_editor() -> None:
     schema = msgspec.json.decode(config_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
-    for wrong in _WRONG:
-        assert not jsonschema.Draft202012Validator(schema).is_valid(wrong), wrong
-
-
-def test_every_key_is_described_to_an_editor() -> None:
-    definitions = msgspec.json.decode(config_schema())["$defs"]
+    definitions = schema["$defs"]
     keys = [(key, field) for table in definitions.values() for key, field in table["properties"].items()]
     undescribed = [key for key, field in keys if "description" not in field and "$ref" not in field]
     assert undescribed == ["pipelines", "events"]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edge_sdk.cli.root import run
-from edge_sdk.config import load, rules
+from edge_sdk.config import rules
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import ConfigError
 from edge_sdk.service.settings import run_settings_of
-from edge_sdk.sources.opening import FORMS
 from tests.support.certificates import Authority
-from tests.support.configs import STREAM, as_nobody, write_config
+from tests.support.configs import STREAM, write_config
 
 _MQTT = '[mqtt]\nurl = "mqtt://edge@h"\n'
 _GATE = 'pipelines[0] ("gate")'
@@ -44,32 +42,20 @@ _BAD = [
     # keys
     ("[mqqt]\n" + STREAM, "unknown key mqqt; did you mean mqtt?"),
     (_with('url = "x"'), f"{_GATE}: unknown key url; belongs under [mqtt]; known here: name, source,"),
-    ('[defaults]\nname = "x"\n' + STREAM, "unknown key defaults.name; belongs under [device] or under [[pipelines]]"),
-    (_with('"a`b" = 1'), f"{_GATE}: unknown key 'a`b'"),
     # what is missing
     ("", "pipelines is missing, expected a table [[pipelines]]"),
     ('[[pipelines]]\nsource = "0"\nbundle = "a.edge"\n', "pipelines[0].name is missing, expected the camera's name"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
     # values
-    (_with('latency_ms = "200 ms"'), "got a string, expected a number of milliseconds; leave out the unit"),
-    (_with("latency_ms = nan"), f"{_GATE}: latency_ms is nan, expected 1 millisecond or more"),
-    (_with("latency_ms = inf"), f"{_GATE}: latency_ms is inf, expected 1000000000 milliseconds or less"),
-    (_with("latency_ms = 1" + "0" * 5000), "not valid TOML: Exceeds the limit"),
-    (_with("fps = 0.2\nread_timeout_s = 1"), "a V4L2 camera is lost after 2 s without one; expected 0.5"),
+    (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),
     (_source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n", "expected 1 or more, or a read_timeout_s above 2"),
-    (_with("cpu_share = 0"), f"{_GATE}: cpu_share is 0, expected more than 0 cores"),
     (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
-    (_with("size_wh = [1280]"), f"{_GATE}: size_wh has 1 entry, expected 2, such as [1280, 720]"),
-    (_with('pixel_format = "MJPEG"'), "pixel_format: 'MJPEG', expected MJPG or YUYV; did you mean MJPG?"),
     (_source("rtsps://h/x") + 'tls_fingerprint = "12:34"\n', f"{_GATE}: tls_fingerprint: '12:34', expected 64 hex"),
     (
         _source("rtsps://h/x") + f'tls_fingerprint = "{"ab" * 32}"\ntls_verify = false\n',
         "tls_verify = false: expected one",
     ),
     (_source("rtsp://h/x") + 'tls_ca_file = "a.pem"\n', f"{_GATE}: tls_ca_file: it is for rtsps:// and https:// only"),
-    (_mqtt("protocol = 5"), "mqtt.protocol: got a whole number, expected 3.1.1 or 5; put it in quotes"),
-    ('[trust]\nkeys = [""]\n' + STREAM, "trust.keys[0]: '', expected a path"),
-    (STREAM.replace("a.edge", "a\\u0000b"), f"{_GATE}: bundle: 'a\\x00b', expected a NAME.edge folder"),
     # names
     (STREAM.replace("gate", "a/b"), "name: camera name 'a/b' cannot be part of a topic, expected no / + # $"),
     ('[device]\nname = "a#"\n' + STREAM, "device.name: device name 'a#' cannot be part of a topic"),
@@ -78,7 +64,6 @@ _BAD = [
     # URLs
     (_url("http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
     (_url("mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
-    (_url("mqtt://edge:hun/ter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
     (_source("ftp://h/x"), f"{_GATE}: source: ftp://h/x: this kind of URL is not supported, expected a V4L2 index"),
@@ -86,7 +71,6 @@ _BAD = [
     (_source("rtsp:/admin:hunter2@h/x"), f"{_GATE}: source: …@h/x: `//` is missing behind rtsp:"),
     (STREAM.replace('"0"', "2"), '; write "2" for camera 2'),
     (_mqtt('cert_file = "pi.pem"'), "mqtt.cert_file: it is for mqtts:// and wss:// only"),
-    (_mqtt('ca_file = "ca.pem"'), "mqtt.ca_file: it is for mqtts:// and wss:// only; write mqtts:// in mqtt.url"),
     (_url("mqtts://h").replace("[[", 'key_file = "pi.key"\n[[', 1), "mqtt.key_file: there is no certificate that it"),
     (_mqtt('key_password_env = "A"'), "mqtt.key_password_env: there is no certificate that it belongs to"),
     (
@@ -98,13 +82,11 @@ _BAD = [
         "mqtt.key_password_file and key_password_env are both there, expected one of them",
     ),
     ('[commands]\nallow = ["pause"]\n' + STREAM, "commands: there is no broker, expected [mqtt] with the url of one"),
-    ("[home_assistant]\n" + STREAM, "home_assistant: there is no broker, expected [mqtt] with the url of one"),
     ('[commands]\nallow = ["resume"]\n' + _mqtt(""), "write pause, which stands for resume too"),
     ('[home_assistant]\nprefix = "a/b"\n' + _mqtt(""), "home_assistant.prefix: topic prefix name 'a/b' cannot be part"),
     # passwords
     (_mqtt('password = "hunter2"'), "mqtt.password: a password does not stand in this file"),
     (_with('password = "hunter2"'), f"{_GATE}.password: a password does not stand in this file"),
-    (_mqtt('passwort = "hunter2"'), "unknown key mqtt.passwort; did you mean password_"),
     (_mqtt('password_env = "hunter2!"'), "mqtt.password_env: expected the name of a variable"),
     (_mqtt('password_credential = "../hunter2"'), "mqtt.password_credential: expected the name of a systemd credent"),
     (_mqtt('password_credential = "hunter2"'), "mqtt.password_credential: $CREDENTIALS_DIRECTORY is not set"),
@@ -114,23 +96,16 @@ _BAD = [
     ("[defaults]\ncpu_share = 0.5\n" + _with("tune = false"), "cpu_share is a limit that tuning keeps"),
     # units
     (_with("latency_ms = 0.2"), "latency_ms is 0.2, expected 1 millisecond or more; was it seconds?"),
-    (_with("trial_s = 60000"), "trial_s is 60000, expected 3600 seconds or less; was it milliseconds?"),
     (_with('cpu_share = "50%"'), "got a string, expected a number of cores; 0.5 is 50% of one core"),
     (_with("cpu_share = 50"), "cpu_share is 50, expected 4 cores or less, which this machine has; 0.5 is half a core"),
     # events, and how messages travel
     (STREAM + f'[[events]]\nlabels = ["{"x" * 101}"]\n', "can be no event's, expected 1 to 100 printable characters"),
-    (STREAM + '[[events]]\nlabels = ["cat", "cat"]\n', "events[0].labels: one is there twice"),
-    (STREAM + _CAT + 'confidence = "60 %"\n', "0.6 is 60 %"),
     (STREAM + _CAT + 'cameras = ["gat"]\n', "'gat' is no pipeline's name; did you mean 'gate'?"),
     (STREAM + _CAT + _CAT + 'cameras = ["gate"]\n', "events[0] and events[1] are both about 'cat' on 'gate'"),
     ("[publish.results]\nqos = 1\n" + STREAM, "publish is of what goes to a broker, and none is named"),
     (_mqtt("[publish.events]\nqos = 0"), "publish.events.qos: 0, expected 1; nobody acknowledges at 0"),
     (_mqtt('[publish.snapshots]\non = "event"'), "there are no [[events]]; expected some"),
     (_mqtt('[publish.snapshots]\non = "interval"'), "publish.snapshots.interval_s is missing"),
-    (_mqtt('[publish.snapshots]\non = "event"\ninterval_s = 2') + _CAT, 'interval_s is for on = "interval"'),
-    (_mqtt('[publish.snapshots]\non = "interval"\ninterval_s = 2\nmax_per_s = 1'), 'max_per_s is for on = "event"'),
-    # no TOML
-    (_with("a = " + "[" * 100_000), "not valid TOML"),
 ]
 
 
@@ -164,8 +139,6 @@ def test_each_mistake_is_one_line(
     [
         ("", "version is missing, expected version = 1 at the top, above the first [table]"),
         ("version = 0\n", "version is no number of a format that there is, expected version = 1"),
-        ("version = true\n", "version is no number of a format"),
-        ("version = 1.0\n", "version is no number of a format"),
         # What a newer format has is not complained about.
         ("version = 2\nnew = 3\n", "version is 2, expected 1; update edge-sdk on this device"),
     ],
@@ -176,31 +149,16 @@ def test_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str], version: s
     assert capsys.readouterr().err.startswith(f"edge-sdk: {path}: {expected}")
 
 
-def test_the_usual_place_is_not_told_of_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    usual = tmp_path / "usual.toml"
-    monkeypatch.setattr(load, "DEFAULT_PATH", usual)
-    assert run(["run", "--check", "--config", str(usual)]) == 2
-    assert capsys.readouterr().err == f"edge-sdk: {usual}: no such file; write one, see docs/config.md\n"
-
-
 def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    utf16, latin, huge = tmp_path / "utf16", tmp_path / "latin", tmp_path / "huge"
-    utf16.write_text("version = 1\n", encoding="utf-16")
+    latin = tmp_path / "latin"
     latin.write_bytes(b"version = 1\n[device]\nname = '\xe9'\n")
-    huge.write_bytes(b"#" * (5 << 20))
     for path, expected in (
         (
             tmp_path / "none.toml",
             "no such file; write one, see docs/config.md (its usual place is /etc/edge-sdk/config",
         ),
-        (tmp_path, "cannot be read: it is a folder, expected a regular file"),
-        (utf16, "cannot be read: line 1 is not UTF-8; save it as UTF-8"),
         (latin, "cannot be read: line 3 is not UTF-8; save it as UTF-8"),
-        (huge, "cannot be read: more than 4 MiB, expected a smaller file"),
         (Path("/dev/zero"), "cannot be read: it is a device, expected a regular file"),
-        (tmp_path / ("x" * 300), "cannot be read: File name too long"),
     ):
         assert run(["run", "--config", str(path)]) == 2
         err = capsys.readouterr().err
@@ -208,43 +166,14 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("closed", ["config.toml", "."])
-def test_a_file_that_may_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], closed: str) -> None:
-    path = write_config(tmp_path)
-    (tmp_path / closed).chmod(0)
-    with as_nobody():
-        assert run(["run", "--config", str(path)]) == 2
-    (tmp_path / closed).chmod(0o700)
-    assert capsys.readouterr().err == f"edge-sdk: {path}: cannot be read: Permission denied\n"
-
-
-def test_all_mistakes_are_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = 'prot = 1\n[mqtt]\nqos = 7\n[defaults]\nfps = "15"\n' + STREAM.replace("source", "sorce") + "fps = 0\n"
-    path = write_config(tmp_path, text)
-    assert run(["run", "--config", str(path)]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        f"edge-sdk: {path}: {line}"
-        for line in (
-            "unknown key prot; known keys: version, pipelines, device, mqtt, outbox, trust, commands, home_assistant, "
-            "defaults, events, publish",
-            "mqtt.qos: 7, expected 0 or 1",
-            "mqtt.url is missing, expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]",
-            "defaults.fps: got a string, expected a number of frames a second; leave out the quotes",
-            f"{_GATE}: unknown key sorce; did you mean source?",
-            f"{_GATE}: fps is 0, expected 0.1 frames a second or more",
-            f"{_GATE}: source is missing, expected {FORMS}",
-        )
-    ]
-
-
-def test_all_that_is_wrong_is_said_at_once_in_lists_and_by_rules_too(tmp_path: Path) -> None:
+def test_all_wrong_values_are_said_at_once_and_then_all_that_contradict_each_other(tmp_path: Path) -> None:
     path = write_config(
         tmp_path,
         """
-        mqtt = { url = "mqtt://h/x", qos = 3 }
+        mqtt = { url = "mqtt://h", qos = 3 }
         commands.allow = ["pauze", "pause", "all"]
         pipelines = [{ name = "gate", source = "0", bundle = "a.edge" }]
-        events = [{ labels = ["cat"], cameras = ["gat"], confidence = 60 }]
+        events = [{ labels = ["cat"], confidence = 60 }]
         publish.snapshots = { on = "interval", interval_s = "x" }
         """,
     )
@@ -258,20 +187,11 @@ def test_all_that_is_wrong_is_said_at_once_in_lists_and_by_rules_too(tmp_path: P
         f"commands.allow[2]: 'all', {allowed}",
         "events[0].confidence is 60, expected 1 or less",
         "publish.snapshots.interval_s: got a string, expected a number of seconds",  # and it is not missing
-        "mqtt.url: the URL goes on after the host, a topic is no part of it",
-        "events[0].cameras: 'gat' is no pipeline's name",
     ]
-
-
-@pytest.mark.parametrize(
-    "wrong", ["name = 5", 'name = "g"\nnme = 5\nlatency_ms = "x"', 'name = "g"\n[[pipelines.x]]\ny = 1', 'name = ["g"]']
-)
-def test_where_too_little_is_sound_no_rule_is_looked_at(tmp_path: Path, wrong: str) -> None:
-    path = write_config(tmp_path, f'[mqtt]\nurl = 7\n[[pipelines]]\nsource = "0"\nbundle = "a.edge"\n{wrong}\n')
+    text = '[mqtt]\nurl = "mqtt://h/x"\n[publish.snapshots]\non = "event"\n' + STREAM
     with pytest.raises(ConfigError) as caught:
-        read_config(path)
-    assert "mqtt.url: got a whole number" in str(caught.value)
-    assert "there is no broker" not in str(caught.value)
+        read_config(write_config(tmp_path, text))
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == ["mqtt.url", "publish.snapshots.on"]
 
 
 def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Path) -> None:
@@ -297,11 +217,8 @@ _QUOTE = "; is a quote not closed?"
     [
         ('{"version": 1}', _JSON),
         ("version: 1\npipelines:\n  - name: gate\n", _YAML),
-        ('version = 1\n[mqtt]\nurl: "mqtt://h"\n', _YAML),
         ('version = 1\n[device]\nname = "gate\nsite = "x"\n', _QUOTE),
-        ('version = 1\n[device]\nname = """gate\nsite = "x"\n\n', _QUOTE),
         ("version = 1\n[device\n", ""),
-        ("version = 1\nname:gate = 2\n", _YAML),
         ("version = 1\n[device]\nname = gate\n", "; strings need quotes"),
     ],
 )
@@ -314,12 +231,6 @@ def test_what_it_is_instead_is_said(tmp_path: Path, text: str, hint: str) -> Non
     assert line.startswith(f"{path}: not valid TOML: ")
     assert "\n" not in line
     assert line.partition(")")[2] == hint if ")" in line else hint == ""
-
-
-def test_shares_that_a_machine_can_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for cores, share in ((4, "4"), (None, "50")):
-        monkeypatch.setattr(rules, "configured", lambda cores=cores: cores)
-        read_config(write_config(tmp_path, f"{STREAM}cpu_share = {share}\n"))
 
 
 _GOOD = re.findall(
@@ -339,31 +250,14 @@ _PIECES = (
 _COUNT = 120  # files
 
 
-def _insert(text: str, chance: random.Random) -> str:
-    at = chance.randrange(len(text))
-    return text[:at] + chance.choice(_PIECES) + text[at:]
-
-
-def _cut(text: str, chance: random.Random) -> str:
-    at = chance.randrange(len(text))
-    return text[:at] + text[at + chance.randint(1, 30) :]
-
-
-def _set(text: str, chance: random.Random) -> str:
+def _damaged(text: str, chance: random.Random) -> str:
+    """Give one line another value, and put a piece in somewhere."""
     lines = text.split("\n")
     at = chance.randrange(len(lines))
     lines[at] = re.sub("=.*", lambda _: f"= {chance.choice(_VALUES)}", lines[at])
-    return "\n".join(lines)
-
-
-def _swap(text: str, chance: random.Random) -> str:
-    lines = text.split("\n")
-    one, other = chance.randrange(len(lines)), chance.randrange(len(lines))
-    lines[one], lines[other] = lines[other], lines[one]
-    return "\n".join(lines)
-
-
-_DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (_insert, _cut, _set, _set, _swap)
+    text = "\n".join(lines)
+    at = chance.randrange(len(text))
+    return text[:at] + chance.choice(["", *_PIECES]) + text[at:]
 
 
 def _refusal(path: Path) -> str | None:
@@ -384,8 +278,8 @@ def test_nothing_that_is_written_there_brings_more_than_a_refusal(tmp_path: Path
     refused = 0
     for seed in range(_COUNT):
         chance, text = random.Random(seed), _GOOD
-        for _ in range(chance.randint(1, 4)):
-            text = chance.choice(_DAMAGES)(text, chance) or _GOOD
+        for _ in range(chance.randint(1, 2)):
+            text = _damaged(text, chance)
         path.write_text(text, encoding="utf-8")
         said = _refusal(path)
         if said is None:

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 import msgspec
 
-from edge_sdk.messages.commands import CLASSES, SetRate, SetThreshold
+from edge_sdk.messages.commands import PERMISSIONS, SetRate, SetThreshold
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.discovery import (
     Camera,
@@ -19,13 +19,15 @@ from edge_sdk.publishing.discovery import (
     field,
 )
 
-GATE = Camera(name="gate", task="detection", labels=("person", "dog"), has_threshold=True)
-DOOR = Camera(name="door", task="classification", labels=("open", "shut"), is_paced=False)
+GATE = Camera(name="gate", task="detection", labels=("person", "dog"))
+DOOR = Camera(
+    name="door", task="classification", labels=("open", "shut"), refusals={"confidence": "no", "max_fps": "no"}
+)
 NAMES = ["gate", "a b", "Tür", 'a"b', "a'b", "a\\b", "{{ 7*7 }}", "{% x %}", "a}}b", "😀", "-", "_", "\\u0041", "%s"]
 
 
 def _discovery(
-    device: str = "pi", *, allowed: tuple[Any, ...] = CLASSES, labels: tuple[str, ...] = ("person", "cat")
+    device: str = "pi", *, allowed: tuple[Any, ...] = PERMISSIONS, labels: tuple[str, ...] = ("person", "cat")
 ) -> Discovery:
     settings = HomeAssistantSettings(labels=labels)
     return Discovery(settings, Topics("edge/v1", "yard", device), allowed, "1.2")

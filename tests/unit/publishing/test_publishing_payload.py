@@ -18,10 +18,10 @@ from paho.mqtt.properties import Properties
 import edge_sdk.messages.schema
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.frame import Classification, Detections
+from edge_sdk.messages.commands import ControlState
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import (
     CameraHealth,
-    ControlState,
     EventMessage,
     Identity,
     Message,

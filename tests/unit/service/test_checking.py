@@ -13,7 +13,7 @@ from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
-from edge_sdk.service.check import Checked, ConfigProblem, check_run
+from edge_sdk.service.check import Checked, check_run
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from tests.support.bundles import make_manifest, write_bundle
 
@@ -40,13 +40,6 @@ def _check(
 
 def _said(checked: Checked) -> list[tuple[int, str]]:
     return [(problem.exit_code, problem.text) for problem in checked.all_problems()]
-
-
-def test_a_run_that_can_run_has_no_problem(bundle: Path) -> None:
-    checked = _check(PipelineSettings(source="rtsp://h/x", bundle=bundle))
-    assert (checked.exit_code, _said(checked)) == (0, [])
-    assert checked.pipelines[0].bundle is not None
-    assert checked.pipelines[0].bundle.labels == 2
 
 
 @pytest.mark.parametrize(
@@ -91,31 +84,6 @@ def test_events_of_labels_that_the_bundle_has_and_of_one_that_it_has_not(bundle:
     [silent] = _check(PipelineSettings(source="pattern", bundle=bundle), mqtt=MqttSettings(host="h", port=1)).pipelines
     assert str(checked.outbox).endswith("/outbox/events-default-pi.sqlite")
     assert (silent.events, silent.event_topic, silent.snapshot_topic) == ((), None, None)
-
-
-def test_a_bundle_is_verified_once_and_what_is_wrong_is_said_of_each_stream(tmp_path: Path, bundle: Path) -> None:
-    streams = [
-        PipelineSettings(source="rtsp://h/x", bundle=path, camera=name)
-        for name, path in (("a", tmp_path / "x.edge"), ("b", tmp_path / "x.edge"), ("c", tmp_path / ("y" * 300)))
-    ]
-    checked = _check(*streams)
-    assert [len(pipeline.problems) for pipeline in checked.pipelines] == [1, 1, 1]
-    assert checked.pipelines[0].problems == checked.pipelines[1].problems
-    assert {code for code, _ in _said(checked)} == {2}
-
-
-def test_a_password_in_the_open_is_warned_of(bundle: Path) -> None:
-    stream = PipelineSettings(source="rtsp://h/x", bundle=bundle)
-    for scheme, count in (("mqtt", 1), ("mqtts", 0)):
-        mqtt = MqttSettings.parse(f"{scheme}://edge@h", password=Secret("hunter2"))
-        checked = _check(stream, mqtt=mqtt)
-        assert sum("crosses the network as it is" in warning for warning in checked.warnings) == count
-        assert "hunter2" not in repr(checked)
-
-
-def test_the_worst_problem_says_the_exit_code() -> None:
-    for codes, expected in (([], 0), ([1], 1), ([2, 6, 1], 6), ([6, 7, 8], 7), ([2, 8], 8), ([3], 3)):
-        assert Checked(problems=tuple(ConfigProblem(code, "x") for code in codes)).exit_code == expected
 
 
 def test_a_key_that_is_missing_hides_no_bundle_that_is(tmp_path: Path, bundle: Path) -> None:

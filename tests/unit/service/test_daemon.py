@@ -1,36 +1,31 @@
-"""The daemon: the streams of one process end together, and a reload changes what it must and nothing else."""
+"""The service: the pipelines of one process end together, and a reload changes what it must and nothing else."""
 
 from __future__ import annotations
 
 import io
 import math
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import cv2
 import msgspec
-import numpy as np
 import pytest
 
-from edge_sdk.core.errors import CameraError, ConfigError, PublishError, UsageError
+from edge_sdk.core.errors import ConfigError, PublishError
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Stop, is_any_left
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.service.progress import Progress, Start
-from edge_sdk.service.runner import RunSummary
+from edge_sdk.service.process import Notifier, Progress, Start
 from edge_sdk.service.service import Service
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Shared
-from edge_sdk.service.systemd import Notifier
-from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, until
 from tests.support.logs import SAID
 from tests.support.outboxes import SlowDisk
@@ -41,14 +36,14 @@ class Process:
     """A daemon in a thread, whose configuration is what a test says."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.site, self._stdout, self._monkeypatch = Site(folder), io.BytesIO(), monkeypatch
+        self.site, self._monkeypatch = Site(folder), monkeypatch
         self.manager = Manager(folder / "notify")
-        self.said, self.stop = SAID, Stop()
+        self.said, self.stop, self.shared = SAID, Stop(), Shared(Progress(math.inf))
         self.config: RunSettings | Exception
         self.may_read = threading.Event()
         self.may_read.set()
         self.reads = self.asks = 0  # how often it was read again; how often that is asked for while it is read
-        self.summaries: dict[str, RunSummary] = {}
+        self.told = list[str]()
         self.failure: Exception | None = None
         self.thread = threading.Thread(target=self._run)
 
@@ -56,11 +51,11 @@ class Process:
         return RunSettings(**{"device": "pi", "pipelines": streams, "waits": True, **changes})
 
     def start(self, *streams: PipelineSettings, has_config: bool = True, **changes: Any) -> None:
-        self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=self._stdout))
+        self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BytesIO()))
         self.config = self.settings(*streams, **changes)
         self.daemon = Service(
             self.config,
-            Shared(Progress(math.inf)),
+            self.shared,
             self.stop,
             Notifier(self.manager.address),
             Start(0.0),
@@ -80,7 +75,7 @@ class Process:
 
     def _run(self) -> None:
         try:
-            self.summaries = self.daemon.run()
+            self.daemon.run()
         except Exception as failure:  # noqa: BLE001 - the test looks at it
             self.failure = failure
 
@@ -94,7 +89,7 @@ class Process:
     @property
     def running(self) -> Any:
         """Pipelines by camera."""
-        return self.daemon._streams.running
+        return self.daemon._supervisor.running
 
     def until_results(self, *cameras: str) -> None:
         until(lambda: all(map(self._has_results, cameras)) or not self.thread.is_alive())
@@ -103,9 +98,6 @@ class Process:
     def _has_results(self, camera: str) -> bool:
         running = self.running.get(camera)
         return running is not None and running.first_result_ns > 0 and not running.is_over
-
-    def results(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(line) for line in self._stdout.getvalue().splitlines()]
 
     def join(self) -> None:
         self.thread.join(WAIT_S)
@@ -128,13 +120,6 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process
     until(lambda: not open_cameras())
 
 
-def _pictures(folder: Path, count: int) -> str:
-    folder.mkdir()
-    for index in range(count):
-        cv2.imwrite(str(folder / f"{index}.png"), np.zeros((8, 8, 3), np.uint8))
-    return str(folder)
-
-
 def test_a_reload_to_a_name_that_another_program_has_is_refused(process: Process) -> None:
     mine, taken = (MqttSettings(host="127.0.0.1", port=1, device=name) for name in ("pi", "taken"))
     other = NameLock(taken)
@@ -146,21 +131,12 @@ def test_a_reload_to_a_name_that_another_program_has_is_refused(process: Process
     until(lambda: any("what runs goes on: another program" in line for line in process.said))
     other.close()
     process.reload()
-    until(lambda: any("all streams begin again" in line for line in process.said))
+    until(lambda: any("all pipelines begin again" in line for line in process.said))
     until(lambda: list(process.daemon._names) == [NameLock.key_of(taken)])
     NameLock(mine).close()
     process.stop.ask()
     process.join()
     NameLock(taken).close()
-
-
-def test_a_name_that_another_program_has_is_refused_at_the_start(process: Process) -> None:
-    mine = MqttSettings(host="127.0.0.1", port=1, device="pi")
-    other = NameLock(mine)
-    process.start(process.site.settings(), mqtt=mine)
-    process.join()
-    other.close()
-    assert isinstance(process.failure, PublishError)
 
 
 @pytest.mark.parametrize("reloads", [False, True])
@@ -193,68 +169,6 @@ def test_a_disk_that_takes_no_event_holds_up_neither_the_end_nor_a_change_of_nam
     disk.may_go.set()
     assert ended_s - began_s < 2.0
     assert process.failure is None
-
-
-def test_each_stream_has_a_summary_and_the_process_ends_with_the_last(process: Process, tmp_path: Path) -> None:
-    site = process.site
-    process.start(
-        site.settings("gate", source=_pictures(tmp_path / "a", 3)),
-        site.settings("yard", source=_pictures(tmp_path / "b", 5)),
-        site.settings("hall", bundle=tmp_path / "none.edge"),
-    )
-    process.join()
-    assert (process.failure, type(process.daemon.left_out)) == (None, UsageError)
-    assert {name: (s.results, s.ended_by) for name, s in process.summaries.items()} == {
-        "gate": (3, "end of source"),
-        "yard": (5, "end of source"),
-        "hall": (0, "failure"),
-    }
-    assert [(s.lines.put, s.lines.written) for s in process.summaries.values() if s.lines] == [(8, 8)] * 3
-    assert sorted((d["camera"], d["seq"]) for d in process.results()) == [
-        *(("gate", i) for i in range(3)),
-        *(("yard", i) for i in range(5)),
-    ]
-    assert any(line.startswith("hall: cannot run, and is left out") for line in process.said)
-
-
-def test_without_waiting_the_first_failure_is_that_of_the_process(process: Process, tmp_path: Path) -> None:
-    process.start(process.site.settings(source=str(tmp_path / "none.mp4")), waits=False)
-    process.join()
-    assert isinstance(process.failure, CameraError)
-
-
-def test_it_ends_after_its_duration(process: Process) -> None:
-    process.start(process.site.settings(), duration_s=0.3)
-    process.join()
-    assert (process.summaries["gate"].ended_by, process.failure) == ("duration", None)
-
-
-def test_a_reload_changes_what_is_other_and_lets_the_rest_run(process: Process) -> None:
-    gate, yard, hall = map(process.site.settings, ("gate", "yard", "hall"))
-    process.start(gate)
-    process.until_results("gate")
-    before = process.running["gate"]
-    until(lambda: cv2.getNumThreads() == 1)
-    assert "source pattern:64x48@50 is open" in process.said
-    process.reload(gate, yard)
-    process.until_results("yard")
-    assert "configuration read again: new: yard; as before: gate" in process.said
-    assert "yard: source pattern:64x48@50 is open" in process.said
-    process.reload(gate, msgspec.structs.replace(yard, latency_ms=4000.0), hall)
-    process.until_results("hall", "yard")
-    assert "configuration read again: new: hall; changing: yard; as before: gate" in process.said
-    assert process.running["gate"] is before
-    process.reload(gate)
-    until(lambda: open_cameras() == ["gate"])
-    assert "configuration read again: ending: yard, hall; as before: gate" in process.said
-    shutil.rmtree(process.site.bundle)
-    write_graded(process.site.bundle, width=5)
-    process.reload()
-    until(lambda: process.running["gate"] is not before)
-    assert "configuration read again: changing: gate" in process.said
-    process.until_results("gate")
-    process.reload(gate, commands=("pause",))
-    until(lambda: "configuration read again: commands: pause; as before: gate" in process.said)
 
 
 def test_a_configuration_that_cannot_be_read_changes_nothing_and_is_read_as_often_as_asked(process: Process) -> None:
@@ -291,105 +205,86 @@ def test_threads_beside_a_model_are_those_of_the_only_stream(process: Process) -
     until(lambda: cv2.getNumThreads() == 3)
 
 
-def test_under_another_device_name_all_streams_begin_again(process: Process) -> None:
-    gate, yard = process.site.settings("gate"), process.site.settings("yard")
-    process.start(gate, yard)
-    process.until_results("gate", "yard")
-    process.reload(gate, process.site.settings("door"), device="other")
-    process.until_results("gate", "door")
-    assert sum("all streams begin again" in line for line in process.said) == 1
-    until(lambda: sorted(open_cameras()) == ["door", "gate"])  # the yard's is closed
-    process.stop.ask()
-    process.join()
-    assert sorted(process.summaries) == ["door", "gate"]
-    named = {(d["device"], d["camera"]) for d in process.results()}
-    assert named == {("pi", "gate"), ("pi", "yard"), ("other", "gate"), ("other", "door")}
-    keys = [(d["device"], d["run_id"], d["camera"], d["seq"]) for d in process.results()]
-    assert len(set(keys)) == len(keys)  # together they name one result
-
-
 # How a configuration is read beside what runs.
 
 
-class Asking:
-    """Somebody who asks for a reload, and what each was told."""
-
-    def __init__(self, process: Process) -> None:
-        self._process, self.told = process, list[str]()
-
-    def ask(self, name: str) -> None:
-        self._process.daemon._ask_to_reload(lambda why: self.told.append(f"{name}: {why}"))
+Ask = Callable[[str], None]
 
 
 @pytest.fixture
-def asking(process: Process) -> Asking:
+def ask(process: Process) -> Ask:
+    """Have a command ask for a reload; what it is told is in `told`."""
     process.start(process.site.settings())
     process.until_results("gate")
-    return Asking(process)
+    return lambda name: process.daemon._ask_to_reload(lambda why: process.told.append(f"{name}: {why}"))
 
 
-def test_who_asks_while_a_configuration_is_read_is_told_of_the_next(
-    process: Process, asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edge_sdk.service.service._LONG_S", 0.1)
+def test_a_command_to_reload_during_a_reload_is_refused_at_once(process: Process, ask: Ask) -> None:
     process.may_read.clear()
-    asking.ask("first")
+    ask("first")
     until(lambda: process.reads == 1)
-    asking.ask("second")
-    until(lambda: any("the configuration is being read for 0.1 s" in line for line in process.said))
-    assert asking.told == []
+    ask("second")
+    assert process.told == ["second: it is being read already; ask again once that is over"]
     process.may_read.set()
-    until(lambda: len(asking.told) == 2)
-    assert asking.told == ["first: ", "second: "]
-    assert process.reads == 2
-    assert sum("being read for" in line for line in process.said) == 1
+    until(lambda: process.told[1:] == ["first: "])
+    assert process.reads == 1
+
+
+def test_a_reload_waits_until_what_starts_has_begun(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, look, looks = process.site.settings(), Service._look_at_reload, threading.Semaphore(0)
+    monkeypatch.setattr(Service, "_look_at_reload", lambda service: looks.release() or look(service))  # type: ignore[func-returns-value]
+    with process.shared.turn(lambda: False):
+        process.start(gate)
+        process.stop.reload = True
+        for _ in range(3):
+            assert looks.acquire(timeout=WAIT_S)
+        assert process.reads == 0
+    process.until_results("gate")
+    until(lambda: "configuration read again: as before: gate" in process.said)
 
 
 def test_a_bug_in_a_reading_and_want_of_a_thread_change_nothing(
-    process: Process, asking: Asking, monkeypatch: pytest.MonkeyPatch
+    process: Process, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_given: object) -> None:
         raise RuntimeError("can't start new thread")
 
     before, good = process.running["gate"], process.config
     process.config = ValueError("no")
-    asking.ask("first")
-    until(lambda: len(asking.told) == 1)
+    ask("first")
+    until(lambda: len(process.told) == 1)
     with monkeypatch.context() as patched:
         patched.setattr("edge_sdk.service.service.BackgroundTask", refuse)
-        asking.ask("second")
-        until(lambda: len(asking.told) == 2)
-    assert asking.told[0].startswith("first: this is a bug in edge-sdk: ValueError: no")
-    assert asking.told[1].startswith("second: out of memory: ")
+        ask("second")
+        until(lambda: len(process.told) == 2)
+    assert process.told[0].startswith("first: this is a bug in edge-sdk: ValueError: no")
+    assert process.told[1].startswith("second: out of memory: ")
     process.config = good
-    asking.ask("third")
-    until(lambda: asking.told[2:] == ["third: "])
+    ask("third")
+    until(lambda: process.told[2:] == ["third: "])
     assert process.running["gate"] is before
 
 
-def test_a_change_of_all_streams_must_keep_none_from_running(process: Process, asking: Asking, tmp_path: Path) -> None:
+def test_a_change_of_all_streams_must_keep_none_from_running(process: Process, ask: Ask, tmp_path: Path) -> None:
     before, missing = process.running["gate"], process.site.settings(bundle=tmp_path / "none.edge")
     process.config = process.settings(missing)
-    asking.ask("one stream")
+    ask("one stream")
     until(lambda: any(line.startswith("gate: the new settings cannot run, what ran goes on") for line in process.said))
     process.config = process.settings(missing, device="other")
-    asking.ask("all")
-    until(lambda: len(asking.told) == 2)
-    assert asking.told[0] == "one stream: "
-    assert "no such bundle" in asking.told[1]
+    ask("all")
+    until(lambda: len(process.told) == 2)
+    assert process.told[0] == "one stream: "
+    assert "no such bundle" in process.told[1]
     assert process.running["gate"] is before
 
 
-def test_at_the_end_all_who_wait_for_a_reading_are_told(process: Process, asking: Asking) -> None:
+def test_at_the_end_who_waits_for_a_reading_is_told(process: Process, ask: Ask) -> None:
     process.may_read.clear()
-    asking.ask("first")
+    ask("first")
     until(lambda: process.reads == 1)
-    for _ in range(100):
-        asking.ask("another")
     process.stop.ask()
     process.join()
-    assert len(asking.told) <= 33
-    assert {line.partition(": ")[2] for line in asking.told} == {"the program ends"}
+    assert process.told == ["first: the program ends"]
     assert is_any_left()  # libraries are not taken down below what still reads
     process.may_read.set()
     until(lambda: not is_any_left())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -13,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.service.health import Alarms, Gauges, Readings
-from edge_sdk.service.progress import Progress, process_age_s
-from edge_sdk.service.systemd import Notifier
+from edge_sdk.service.process import Notifier, Progress
 from tests.support.service import Manager
 
 # The service manager, over a real datagram socket.
@@ -135,7 +135,6 @@ _FILES = {
     "proc/self/statm": "90000 25000 9000 1 0 60000 0",
     "proc/loadavg": "0.52 0.58 0.59 1/467 12345",
     "proc/uptime": "350735.47 234388.90",
-    "proc/self/limits": "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024        524288  files",
     "proc/self/fd/0": "",
     "proc/self/fd/1": "",
     "proc/self/fd/17": "",
@@ -162,7 +161,7 @@ def test_readings_are_what_the_files_say(tmp_path: Path) -> None:
     assert readings.disk_free_mb is not None
     assert 0 < readings.disk_free_mb <= readings.disk_mb
     assert (readings.load1, readings.uptime_s) == (0.52, 350735.47)
-    assert (readings.open_files, readings.open_files_limit) == (3, 1024)
+    assert (readings.open_files, readings.open_files_limit) == (3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 _TAKEN = """
@@ -195,11 +194,10 @@ def test_the_share_of_the_processor_is_of_one_core_between_two_readings(tmp_path
 
 
 def test_files_that_make_no_sense_or_are_not_there_are_unknown(tmp_path: Path) -> None:
-    for text in ("", "\xff\xfe", "Max open files unlimited"):
+    for text in ("", "\xff\xfe"):
         _write(tmp_path, {name: text for name in _FILES if "/fd/" not in name})
         assert Gauges(None, tmp_path).read() == Readings()
     assert Gauges(None, tmp_path / "none").read() == Readings()
-    assert Gauges(Path("/dev/null/below"), tmp_path / "none").read() == Readings()
 
 
 class _Told:
@@ -264,18 +262,8 @@ def test_a_weak_power_supply_is_forgiven_after_a_minute_without() -> None:
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def test_the_age_of_a_process_is_read_whatever_its_name(tmp_path: Path) -> None:
-    fields = ["S", *["0"] * 18, str(50 * _TICKS), *["0"] * 30]
-    root = _write(tmp_path, {"proc/self/stat": f"4242 () 1 2 3 () {' '.join(fields)}"})
-    assert process_age_s(root, now_s=52.5) == 2.5
-    assert process_age_s(root, now_s=49.0) is None  # a clock of another machine
-    for text in ("", "1 (x) S 0 0", "1 (x) " + "word " * 40):
-        assert process_age_s(_write(tmp_path, {"proc/self/stat": text})) is None
-    assert process_age_s(tmp_path / "none") is None
-
-
 def test_a_real_process_is_as_old_as_its_parent_saw() -> None:
-    program = "import time; time.sleep(0.3); from edge_sdk.service.progress import process_age_s as age; print(age())"
+    program = "import time; time.sleep(0.3); from edge_sdk.service.process import process_age_s as age; print(age())"
     before = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 0.29 <= float(done.stdout) <= time.monotonic() - before + 1 / _TICKS
@@ -293,14 +281,13 @@ print(line_for_people("no such\\n\\x1b[2Jbundle", logging.ERROR), file=sys.stder
 """
 
 
-@pytest.mark.parametrize("place", ["journal", "file of another service's journal", "terminal"])
+@pytest.mark.parametrize("place", ["journal", "terminal"])
 def test_lines_bear_a_priority_in_the_journal_and_the_name_of_the_program_elsewhere(place: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
     with (tmp_path / "lines").open("w") as file:
         status = os.fstat(file.fileno())
         if place != "terminal":
-            journal = f"{status.st_dev}:{status.st_ino}" if place == "journal" else "8:1"
-            environment["JOURNAL_STREAM"] = journal
+            environment["JOURNAL_STREAM"] = f"{status.st_dev}:{status.st_ino}"
         subprocess.run([sys.executable, "-c", _PROGRAM], stderr=file, env=environment, check=True)
     prefixes = ["<6>", "<4>", "<3>"] if place == "journal" else ["edge-sdk: "] * 3
     words = ["source 0 is open", "warning: no key", "no such\ufffd\ufffd[2Jbundle"]

@@ -17,9 +17,8 @@ from edge_sdk.outbox.event import EventStats, Losses
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.health import Gauges, HealthReporter, Readings
 from edge_sdk.service.output import Output
-from edge_sdk.service.progress import Progress, Start
+from edge_sdk.service.process import Notifier, Progress, Start
 from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.systemd import Notifier
 from tests.support.connections import until
 from tests.support.logs import SAID
 from tests.support.service import Manager, Site
@@ -237,7 +236,7 @@ def test_a_reload_is_told_from_its_beginning_to_its_end_and_says_what_it_is_give
     assert message.startswith("RELOADING=1\nMONOTONIC_USEC=")
     gate.title = "tiny runs on 1"
     scene.look(gate, Stream("yard", "large runs on 2"))
-    assert scene.told() == ["READY=1\nSTATUS=2 streams: tiny runs on 1, large runs on 2"]
+    assert scene.told() == ["READY=1\nSTATUS=2 pipelines: tiny runs on 1, large runs on 2"]
     scene.vitals.reloading("there is nothing to read")
     scene.look(gate)
     assert scene.told()[1:] == ["READY=1\nSTATUS=there is nothing to read"]
@@ -254,18 +253,3 @@ def test_it_is_said_once_how_far_a_time_server_put_the_clock_forward(scene: Scen
         scene.look_at(Stream("gate", "tiny"))
     [line] = scene.said
     assert line.startswith("the clock is set by a time server now: +86400.0 s")
-
-
-def test_by_default_it_is_this_machine_that_is_read(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    vitals = HealthReporter(Notifier(), Start(0.0), site.outlet, Progress(1.0))
-    site.stream()
-
-    def has_told() -> bool:
-        vitals.look([Stream("gate", "tiny")], have_begun=True)  # type: ignore[list-item]
-        return bool(site.link.documents("telemetry"))
-
-    until(has_told)
-    assert site.link.documents("telemetry")[0]["disk_free_mb"] > 0
-    vitals.close()
-    site.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -79,12 +78,6 @@ def test_after_a_restart_warnings_are_told_again_and_messages_name_the_new_devic
     until(lambda: site.state().get("warnings") == {"hot": "81 degrees", "memory": "low"})
     assert {document["device"] for document in second.documents("state")} == {"other"}
     assert {document["device"] for document in first.documents("state")} == {"pi"}
-
-
-def test_a_warning_of_a_file_whose_name_is_no_text_is_published(site: Site) -> None:
-    site.stream()
-    site.outlet.warn("hot", f"{os.fsdecode(bytes([255]))}.edge: altered\n")
-    until(lambda: site.state().get("warnings") == {"hot": "�.edge: altered"})
 
 
 def test_a_camera_that_leaves_is_gone_whichever_stream_had_it(site: Site) -> None:

@@ -168,25 +168,6 @@ def test_a_successor_that_fails_before_its_time_leaves_what_runs(
     assert open_cameras() == []
 
 
-def test_a_successor_that_is_withdrawn_while_its_bundle_is_verified_leaves_what_runs(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, is_verifying, may_go_on = site.running(site.settings()), threading.Event(), threading.Event()
-
-    def begin_verifying(_settings: PipelineSettings) -> BackgroundTask[bool]:
-        is_verifying.set()
-        return BackgroundTask(lambda: may_go_on.wait(WAIT_S), "edge-verify")
-
-    monkeypatch.setattr(PipelineSettings, "begin_verifying", begin_verifying)
-    after = site.pipeline(site.settings(latency_ms=4000.0), before=before)
-    assert is_verifying.wait(WAIT_S)
-    assert after.withdraw()
-    assert after.join(WAIT_S)
-    may_go_on.set()
-    assert (after.ended_by, after.failure) == ("reload", None)
-    assert not before.is_over
-
-
 def test_a_source_that_takes_long_to_open_holds_up_no_other_stream(
     site: Site, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,13 +284,10 @@ def test_a_source_that_is_waited_for_is_left_open_for_who_waits() -> None:
     ("source", "every_frame", "is_paced"),
     [
         ("rtsp://host/live", True, True),  # a camera has its own pace, whatever is asked
-        ("pattern", False, True),
-        ("street.mp4", False, True),
         ("street.mp4", True, False),
         ("one.png", False, False),
         ("folder", False, False),
         ("none.png", False, True),
-        ("ftp://host/live", False, True),
     ],
 )
 def test_sources_read_frame_by_frame_have_no_pace(

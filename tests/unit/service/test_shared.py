@@ -33,13 +33,6 @@ def test_a_gate_opens_when_the_last_has_come() -> None:
     Gate(1, patience_s=math.inf).wait(lambda: True)  # who is told to end does not wait
 
 
-def test_a_gate_without_anybody_or_without_patience_is_open() -> None:
-    for gate in (Gate(0, patience_s=math.inf), Gate(5, patience_s=0.0)):
-        asked = list[int]()
-        gate.wait(lambda asked=asked: len(asked) > 3 or bool(asked.append(1)))  # type: ignore[misc]
-        assert len(asked) <= 1
-
-
 def test_the_board_is_read_once_for_all_streams_and_by_nobody_before_one_looks() -> None:
     shared, before = Shared(), _readers()
     assert isinstance(shared.throttled() + shared.throttled(), str)
@@ -114,8 +107,9 @@ def _after(turn: TuningLock, tick: Tick = Tick.ON_TIME) -> None:
     turn.after(None, tick)  # type: ignore[arg-type]
 
 
-def test_one_stream_tunes_to_its_end_and_then_the_next_does() -> None:
+def test_one_pipeline_tunes_to_its_end_and_then_the_next_does() -> None:
     (first, second), (one, two) = _turns()
+    _after(one, Tick.IDLE)  # a tuner whose camera delivers nothing does not take the turn
     seen = []
     for _ in range(5):
         _after(one)
@@ -125,26 +119,14 @@ def test_one_stream_tunes_to_its_end_and_then_the_next_does() -> None:
     assert (one.done, two.done) == (True, True)
 
 
-def test_a_stream_that_ends_while_it_tunes_gives_its_turn_on_once() -> None:
+def test_a_pipeline_that_ends_while_it_tunes_gives_its_turn_on_once() -> None:
     tuners, (one, two, three, four) = _turns(4)
     _after(one)
     two.close()  # it never had the turn, and cannot give it on
     _after(three)
-    assert [tuner.looks for tuner in tuners] == [1, 0, 0, 0]
     one.close()
     _after(three)
     one.close()
     _after(four)
     assert [tuner.looks for tuner in tuners] == [1, 0, 1, 0]
     assert [tuner.closed for tuner in tuners] == [2, 1, 0, 0]
-
-
-def test_while_no_frame_comes_another_stream_has_the_turn() -> None:
-    """A tuner waits for its first frame, which a camera that was taken down never delivers."""
-    (first, second), (one, two) = _turns()
-    _after(one, Tick.IDLE)
-    _after(two)
-    _after(one)
-    assert (first.looks, second.looks) == (0, 1)
-    _after(two, Tick.IDLE)  # one that has begun goes on
-    assert second.looks == 2

@@ -90,7 +90,7 @@ def test_a_pattern_nobody_reads_for_a_while_leaves_frames_out() -> None:
         ("pattern:12", "expected pattern, pattern:1280x720"),
         ("pattern:0x5", "expected a size of 1x1"),
         ("pattern:@0.5", "expected 1 to 240 frames"),
-        ("pattern:64x48", "fps is 0.2, expected 1 or more of a pattern"),
+        ("pattern:64x48", "fps is 0.2, expected 1 to 240 frames"),
     ],
 )
 def test_a_pattern_that_cannot_be_is_refused(location: str, expected: str) -> None:

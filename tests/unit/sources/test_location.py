@@ -12,8 +12,19 @@ import pytest
 
 from edge_sdk.core.errors import CameraError, ConfigError
 from edge_sdk.sources import opencv
-from edge_sdk.sources.location import SourceOptions, add_password, address_of, redact
-from edge_sdk.sources.opening import DEVICE, GSTREAMER, IMAGES, PATTERN, PICAMERA, STREAM, VIDEO, kind_of, open_source
+from edge_sdk.sources.location import SourceOptions, add_password, address_of
+from edge_sdk.sources.opening import (
+    DEVICE,
+    GSTREAMER,
+    IMAGES,
+    PATTERN,
+    PICAMERA,
+    STREAM,
+    VIDEO,
+    kind_of,
+    open_source,
+    redact,
+)
 from tests.support.pictures import write_video
 from tests.support.streams import VideoCapture, put_in_place
 

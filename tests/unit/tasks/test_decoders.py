@@ -261,6 +261,19 @@ def test_ssd_with_priors(background: bool, kind: Any, order: Any) -> None:
     _check(_detect(spec, 3 - background, offsets, scores), expected, size)
 
 
+def test_end_to_end_keeps_overlapping_boxes_and_leaves_out_class_ids_without_a_label() -> None:
+    corners = _random().uniform(0, 48, (300, 4)).astype(np.float32)
+    corners[:, 2:] += corners[:, :2]
+    corners[1] = corners[0]  # the same box twice, of which suppression would leave one
+    confidences = np.sort(_random().uniform(0, 1, 300).astype(np.float32))[::-1]
+    class_ids = np.arange(300, dtype=np.float32) % 5 - 1  # -1 to 3, and there are labels 0 to 2
+    class_ids[1] = class_ids[0] = 1
+    rows = zip(confidences.tolist(), class_ids.tolist(), corners.tolist(), strict=True)
+    expected = [(score, int(class_id), box) for score, class_id, box in rows if score >= 0.3 and 0 <= class_id < 3]
+    spec = _spec("end_to_end", thresholds=Thresholds(confidence=0.3, iou=0.45))
+    _check(_detect(spec, 3, np.column_stack((corners, confidences, class_ids))[None]), expected)
+
+
 SILENT = {
     "yolov4": (np.full((1, 14, 4, 6), -50, np.float32), np.full((1, 7, 2, 3), -50, np.float32)),
     "yolov5": (np.zeros((1, 378, 7), np.float32),),
@@ -269,6 +282,7 @@ SILENT = {
     "nanodet": (np.zeros((1, 128, 34), np.float32),),
     "centerface": tuple(np.zeros((1, n, 16, 24), np.float32) for n in (2, 2, 2)),
     "ssd": (np.zeros((1, 9, 4), np.float32), np.zeros((1, 9, 3), np.float32)),
+    "end_to_end": (np.zeros((1, 300, 6), np.float32),),
 }
 
 
@@ -283,12 +297,13 @@ def test_nothing_found_is_an_empty_result(decoder: str) -> None:
     assert len(got.confidences) == len(got.class_ids) == 0
 
 
-@pytest.mark.parametrize("decoder", ["yolox", "nanodet", "centerface", "ssd"])
+@pytest.mark.parametrize("decoder", ["yolox", "nanodet", "centerface", "ssd", "end_to_end"])
 def test_boxes_of_no_size_or_of_any_stop_nothing(decoder: str) -> None:
     """Scores that count, of boxes that are no numbers: what is found has finite numbers."""
     for value in (np.nan, np.inf, 1e30):
         outputs = [np.full_like(output, value) for output in SILENT[decoder]]
         scores = {"yolox": outputs[0][..., 4:], "nanodet": outputs[0][..., :2], "centerface": outputs[0]}
+        scores["end_to_end"] = outputs[0][..., 4:]  # the class id is 0.9, too, which is read as 1
         scores.get(decoder, outputs[-1])[...] = 0.9
         assert np.isfinite(_detect(_spec(decoder), 2, *outputs).boxes_xyxy).all()
 
@@ -314,6 +329,8 @@ def _one_object(decoder: str) -> tuple[ModelSpec, list[np.ndarray], tuple[int, s
     elif decoder == "ssd":
         boxes = np.tile(np.float32([0.1, 0.1, 0.4, 0.4]), (1, 126, 1))
         outputs, scores = [boxes, np.full((1, 126, 3), 0.01, np.float32)], (1, slice(1, None))
+    elif decoder == "end_to_end":
+        outputs, scores = [np.tile(np.float32([8, 8, 24, 24, 0.01, 0]), (1, 126, 1))], (0, slice(4, 5))
     else:
         scale, offset = np.ones((2, 1, 2, 16, 24), np.float32)
         outputs, scores, on_boxes = [np.full((1, 1, 16, 24), 0.01, np.float32), scale, offset], (0, slice(None)), (1, 0)

@@ -47,6 +47,7 @@ def _refusal(kind: str, labels: int, shapes: list[Any], **changes: Any) -> Model
         ("centerface", 1, [(1, 2, 16, 24), (1, 10, 16, 24), (1, 2, 16, 24), (1, 1, 16, 24)]),
         ("ssd", 2, [(1, 9, 4), (1, 77, 4), (1, 77, 3)]),
         ("ssd", 2, [("batch", "boxes", 4), ("batch", "boxes", 3)]),
+        ("end_to_end", 2, [(1, 300, 6)]),
         ("segmentation logits", 3, [(1, 3, 5, 9), (1, 3, 4, 4)]),
         ("segmentation logits", 3, [("batch", "classes", None, None)]),
         ("segmentation argmax", 2, [("batch", 16, "columns")]),
@@ -59,7 +60,7 @@ def test_shapes_that_are_read(kind: str, labels: int, shapes: list[Any]) -> None
 @pytest.mark.parametrize(
     ("kind", "labels", "shapes", "expected"),
     [
-        ("yolov8", 2, [(1, 126, 6)], "shapes 1x126x6, expected 1x6x126; check decoder, input.size_wh and the number"),
+        ("yolov8", 3, [(1, 126, 7)], "shapes 1x126x7, expected 1x7x126; check decoder, input.size_wh and the number"),
         ("yolov5", 2, [(1, 125, 7)], "expected 1x378x7 or 1x126x7; check decoder"),
         ("nanodet", 2, SIX[:5], "expected 96x2, 24x2, 6x2, 96x32, 24x32, 6x32 or 1x96x2, 1x24x2, 1x6x2, 1x96x32, "),
         ("nanodet", 2, [(1, 130, 34)], "or 1x128x34 or 1x126x34; check decoder"),
@@ -139,6 +140,7 @@ def test_where_model_toml_says_so_the_background_is_no_question() -> None:
         ("yolov8", 2, SIX, "nanodet: correct decoder in"),
         ("nanodet", 1, FACES, "centerface: correct decoder in"),
         ("yolov5", 2, [(1, 77, 3), (1, 77, 4)], "ssd: correct decoder in"),
+        ("yolov8", 80, [(1, 300, 6)], "end_to_end: correct decoder in"),
         ("segmentation logits", 3, [(1, 16, 24)], "argmax: correct decoder in"),
         ("segmentation logits", 80, [(1, 84, 126)], "argmax: correct decoder in"),  # a detector's shape too
         ("segmentation logits", 3, [(1, 3)], "classification with logits: correct task and decoder in"),

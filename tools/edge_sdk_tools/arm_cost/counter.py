@@ -64,9 +64,6 @@ def count_classes(record: bytes) -> dict[str, int]:
 
     Returns:
         Instructions by class.
-
-    Raises:
-        ValueError: the record is cut short.
     """
     if len(record) % 4:
         raise ValueError("the record of counts is cut short")
@@ -214,46 +211,24 @@ _GUEST_ENVIRONMENT = {
 
 
 class Counter:
-    """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime."""
+    """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime.
+
+    Attributes:
+        folder: holds all of it.
+        recipe, key: what it was made of, and the name of that.
+        emulator: the user emulator of qemu.
+        libraries: shared libraries of this machine's kind that the emulator needs.
+        system: the arm64 Debian.
+        site: the unpacked aarch64 wheels.
+        plugin: the compiled plugin.
+        record: the recipe as JSON; written last, so that where it is, everything is.
+    """
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
-        self.folder = folder
-        self.recipe = recipe
-
-    @property
-    def emulator(self) -> Path:
-        """The user emulator of qemu."""
-        return self.folder / "qemu-aarch64"
-
-    @property
-    def key(self) -> str:
-        """Names the counter by all that it was made of."""
-        return self.recipe.key
-
-    @property
-    def libraries(self) -> Path:
-        """Shared libraries of this machine's kind that the emulator needs."""
-        return self.folder / "libraries"
-
-    @property
-    def system(self) -> Path:
-        """The arm64 Debian."""
-        return self.folder / "system"
-
-    @property
-    def site(self) -> Path:
-        """The unpacked aarch64 wheels."""
-        return self.folder / "site"
-
-    @property
-    def plugin(self) -> Path:
-        """The compiled plugin."""
-        return self.folder / "icount.so"
-
-    @property
-    def record(self) -> Path:
-        """The recipe as JSON; written last, so that where it is, everything is."""
-        return self.folder / "counter.json"
+        self.folder, self.recipe, self.key = folder, recipe, recipe.key
+        self.emulator = folder / "qemu-aarch64"
+        self.libraries, self.system, self.site = folder / "libraries", folder / "system", folder / "site"
+        self.plugin, self.record = folder / "icount.so", folder / "counter.json"
 
     def root(self, cpu: str) -> Path:
         """The system as programs see it on a board with that core."""
@@ -280,15 +255,12 @@ class Counter:
             raise UsageError(f"{cpu!r} cannot be counted, expected one of: {', '.join(CPUS)}")
         return self._run(cpu, model, time_limit_s)
 
-    def try_out(self, cpu: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
-        """Run the board's Python, ONNX Runtime and the plugin without a model; it leaves their bytecode too.
-
-        Raises:
-            EdgeError: they do not work together on this machine.
-        """
-        counts = self._run(cpu, None, time_limit_s)
-        if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
-            raise EdgeError(f"the emulated {cpu} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")
+    def try_out(self) -> None:
+        """Run Python, ONNX Runtime and the plugin on each core without a model; it leaves their bytecode too."""
+        for core in self.recipe.cores:
+            counts = self._run(core.model, None, TIME_LIMIT_S)
+            if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
+                raise EdgeError(f"the emulated {core.model} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")
 
     def _run(self, cpu: str, model: Path | None, time_limit_s: float) -> Counts:
         what = model.name if model else "a trial"
@@ -349,11 +321,6 @@ def counters_folder(folder: Path | None = None) -> Path:
     return (folder or cache_folder()).absolute() / "arm-cost"
 
 
-def write_record(counter: Counter) -> None:
-    """Write the recipe, which marks a counter's folder as complete."""
-    counter.record.write_bytes(msgspec.json.format(msgspec.json.encode(counter.recipe), indent=2) + b"\n")
-
-
 def _escaped(path: Path) -> str:
     return str(path).replace(",", ",,")
 
@@ -367,19 +334,13 @@ def _fault(what: str, cpu: str, code: int, said: str) -> EdgeError:
     return EdgeError(f"{what}: the emulator of {cpu} ended with {code}: {words}")
 
 
-_OUTPUTS_GUEST = Path(__file__).with_name("guest_outputs.py")
 _SPARE_S = 45.0  # beyond the time for inputs: start-up takes 3 s, the first inference of a YOLOv8n 10
 
 
 class BoardOutputs:
-    """An emulation that runs; use it as a context, at whose end its process and its files are gone.
+    """An emulation that runs, a context at whose end its process and its files are gone.
 
-    Args:
-        counter: what was set up.
-        model: an .ort or .onnx file with one input.
-        cpu: the core.
-        tensors: float32, its inputs; kept nowhere.
-        seconds: after so many no further input is begun.
+    After `seconds` no further input, float32, is begun.
     """
 
     def __init__(self, counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float) -> None:
@@ -389,7 +350,7 @@ class BoardOutputs:
         for number, tensor in enumerate(tensors):
             np.save(self._folder / f"input_{number}.npy", tensor)
         self._process = subprocess.Popen(
-            [*counter.board_python(cpu), str(_OUTPUTS_GUEST), str(model.absolute()), str(self._folder), str(seconds)],
+            [*counter.board_python(cpu), str(_GUEST), str(model.absolute()), str(self._folder), str(seconds)],
             env=counter.environment,
             cwd=self._folder,
             stdin=subprocess.DEVNULL,

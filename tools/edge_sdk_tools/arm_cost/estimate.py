@@ -14,6 +14,8 @@ instruction in ONNX Runtime's INT8 kernels against one in its FP32 kernels:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from edge_sdk.bundle.target import Target
@@ -23,20 +25,11 @@ WORST_ERROR = 1.35
 """Factor by which the fit was off for the worst of its networks, either way. No bound: the next one may be worse."""
 
 
-class CyclesPerInstruction(msgspec.Struct, frozen=True):
-    """What an instruction of ONNX Runtime's kernels costs, in cycles.
-
-    Attributes:
-        floating: in FP32 kernels.
-        integer: in INT8 kernels.
-    """
+class CyclesPerInstruction(NamedTuple):
+    """What an instruction of ONNX Runtime's FP32 and INT8 kernels costs, in cycles."""
 
     floating: float
     integer: float
-
-    def mixed(self, integer_share: float) -> float:
-        """The cost where that share of the multiplications (0-1) is of integers."""
-        return self.floating + (self.integer - self.floating) * integer_share
 
 
 CYCLES = {
@@ -89,7 +82,7 @@ def estimate(counts: Counts, target: Target) -> Estimate | None:
     cycles = CYCLES.get(target.cpu)
     if cycles is None or not target.clock_mhz:
         return None
-    each = cycles.mixed(counts.integer_share)
+    each = cycles.floating + (cycles.integer - cycles.floating) * counts.integer_share
     latency_ms = counts.millions * each / target.clock_mhz * 1e3
     return Estimate(
         core=target.cpu,

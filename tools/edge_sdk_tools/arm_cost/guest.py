@@ -1,7 +1,10 @@
-"""Runs on the emulated board, in its own Python: one inference between two marks that the plugin sees.
+"""Runs a model on the emulated board, in its own Python: one inference between two marks, or on a few inputs.
 
-Usage: guest.py MODEL. Nothing of edge-sdk can be imported there. What goes wrong with the model is one line on
-standard error, and exit code 3; without MODEL the marks enclose nothing, which shows that everything works together.
+Usage: guest.py [MODEL [FOLDER SECONDS]]. Without FOLDER one inference on noise lies between two marks that the plugin
+sees; without MODEL the marks enclose nothing, which shows that everything works together. FOLDER holds input_0.npy and
+so on; beside each its outputs are written, as output_0.npz with arrays named "0", "1" and so on. No input but the first
+is begun that would end after SECONDS. Nothing of edge-sdk can be imported there. What goes wrong with the model is one
+line on standard error, and exit code 3.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,13 +32,24 @@ _TYPES = {
     "tensor(bool)": np.bool_,
 }
 _MODEL_FAULT = 3
-_WARM_UPS = 1  # the first run lays out memory and loads what is loaded late; the second and third differ by .003 %
 
 
-def _main(arguments: list[str]) -> None:
-    run = _load(arguments[0]) if arguments else lambda: None
-    for _ in range(_WARM_UPS):
-        run()
+def _main(model: str = "", folder: str = "", seconds: str = "0") -> None:
+    if folder:
+        _write_outputs(_load(model), Path(folder), float(seconds))
+    else:
+        _run_between_marks(_on_noise(_load(model)) if model else lambda: None)
+
+
+def _load(model: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _run_between_marks(run: Callable[[], object]) -> None:
+    run()  # the first run lays out memory and loads what is loaded late; the second and third differ by .003 %
     mark = ctypes.CDLL(None).syscall
     # A collection between the marks would be counted, or not, by chance.
     gc.collect()
@@ -44,12 +60,8 @@ def _main(arguments: list[str]) -> None:
     sys.stdout.write(ort.__version__)
 
 
-def _load(path: str) -> Callable[[], object]:
-    """Make ready to run a model on one thread, with memory bound as on the device."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+def _on_noise(session: ort.InferenceSession) -> Callable[[], object]:
+    """Bind memory as on the device."""
     binding = session.io_binding()
     random = np.random.default_rng(0)
     for spec in session.get_inputs():
@@ -75,9 +87,25 @@ def _tensor(spec: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:
     return np.asarray(random.integers(0, 256 if dtype == np.uint8 else 2, shape), dtype)
 
 
+def _write_outputs(session: ort.InferenceSession, folder: Path, seconds: float) -> None:
+    begin = time.monotonic()
+    name = session.get_inputs()[0].name
+    longest = 0.0
+    for number in range(len(list(folder.glob("input_*.npy")))):
+        start = time.monotonic()
+        if number and start + longest - begin > seconds:
+            return
+        outputs = session.run(None, {name: np.load(folder / f"input_{number}.npy")})
+        partial = folder / f"partial_{number}.npz"
+        arrays: dict[str, Any] = {str(index): output for index, output in enumerate(outputs)}
+        np.savez(partial, **arrays)
+        partial.rename(folder / f"output_{number}.npz")
+        longest = max(longest, time.monotonic() - start)
+
+
 if __name__ == "__main__":
     try:
-        _main(sys.argv[1:])
+        _main(*sys.argv[1:])
     except Exception as cause:  # noqa: BLE001 - onnxruntime's exceptions share no root of their own
         sys.stderr.write(f"{(str(cause).splitlines() or [type(cause).__name__])[0]}\n")
         sys.exit(_MODEL_FAULT)

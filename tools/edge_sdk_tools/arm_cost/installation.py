@@ -1,7 +1,8 @@
 """Fetch the parts of a counter and put them together, without installing anything on this machine.
 
 There is either a whole counter or none: what an interrupted attempt fetched is kept for the next one. A system is a
-Debian for another architecture in a folder, and wheels for its Python are unpacked, which is all that an import needs.
+Debian for another architecture in a folder: apt gets a state folder of its own for it, so that root is not needed.
+Wheels for its Python are unpacked, which is all that an import needs.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from edge_sdk.core.errors import MissingDependencyError, OutputError
-from edge_sdk_tools.arm_cost.apt import Apt, require_apt, unpack
 from edge_sdk_tools.arm_cost.counter import (
     Core,
     Counter,
@@ -30,18 +32,91 @@ from edge_sdk_tools.arm_cost.counter import (
     counters_folder,
     current_recipe,
     find_counter,
-    write_record,
 )
+
+_PROGRAMS = ("apt-get", "dpkg-deb", "tar")
+_TIMEOUT_S = 300
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
+
+# The hooks of this machine's own apt are cleared, because they would clean its caches after this update.
+_CONFIGURATION = """\
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear APT::Architectures;
+APT::Architecture "{architecture}";
+APT::Architectures {{ "{architecture}"; }};
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Debug::NoLocking "true";
+Dir::State "{state}";
+Dir::State::status "{state}/status";
+Dir::Cache "{state}";
+Dir::Cache::Archives "{archives}";
+"""
+
+
+def require_apt() -> None:
+    """Check that apt-get, dpkg-deb and tar are installed."""
+    for program in _PROGRAMS:
+        if shutil.which(program) is None:
+            raise MissingDependencyError(f"{program} is not installed, expected a Debian or Ubuntu machine")
+
+
+class Apt:
+    """apt-get with a state folder of its own, for one architecture in Debian's spelling (`arm64`).
+
+    Packages in `archives` are not fetched again; `sources` are lines of a sources.list, empty for this machine's own.
+    """
+
+    def __init__(self, architecture: str, state: Path, archives: Path, sources: str = "") -> None:
+        require_apt()
+        for folder in (state / "lists" / "partial", archives / "partial"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (state / "status").touch()
+        configuration = _CONFIGURATION.format(architecture=architecture, state=state, archives=archives)
+        if sources:
+            (state / "sources.list").write_text(sources)
+            configuration += f'Dir::Etc::SourceList "{state}/sources.list";\nDir::Etc::SourceParts "-";\n'
+        (state / "apt.conf").write_text(configuration)
+        self._command = ["apt-get", "-c", str(state / "apt.conf"), "-qq"]
+        self._archives = archives
+
+    def download(self, packages: Sequence[str]) -> list[Path]:
+        """Fetch packages (`name` or `name=version`) and all they depend on."""
+        # Errors are ignored: a third party's source may lack this architecture. The installation below decides.
+        subprocess.run([*self._command, "update"], check=False, capture_output=True, timeout=_TIMEOUT_S)
+        # Remove packages of an earlier attempt that the server has replaced since.
+        subprocess.run([*self._command, "autoclean"], check=False, capture_output=True, timeout=_TIMEOUT_S)
+        install = [*self._command, "install", "--yes", "--download-only", *packages]
+        done = subprocess.run(install, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        if done.returncode:
+            complaint = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise MissingDependencyError(
+                f"apt-get cannot fetch {', '.join(packages)} ({_CREDENTIALS.sub('//', complaint)}); "
+                "is the package server reachable?"
+            )
+        return sorted(self._archives.glob("*.deb"))
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack one package into `folder`; follow links such as `lib` to `usr/lib`, which `dpkg-deb -x` would replace."""
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as reading:
+        tar = ["tar", "-x", "--no-same-owner", "--keep-directory-symlink", "-C", str(folder)]
+        done = subprocess.run(
+            tar, stdin=reading.stdout, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+    if reading.returncode or done.returncode:
+        words = done.stderr.strip().splitlines() or [f"dpkg-deb ended with {reading.returncode}"]
+        raise OSError(f"{archive.name}: {words[0]}")
+
 
 _MERGED = ("bin", "lib", "sbin")
 
 
 def make_system(folder: Path, archives: Iterable[Path]) -> None:
-    """Unpack packages into `folder`, which is made.
-
-    Raises:
-        OSError: one of them cannot be unpacked.
-    """
+    """Unpack packages into `folder`, which is made."""
     for name in _MERGED:
         (folder / "usr" / name).mkdir(parents=True)
         (folder / name).symlink_to(f"usr/{name}")
@@ -60,29 +135,21 @@ def lay_root(root: Path, system: Path, core: Core) -> None:
         path.write_text(text)
 
 
-_TIMEOUT_S = 1200
+_PIP_TIMEOUT_S = 1200
 _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.17
-_CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
 def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> list[Path]:
-    """Fetch wheels for aarch64 without what they depend on; those that are in `folder` already are not fetched again.
-
-    Args:
-        requirements: each `name==version`.
-        python: the minor version, such as `3.11`.
-        folder: where to keep them.
-
-    Raises:
-        MissingDependencyError: pip cannot; with its own last words.
-    """
+    """Fetch wheels (`name==version`) for aarch64 into `folder`, without what they depend on."""
     folder.mkdir(parents=True, exist_ok=True)
     platforms = [f"manylinux_2_{minor}_aarch64" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]
     options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     options += [part for name in (*platforms, "manylinux2014_aarch64") for part in ("--platform", name)]
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check"]
     command += ["--quiet", "--retries=2", *options, "--dest", str(folder), *requirements]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, errors="replace", timeout=_PIP_TIMEOUT_S
+    )
     if done.returncode:
         raise MissingDependencyError(
             f"pip cannot fetch {', '.join(requirements)} for aarch64 ({_last_words(done.stderr)}); "
@@ -92,11 +159,7 @@ def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> l
 
 
 def unpack_wheels(wheels: Iterable[Path], folder: Path) -> None:
-    """Lay wheels into one folder, for PYTHONPATH.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Lay wheels into one folder, for PYTHONPATH."""
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)  # zipfile keeps members inside the folder
@@ -154,18 +217,18 @@ def _install(place: Path, recipe: Recipe, compiler: str, on_progress: OnProgress
     with tempfile.TemporaryDirectory(prefix=".making-", dir=place) as scratch:
         fresh = Counter(Path(scratch) / "counter", recipe)
         fresh.folder.mkdir()
-        steps: dict[str, Callable[[], None]] = {
+        steps: dict[str, Callable[[], object]] = {
             "emulator": lambda: _add_emulator(fresh, Path(scratch), place / _DOWNLOADS),
             "arm64 Python": lambda: _add_system(fresh, Path(scratch), place / _DOWNLOADS),
             "arm64 wheels": lambda: _add_wheels(fresh, place / _DOWNLOADS),
             "plugin": lambda: _add_plugin(fresh, compiler),
-            "trial": lambda: _try_out(fresh),
+            "trial": fresh.try_out,
         }
         for name, step in steps.items():
             on_progress(name, 0, 1)
             step()
             on_progress(name, 1, 1)
-        write_record(fresh)
+        fresh.record.write_bytes(msgspec.json.format(msgspec.json.encode(recipe), indent=2) + b"\n")
         kept = Counter(place / recipe.key, recipe)
         shutil.rmtree(kept.folder, ignore_errors=True)  # without its record it is no counter
         fresh.folder.rename(kept.folder)
@@ -209,11 +272,6 @@ def _add_plugin(counter: Counter, compiler: str) -> None:
         raise MissingDependencyError(
             f"{compiler} cannot compile the plugin ({words}); install Debian's build-essential"
         )
-
-
-def _try_out(counter: Counter) -> None:
-    for core in counter.recipe.cores:
-        counter.try_out(core.model)
 
 
 def _find_compiler() -> str:

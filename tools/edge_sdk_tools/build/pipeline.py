@@ -21,16 +21,13 @@ from edge_sdk.bundle.manifest import Manifest, RuntimeRange
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import UsageError
-from edge_sdk_tools.build.bundle_files import LABELS_FILE, add_variants, manifest_of
-from edge_sdk_tools.build.result import BuildResult, result_of
-from edge_sdk_tools.build.target_form import fit_to_core
-from edge_sdk_tools.build.variants import Request, make_others, plan_variants
+from edge_sdk_tools.build.result import LABELS_FILE, BuildResult, add_variants, manifest_of, result_of
+from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
-from edge_sdk_tools.check.gate import CheckedModel, check_model
-from edge_sdk_tools.check.runtimes import as_admitted, runtime_range
+from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, runtime_range
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.datasets.split import split_images
-from edge_sdk_tools.distillation.step import Distilled, check_distillation
+from edge_sdk_tools.datasets.reading import split_images
+from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner
@@ -39,8 +36,7 @@ from edge_sdk_tools.prove.output_change import StepKind
 from edge_sdk_tools.prove.parity import Forms, measure_chain
 from edge_sdk_tools.prove.runtime_versions import replay_in, replay_variants
 from edge_sdk_tools.quantize.calibration import Activations, watch_once
-from edge_sdk_tools.quantize.local_noise import local_noise
-from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
+from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
 from edge_sdk_tools.quantize.simplified import refuse_quantized
 from edge_sdk_tools.quantize.target_form import signs_activations
 from edge_sdk_tools.report.collect import Compared, Steps, report_of
@@ -48,7 +44,8 @@ from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.report.schema import BuildReport, to_json
 from edge_sdk_tools.search.gates import check_size
 from edge_sdk_tools.search.search import RecipeSearch, Search
-from edge_sdk_tools.search.uint8_input import InputTrial, choose_input
+from edge_sdk_tools.search.sensitivity import local_noise
+from edge_sdk_tools.search.shipped_form import InputTrial, choose_input, fit_to_core
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
 
@@ -75,11 +72,10 @@ def build(
         calibration: folders of images; model.toml's by default.
         evaluation: folders of images; model.toml's by default, else every fourth calibration image is held out.
         bundle_version: grows from build to build; seconds since the epoch by default.
-        prove_runtimes: further versions of ONNX Runtime to replay golden in; fetched with pip. The bundle then runs
-            from the lowest of them to this machine's.
+        prove_runtimes: further versions of ONNX Runtime to replay golden outputs in, fetched with pip.
         require_int8: fail where no INT8 model holds, instead of carrying FP32.
-        job_runner: makes and measures the models, and remembers what is finished; opened by the caller, and closed
-            after an error. By default everything is done in this process, and nothing remembered.
+        job_runner: makes and measures the models, and remembers what is finished; by default this process does
+            everything, and remembers nothing.
         variants: further models for the same bundle.
         on_progress: for progress bars.
     """
@@ -93,7 +89,7 @@ def build(
         helped = job_runner or own.enter_context(JobRunner())
         # No process may write to the folder when it is removed.
         own.push(lambda kind, _error, _trace: helped.abandon() if kind else None)
-        plan = plan_variants(spec, target, variants, folder.work, on_progress)
+        sizes = plan_sizes(spec, target, variants, folder.work, on_progress)
         checked = _check(spec, target, on_progress)
         images = split_images(spec, checked.labels, calibration, evaluation)
         distilled = check_distillation(spec, checked, images.evaluation, helped, on_progress)
@@ -107,7 +103,7 @@ def build(
             search.require_int8()
         first, taken = _fit(search.chosen or _float_model(model), target, folder.work)
         first, compared = _compare(model, distilled, activations, search, first)
-        made = make_others(plan, model, first, images.calibration, requires_int8=require_int8)
+        made = make_others(variants, sizes, model, first, images.calibration, requires_int8=require_int8)
         steps = Steps(model, images, checked, distilled, search, made, taken, *compared)
         report = report_of(steps)
         manifest = _write(folder, steps, report, runtimes, bundle_version or int(time.time()))
@@ -154,10 +150,7 @@ def _fit(variant: ModelVariant, target: Target, work: Path) -> tuple[ModelVarian
 def _compare(
     model: VariantSpec, distilled: Distilled | None, activations: Activations, search: Search, first: ModelVariant
 ) -> tuple[ModelVariant, Compared]:
-    """Requires the file that ships; ensures that its size and its time on the board are within their gates.
-
-    Compares all forms of the model on the way too: their outputs, their memory, and the noise of each layer.
-    """
+    """Requires the file that ships; ensures that its size and time are within their gates, and compares all forms."""
     files: dict[StepKind, Path] = {"teacher": distilled.teacher_file} if distilled else {}
     simplified, shown = model.simplified, search.int8
     files |= {"fp32": simplified.given, "simplified": simplified.path, "int8": shown.onnx, "ort": first.converted.model}

@@ -1,21 +1,159 @@
-"""The result of a build: its report, and further facts for the person who built."""
+"""What a build leaves: the files of its bundle, the manifest, and the result for the person who built."""
 
 from __future__ import annotations
 
+import datetime
 import platform
 from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
+import cv2
 import msgspec
+import numpy as np
+import onnxruntime as ort
 
-from edge_sdk.bundle.manifest import Agreement, Distillation, Manifest
+import edge_sdk
+from edge_sdk.bundle.manifest import (
+    Agreement,
+    Difference,
+    Distillation,
+    Manifest,
+    Provenance,
+    Quality,
+    RuntimeRange,
+    Variant,
+)
+from edge_sdk.core.frame import Image, Tensor
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced
+from edge_sdk_tools.evaluate.model import DIGEST_LENGTH
 from edge_sdk_tools.evaluate.statistics import Figure
+from edge_sdk_tools.graph.profile import extension_nodes
 from edge_sdk_tools.jobs.runner import JobRunner
-from edge_sdk_tools.prove.golden import Sample
+from edge_sdk_tools.prove.golden import Sample, make_golden
+from edge_sdk_tools.quantize.convert import operators_config
 from edge_sdk_tools.report.collect import Steps
 from edge_sdk_tools.report.schema import BuildReport
-from edge_sdk_tools.search.uint8_input import InputTrial
+from edge_sdk_tools.search.shipped_form import InputTrial
+from edge_sdk_tools.search.variant import ModelVariant
+
+OPERATORS_FILE = "required_operators_and_types.config"
+LABELS_FILE = "labels.txt"
+_ORT_SUFFIX = ".ort"
+
+
+def add_variants(folder: BundleFolder, made: Sequence[ModelVariant]) -> tuple[Variant, ...]:
+    """Write the models that have no problem; return what the manifest says of them, in the same order."""
+    carried = [one for one in made if one.problem is None]
+    variants = tuple(_add(folder, one, is_first=index == 0) for index, one in enumerate(carried))
+    folder.add(OPERATORS_FILE, _operators([one.converted.model for one in carried], variants, folder.work).encode())
+    return variants
+
+
+def _operators(models: Sequence[Path], variants: Sequence[Variant], work: Path) -> str:
+    """What a reduced ONNX Runtime needs; it reads ORT format alone, and so for ONNX files there is nothing to say."""
+    whole = [v.file for v, model in zip(variants, models, strict=True) if model.suffix != _ORT_SUFFIX]
+    notes = "".join(f"# {file} is ONNX, which no reduced ONNX Runtime reads: a whole one runs it\n" for file in whole)
+    return notes + operators_config([model for model in models if model.suffix == _ORT_SUFFIX], work)
+
+
+def _add(folder: BundleFolder, one: ModelVariant, *, is_first: bool) -> Variant:
+    session, floats = one.fp32.clone(), Prepare(one.spec.input)
+
+    def fp32_of_the_same_size(resized: Image) -> Sequence[Tensor]:
+        return session.run(floats.normalise(resized))
+
+    data, golden = make_golden(
+        Prepare(one.spec.input, one.tensor),
+        one.onnx,
+        one.proof.images,
+        "golden.npz" if is_first else f"golden.{one.name}.npz",
+        fp32_of_the_same_size if one.recipe.is_integer else None,
+    )
+    is_reference = one.precision == "fp32" and not one.is_resized
+    variant = Variant(
+        file=f"model.{one.name}{one.converted.model.suffix}",
+        precision=one.precision,
+        size_wh=one.spec.input.size_wh,
+        golden=golden,
+        operators=one.converted.operators,
+        host_latency_ms=one.proof.latency_ms,
+        quality=_quality(one),
+        agreement=None if is_reference else one.agreement or one.proof.agreement,
+        integer_mac_share=one.integer_mac_share,
+        estimate=one.estimate,
+        tensor=one.tensor,
+    )
+    folder.add(variant.file, one.converted.model.read_bytes())
+    folder.add(golden.file, data)
+    return variant
+
+
+def _quality(one: ModelVariant) -> Quality | None:
+    figure = next(iter(one.beside_first.quality), None)
+    if figure is None or figure.reference is None:
+        return None
+    value, paired = figure.value, figure.difference
+    difference = None if paired is None else Difference("fp32", paired.value, paired.low, paired.high)
+    images = one.beside_first.images
+    return Quality(figure.name, value.value, value.low, value.high, figure.reference.value, images, difference)
+
+
+def manifest_of(
+    steps: Steps, variants: tuple[Variant, ...], folder: BundleFolder, runtimes: RuntimeRange, bundle_version: int
+) -> Manifest:
+    """What a device needs to know, from what the steps gave."""
+    spec, target = steps.spec, steps.model.target
+    return Manifest(
+        name=spec.name,
+        version=bundle_version,
+        created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        target=target.name,
+        machine=target.machine,
+        providers=tuple(target.providers),
+        provider_options=target.provider_options,
+        intra_op_num_threads=target.intra_op_num_threads,
+        allow_spinning=target.allow_spinning,
+        memory_mb=target.memory_mb,
+        task=spec.task,
+        decoder=spec.decoder,
+        input=spec.input,
+        thresholds=spec.thresholds,
+        classification=spec.classification,
+        detection=spec.detection,
+        labels=LABELS_FILE,
+        variants=variants,
+        opset=steps.checked.opset,
+        onnxruntime=runtimes,
+        operators=tuple(sorted({name for variant in variants for name in variant.operators})),
+        fallback_reason=steps.search.fallback_reason,
+        distillation=steps.distilled.promise if steps.distilled else None,
+        latency_budget_ms=steps.model.latency_budget_ms,
+        provenance=_provenance(steps),
+        files=folder.entries,
+    )
+
+
+def _provenance(steps: Steps) -> Provenance:
+    extensions = ("onnxruntime-extensions",) if extension_nodes(steps.checked.proto) else ()
+    recipe = steps.first.recipe
+    return Provenance(
+        edge_sdk=edge_sdk.__version__,
+        libraries={
+            "numpy": np.__version__,
+            "onnx": version("onnx"),
+            "onnxruntime": ort.__version__,
+            "opencv": cv2.__version__,
+            **{name: version(name) for name in extensions},
+        },
+        source_sha256=steps.checked.sha256,
+        recipe={**recipe.settings, "input": steps.input.text} if recipe.is_integer else {},
+        float_nodes=steps.first.float_nodes,
+        calibration_digests=tuple(i.sha256[:DIGEST_LENGTH] for i in steps.images.calibration.images),
+    )
+
 
 _NAMED = 3
 
@@ -24,25 +162,16 @@ class BuildResult(BuildReport, frozen=True, kw_only=True):
     """The report of a build, as in report.json, and further facts for the person who built.
 
     Attributes:
-        bundle: path of the bundle.
-        version: version of the bundle, as in the manifest.
-        precision: precision of the model in the bundle. Figures of INT8 are those of the most accurate INT8 model.
+        precision: what the bundle carries. Figures of INT8 are those of the most accurate INT8 model.
         fallback_reason: why the bundle holds the FP32 model; None when it holds the INT8 one.
         fp32_mb, int8_mb: size of the model as it was given, and in INT8; MB of 1e6 bytes.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
-        agreement: agreement of INT8 with FP32, on images that calibration did not use.
-        quality: INT8 compared with FP32 against the labels of the evaluation images; empty without labels.
-        distillation: FP32 compared with its teacher on the same images; None when model.toml names no teacher.
-        integer_mac_share: share of the multiply-accumulates of convolutions outside the float tail that run in
-            integers, 0-1.
-        float_nodes: number of nodes that were left float on purpose.
-        calibration_images: number of images that calibrated the model.
-        found_images: number of images that were found for calibration.
-        samples: results of both models for a few images.
-        replaced: what was at `bundle` before: `nothing`, `unsigned` or `signed`.
+        distillation: FP32 compared with its teacher; None when model.toml names no teacher.
+        integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
+        found_images: number of images that were found for calibration; `calibration_images` of them were used.
+        replaced: what was at `bundle` before.
         onnxruntime: lowest and highest version of ONNX Runtime that may run the bundle.
         is_for_here: whether this machine could run the bundle.
-        input: whether the model takes uint8 levels or normalised floats, and why.
         remembered_steps: number of steps that an earlier build had finished and that were not done again.
     """
 
@@ -72,7 +201,7 @@ class BuildResult(BuildReport, frozen=True, kw_only=True):
 def result_of(
     report: BuildReport, manifest: Manifest, steps: Steps, folder: BundleFolder, job_runner: JobRunner
 ) -> BuildResult:
-    """Return the result of a build after its bundle was written; `job_runner` counts the remembered steps."""
+    """Return the result of a build whose bundle is written."""
     search, images = steps.search, steps.images
     proof = search.int8.proof
     told = {name: getattr(report, name) for name in report.__struct_fields__}
@@ -106,7 +235,7 @@ def result_of(
 
 
 def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner) -> list[str]:
-    """Return warnings for the person who built that are of no interest to those who use the bundle."""
+    """Return warnings that are of no interest to those who only use the bundle."""
     warnings = []
     if job_runner.unkept:
         warnings.append(f"{job_runner.unkept}; an interrupted build will begin anew")

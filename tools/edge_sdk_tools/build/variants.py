@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,52 +17,38 @@ import msgspec
 import numpy as np
 import onnx
 
+from edge_sdk.bundle.manifest import PRECISIONS, Precision
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import AccuracyGateError, LatencyGateError, ModelError, SizeGateError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.build.target_form import fit_to_core
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.check.gate import CheckedModel, check_model, examine
-from edge_sdk_tools.check.values import graph_values
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import OnProgress, summarise
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import observe
-from edge_sdk_tools.graph.index import GraphIndex, copy_of
+from edge_sdk_tools.graph.index import GraphIndex, copy_of, graph_values
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from edge_sdk_tools.prove.board import check_latency
 from edge_sdk_tools.prove.golden import agreement_of
 from edge_sdk_tools.quantize.calibration import watch_once
-from edge_sdk_tools.quantize.precisions import PRECISIONS, Ranges, refuse_without_products, with_half_weights
-from edge_sdk_tools.quantize.recipe import Recipe
-from edge_sdk_tools.quantize.simplified import simplify
+from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
+from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.search.gates import check_size, gate_failure_of
+from edge_sdk_tools.search.shipped_form import fit_to_core
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
 _SMALLEST, _LARGEST = 8, 8192  # sides that model.toml takes
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for one further variant.
-
-    Attributes:
-        sizes: other input sizes, width and height in pixels.
-        fp32: the float model.
-        fp16: the float model with its weights stored in half.
-        dynamic: INT8 weights, the ranges of activations taken from each frame.
-    """
+    """The further variants that a bundle is to have: other input sizes in pixels, and precisions at its own size."""
 
     sizes: tuple[tuple[int, int], ...] = ()
-    fp32: bool = False
-    fp16: bool = False
-    dynamic: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is asked for."""
-        return not (self.sizes or self.fp32 or self.fp16 or self.dynamic)
+    precisions: frozenset[Precision] = frozenset()
 
 
 def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
@@ -75,7 +61,7 @@ def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def size_text(size_wh: tuple[int, int]) -> str:
-    """`640x384`."""
+    """Return `640x384`."""
     return f"{size_wh[0]}x{size_wh[1]}"
 
 
@@ -100,14 +86,7 @@ class Resized(msgspec.Struct, frozen=True, eq=False):
 
 
 def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tuple[int, int], path: Path) -> Resized:
-    """Give a checked model another input size.
-
-    Args:
-        spec: says how its outputs are read.
-        checked: the model at the size of `spec`.
-        target: what must run it.
-        size_wh: the new size, pixels.
-        path: of a file to write.
+    """Give a checked model another input size, in pixels, in a new file at `path`.
 
     Raises:
         UsageError: cells of its outputs would not lie evenly on the input.
@@ -145,7 +124,7 @@ def _stride(shape: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> in
 def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, int]) -> None:
     """A box or a class map of such a size would be off by parts of a cell, without any error."""
     stride = stride_of(checked, spec.input.size_wh)
-    if spec.task == "classification" or not any(side % stride for side in size_wh):
+    if TRAITS[spec.task].is_of_whole_picture or not any(side % stride for side in size_wh):
         return
     width, height = (max(1, round(side / stride)) * stride for side in size_wh)
     raise UsageError(
@@ -179,80 +158,56 @@ def _refusal(spec: ModelSpec, sized: ModelSpec, target: Target) -> str:
     )
 
 
-class Plan(msgspec.Struct, frozen=True, eq=False):
-    """The variants that a build will make."""
-
-    request: Request
-    resized: tuple[Resized, ...] = ()
-
-
-def plan_variants(spec: ModelSpec, target: Target, request: Request, work: Path, on_progress: OnProgress) -> Plan:
-    """Try every size, and look at whether half weights and dynamic quantization fit.
-
-    Args:
-        spec: describes the model.
-        target: what must run it.
-        request: what is asked for.
-        work: a folder for files.
-        on_progress: for a progress bar.
+def plan_sizes(spec: ModelSpec, target: Target, request: Request, work: Path, on_progress: OnProgress) -> list[Resized]:
+    """Check the model at every requested size, and whether the requested precisions suit it.
 
     Raises:
-        ModelError: the model does not pass the export gate, cannot have one of the sizes, or has weights too large
-            for half.
-        UsageError: dynamic quantization would only make it slower.
+        ModelError: the model does not pass the export gate, cannot have one of the sizes, or a precision does not suit
+            it.
+        UsageError: a size or a precision would do no good.
     """
     sizes = [size for size in request.sizes if size != spec.input.size_wh]
-    if not (sizes or request.fp16 or request.dynamic):
-        return Plan(request)
+    refusals = [refuse for name in MAKERS if name in request.precisions and (refuse := MAKERS[name].refuse)]
+    if not (sizes or refusals):
+        return []
     on_progress("try sizes", 0, len(sizes))
     checked = check_model(spec, target)
     folder = work / "plan"
     folder.mkdir()
-    if request.fp16:
-        with_half_weights(checked.proto)
-    if request.dynamic:
-        refuse_without_products(simplify(checked.proto, folder).proto)
+    for refuse in refusals:
+        refuse(checked.proto, folder)
     resized = []
     for done, size_wh in enumerate(sizes, start=1):
         resized.append(resize(spec, checked, target, size_wh, folder / f"{size_text(size_wh)}.onnx"))
         on_progress("try sizes", done, len(sizes))
-    return Plan(request, tuple(resized))
-
-
-_HALVES = 0.75  # of FP32's file at most, or storing halves is not worth a cast each
+    return resized
 
 
 def make_others(
-    plan: Plan,
+    request: Request,
+    sizes: Sequence[Resized],
     spec: VariantSpec,
     first: ModelVariant,
     calibration: ImageSet,
     *,
     requires_int8: bool,
 ) -> tuple[ModelVariant, ...]:
-    """Make all models of a bundle.
+    """Make all models of a bundle, the first one in front.
 
-    Requires the model that runs in front; ensures that every other one of the plan was measured as that was, that all
-    were timed in turn, and that those that fall short have a problem.
-
-    Args:
-        plan: what was asked for.
-        spec: of the model at its own size.
-        first: the model that runs in front.
-        calibration: images, for the ranges of other sizes.
-        requires_int8: whether a size of which INT8 does not hold fails the build, instead of being left out.
-
-    Returns:
-        The first model and the others, in the plan's order.
+    Every other model is measured as the first one was, and all are timed in turn; those that fall short have a problem.
 
     Raises:
-        AccuracyGateError: INT8 does not hold at a size, and must; or FP32 finds nothing at that size.
-        EdgeError: as quantizing, converting and proving do.
+        AccuracyGateError: INT8 does not hold at a size although `requires_int8`; or FP32 finds nothing at that size.
     """
-    if plan.request.is_empty:
+    if request == Request():
         return (first,)
-    others = [_resized(resized, spec, first.recipe, calibration) for resized in plan.resized]
-    others += make_variants(spec, list(_precisions(plan.request, spec, first)), lambda _: {})
+    others = [_resized(resized, spec, first.recipe, calibration) for resized in sizes]
+    recipes = [
+        Recipe(precision=name, reduce_range=facts.is_integer and spec.reduce_range)
+        for name, facts in PRECISIONS.items()
+        if name in request.precisions and name != first.precision
+    ]
+    others += make_variants(spec, recipes, lambda _: {})
     sessions = [
         Session((one.timed or one.converted.model).read_bytes(), SessionSettings(), one.name)
         for one in (first, *others)
@@ -271,16 +226,6 @@ def make_others(
         again = msgspec.structs.replace(again, estimate=spec.estimate(again.converted.model))
         judged.append(_judged(one, again, spec, requires_int8=requires_int8))
     return tuple(judged)
-
-
-def _precisions(request: Request, spec: VariantSpec, first: ModelVariant) -> Iterator[Recipe]:
-    """The further recipes at the model's own size."""
-    if request.fp32 and first.precision != "fp32":
-        yield Recipe(precision="fp32")
-    if request.fp16:
-        yield Recipe(precision="fp16")
-    if request.dynamic:
-        yield Recipe(precision="int8_dynamic", reduce_range=spec.reduce_range)
 
 
 def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: ImageSet) -> ModelVariant:
@@ -338,7 +283,7 @@ def _with_times(variant: ModelVariant, taken_ms: float, same_size_ms: float, fir
 
 
 def _judged(once: ModelVariant, again: ModelVariant, spec: VariantSpec, *, requires_int8: bool) -> ModelVariant:
-    """With what keeps it from the bundle, or what to doubt. What is called slow must have been so both times."""
+    """With what keeps it from the bundle, or what to doubt; it must have been slow both times to be called slow."""
     gates, target, proof = spec.spec.gates, spec.target, again.proof
     try:
         check_size(gates, proof.model_mb)
@@ -347,17 +292,18 @@ def _judged(once: ModelVariant, again: ModelVariant, spec: VariantSpec, *, requi
         return msgspec.structs.replace(again, problem=str(cause))
     if again.precision == "fp32":
         return again
-    if again.precision == "fp16":
+    largest_share = MAKERS[again.precision].largest_share
+    if largest_share is not None:
         whole_mb = spec.simplified.path.stat().st_size / 1e6
-        if proof.model_mb > _HALVES * whole_mb:
-            problem = f"the model has {proof.model_mb:.2f} MB, and {whole_mb:.2f} in float: halves save nothing"
+        if proof.model_mb > largest_share * whole_mb:
+            problem = f"the model has {proof.model_mb:.2f} MB, and {whole_mb:.2f} in float: it saves too little"
             return msgspec.structs.replace(again, problem=problem)
     spoken, elsewhere = PRECISIONS[again.precision].spoken, target.machine != platform.machine()
     gate_failure = gate_failure_of(once.proof, gates, spoken, elsewhere=elsewhere)
     if gate_failure is not None and gate_failure.kind == "slow":
         gate_failure = gate_failure_of(proof, gates, spoken, elsewhere=elsewhere)
-    if gate_failure is None or (again.precision == "fp16" and gate_failure.kind == "slow"):
-        return again  # halves are for the disk and the way to the device, not for speed
+    if gate_failure is None or (largest_share is not None and gate_failure.kind == "slow"):
+        return again  # it saves space on the disk and on the way to the device, not time
     if gate_failure.may_be_noise:
         return msgspec.structs.replace(again, doubt=f"{gate_failure.line}; that may be noise: give more images")
     if requires_int8 and again.precision == "int8":

@@ -15,7 +15,7 @@ from onnx import TensorProto, numpy_helper
 
 from edge_sdk_tools.check.model_file import Weight, tensors
 from edge_sdk_tools.check.report import Finding, RefusedModelError, show_shape
-from edge_sdk_tools.check.values import Value, element_count, element_name, nodes_of
+from edge_sdk_tools.graph.index import Value, element_count, element_name, nodes_of
 
 LAYERS = (
     "BatchNormalization",
@@ -42,11 +42,7 @@ _AGAIN = "export the model again"
 
 
 def check_data(proto: onnx.ModelProto) -> None:
-    """Check that every constant in a skeleton has as much data as its shape and type need.
-
-    Raises:
-        RefusedModelError: a constant has too little or too much data, or an unknown type; the message names it.
-    """
+    """Raise RefusedModelError for a constant of a skeleton whose data does not fit its shape and type."""
     inside_functions = [t for f in proto.functions for t in tensors(onnx.GraphProto(node=f.node))]
     for tensor in (*tensors(proto.graph), *inside_functions):
         if tensor.data_type != TensorProto.STRING:
@@ -167,7 +163,7 @@ def _check_node(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto])
 
 
 def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
-    """Tell whether a Dropout is active: its `training_mode`, an input since opset 12, is true or not constant."""
+    """Whether a Dropout is active: its `training_mode`, an input since opset 12, is true or not constant."""
     if len(node.input) <= _TRAINING_MODE_INPUT or not node.input[_TRAINING_MODE_INPUT]:
         return False
     mode = constants.get(node.input[_TRAINING_MODE_INPUT])
@@ -175,7 +171,7 @@ def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> b
 
 
 def _learns(node: onnx.NodeProto) -> bool:
-    """Tell whether a BatchNormalization trains: since opset 14 an attribute says so, before that further outputs do."""
+    """Whether a BatchNormalization trains: an attribute says so since opset 14, before that further outputs do."""
     return any(a.name == "training_mode" and a.i for a in node.attribute) or sum(map(bool, node.output)) > 1
 
 

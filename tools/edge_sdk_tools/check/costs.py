@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from edge_sdk_tools.check.model_file import Weight, tensors
 from edge_sdk_tools.check.report import Costs, Finding, OperatorUse
-from edge_sdk_tools.check.values import FAR, Value, Values, element_count, element_name, nodes_of
+from edge_sdk_tools.graph.index import FAR, Value, Values, attribute, element_count, element_name, nodes_of
 
 NOT_COUNTED = ("Attention", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 """Operators that multiply and accumulate in ways that are not counted."""
@@ -23,38 +23,31 @@ _NOT_PARAMETERS = (TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING)
 _Shapes = Sequence[Sequence[int]]
 
 
-def _convolution(inputs: _Shapes, outputs: _Shapes, weight: int = 1) -> int:
+def _convolution(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
     """Every output element takes one filter: input channels of its group times the kernel."""
+    weight = 3 if node.op_type == "QLinearConv" else 1
     return element_count(outputs[0]) * element_count(inputs[weight][1:])
 
 
-def _transposed(inputs: _Shapes, _outputs: _Shapes) -> int:
+def _transposed(_node: onnx.NodeProto, inputs: _Shapes, _outputs: _Shapes) -> int:
     """Every input element goes through one filter: output channels of its group times the kernel."""
     return element_count(inputs[0]) * element_count(inputs[1][1:])
 
 
-def _product(inputs: _Shapes, outputs: _Shapes) -> int:
+def _product(_node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
     """Every output element takes as many as A's last axis is long."""
     return element_count(outputs[0]) * inputs[0][-1]
 
 
 def _gemm(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
-    transposed = any(a.name == "transA" and a.i for a in node.attribute)
-    return element_count(outputs[0]) * inputs[0][0 if transposed else 1]
+    return element_count(outputs[0]) * inputs[0][0 if attribute(node, "transA", 0) else 1]
 
 
 _COUNTS: Mapping[str, Callable[[onnx.NodeProto, _Shapes, _Shapes], int]] = {
-    "Conv": lambda _node, i, o: _convolution(i, o),
-    "ConvInteger": lambda _node, i, o: _convolution(i, o),
-    "FusedConv": lambda _node, i, o: _convolution(i, o),
-    "QLinearConv": lambda _node, i, o: _convolution(i, o, weight=3),
-    "ConvTranspose": lambda _node, i, o: _transposed(i, o),
-    "MatMul": lambda _node, i, o: _product(i, o),
-    "MatMulInteger": lambda _node, i, o: _product(i, o),
-    "QLinearMatMul": lambda _node, i, o: _product(i, o),
-    "FusedMatMul": lambda _node, i, o: _product(i, o),
-    "Gemm": _gemm,
-    "FusedGemm": _gemm,
+    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _convolution),
+    "ConvTranspose": _transposed,
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"), _product),
+    **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
 }
 
 
@@ -74,13 +67,7 @@ def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
 
 
 def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -> Costs:
-    """Add up the costs of a skeleton and its weights.
-
-    Args:
-        proto: a skeleton.
-        weights: what it lacks.
-        values: type and shape of every tensor, as far as they are known.
-    """
+    """Add up the costs of a skeleton and its weights."""
     large = [Value(element_name(w.data_type), w.dims) for w in weights]
     small = [Value(element_name(t.data_type), tuple(t.dims)) for t in tensors(proto.graph) if _is_parameter(t)]
     held = (*large, *small)
@@ -105,16 +92,10 @@ def operator_uses(proto: onnx.ModelProto, values: Values) -> tuple[OperatorUse, 
     return tuple(sorted(uses, key=lambda use: (-(use.macs or 0), -use.nodes, use.name)))
 
 
-def check_memory(costs: Costs, allowed_mb: int | None, target: str) -> list[Finding]:
-    """Say so where a device could not hold a model even in integers of 8 bits, a quarter of float32.
-
-    Args:
-        costs: in float32.
-        allowed_mb: memory of the device, in MiB; None for no limit.
-        target: its name.
-    """
+def check_memory(costs: Costs, allowed_mb: int, target: str) -> list[Finding]:
+    """Say so where a device with `allowed_mb` MiB could not hold a model even in INT8, a quarter of float32's costs."""
     needed_mb = (costs.weight_bytes + (costs.peak_activation_bytes or 0)) / _INT8_SHRINKS / 2**20
-    if allowed_mb is None or needed_mb <= allowed_mb:
+    if needed_mb <= allowed_mb:
         return []
     what = f"weights and activations take {needed_mb:.0f} MiB even in INT8, {target} has {allowed_mb}"
     step = "choose a smaller input.size_wh or a smaller model"
@@ -180,5 +161,5 @@ def _known(value: Value | None) -> tuple[int, ...] | None:
 
 
 def _is_parameter(tensor: onnx.TensorProto) -> bool:
-    """Tell whether a constant is a trained parameter and no bound, shape or axis."""
+    """Whether a constant is a trained parameter and no bound, shape or axis."""
     return bool(tensor.dims) and tensor.data_type not in _NOT_PARAMETERS

@@ -18,9 +18,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import first_line
+from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk_tools.check.model_file import DTYPES, Weight
 from edge_sdk_tools.check.report import RefusedModelError
-from edge_sdk_tools.check.values import Value, Values
+from edge_sdk_tools.graph.index import Value, Values
 from edge_sdk_tools.graph.profile import register_extensions
 
 _QUIET = 4  # fatal only: what goes wrong becomes a finding
@@ -30,13 +31,10 @@ _TOLERANCE = 1e-4  # of the largest output: the same kernels in the same order d
 def rehearse(
     proto: onnx.ModelProto, weights: Sequence[Weight], values: Values, files: Mapping[str, bytes]
 ) -> dict[str, Value]:
-    """Load and run a skeleton once, on an image of zeros.
+    """Load and run a skeleton once, on an image of zeros; a RefusedModelError says that ONNX Runtime does not.
 
     Returns:
         `values`, with the shapes that tensors took where inference did not know them.
-
-    Raises:
-        RefusedModelError: ONNX Runtime does not load or run it.
     """
     level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # all of the default but layouts, which copy the weights
     session = _load(proto, _options(level))
@@ -54,7 +52,6 @@ def rehearse(
 
 
 def _merged(inferred: Value, observed: Value) -> Value:
-    """Return the inferred type and shape, with gaps filled from the observed ones."""
     shape = inferred.shape if inferred.count is not None else observed.shape
     return Value(inferred.element or observed.element, shape)
 
@@ -66,13 +63,10 @@ def compare(
     files: Mapping[str, bytes],
     image: NDArray[np.float32],
 ) -> str:
-    """Run two skeletons on the same image with their real weights.
+    """Run two skeletons on the same image with their real weights; a RefusedModelError says that one does not run.
 
     Returns:
         What differs, in words; empty when nothing does.
-
-    Raises:
-        RefusedModelError: ONNX Runtime does not load or run one of them.
     """
     results = []
     for proto in (original, converted):
@@ -90,13 +84,6 @@ def compare(
     return ""
 
 
-class _Event(msgspec.Struct):
-    """One line of ONNX Runtime's profile."""
-
-    name: str
-    args: dict[str, Any] = {}
-
-
 def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> dict[str, Value]:
     """Run a skeleton once and read from the profile what its tensors were, by name."""
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +93,7 @@ def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[
         session = _load(proto, options)
         _run(session, _feeds(session, weights, files))
         try:
-            events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[_Event])
+            events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
         except (OSError, msgspec.DecodeError):  # no space for it: what cannot be seen stays unknown
             events = []
     shapes = {e.name.removesuffix("_kernel_time"): e.args.get("output_type_shape", []) for e in events}
@@ -148,7 +135,7 @@ def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[np.generic]]
 def _feeds(
     session: ort.InferenceSession, weights: Sequence[Weight], files: Mapping[str, bytes]
 ) -> dict[str, NDArray[np.generic]]:
-    """Return all inputs: the weights from `files`, or zeros, which take no memory because they are never written."""
+    """All inputs: the weights from `files`, or zeros, which take no memory because they are never written."""
     feeds = {w.name: w.read(files) if files else np.zeros(w.dims, DTYPES[w.data_type]) for w in weights}
     feeds.update((i.name, np.zeros(i.shape, np.float32)) for i in session.get_inputs() if i.name not in feeds)
     return feeds

@@ -1,11 +1,13 @@
 """Run all checks on a model, in order, and collect the findings.
 
-It runs inside the limits of `sandbox`, because the file is untrusted. Each check is in a module of its own.
+This is the program of the limited process, because the file is untrusted: `python -m edge_sdk_tools.check.examination`.
+All imports happen before the limits of `sandbox` apply. Each check is in a module of its own.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -15,16 +17,20 @@ import onnx.checker
 import onnx.shape_inference
 import onnx.version_converter
 
-from edge_sdk.core.errors import one_line
 from edge_sdk_tools.check.constants import check_data, check_numbers, check_training
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
-from edge_sdk_tools.check.cpu_kernels import CpuKernels, KernelTable, kernel_table
 from edge_sdk_tools.check.dry_run import compare, rehearse
-from edge_sdk_tools.check.installed_kernels import installed_table
 from edge_sdk_tools.check.model_file import ModelFile, read_model
-from edge_sdk_tools.check.operators import check_control_flow, check_kernels, cover, judge_nodes
-from edge_sdk_tools.check.report import CheckReport, Costs, Finding, RefusedModelError, in_order
-from edge_sdk_tools.check.sandbox import Examined, Job
+from edge_sdk_tools.check.operators import (
+    CpuKernels,
+    check_control_flow,
+    check_kernels,
+    cover,
+    judge_nodes,
+    kernel_table,
+)
+from edge_sdk_tools.check.report import CPU, CheckReport, Costs, Finding, RefusedModelError, in_order
+from edge_sdk_tools.check.sandbox import Examined, Job, read_request, write_answer
 from edge_sdk_tools.check.shapes import (
     LOWEST_OPSET,
     QUANTIZABLE_OPSET,
@@ -37,6 +43,7 @@ from edge_sdk_tools.check.shapes import (
     fix_outputs,
     image_input,
     infer,
+    inline_functions,
     lower_ir_version,
     name_nodes,
     opsets_of,
@@ -44,7 +51,7 @@ from edge_sdk_tools.check.shapes import (
     with_facts,
     with_tensors,
 )
-from edge_sdk_tools.check.values import Values, graph_values, inline_functions
+from edge_sdk_tools.graph.index import Values, graph_values
 from edge_sdk_tools.graph.profile import extension_nodes
 
 _OF_VALUES = ("nan-weight", "infinite-weight", "variance")
@@ -53,51 +60,53 @@ _OF_VALUES = ("nan-weight", "infinite-weight", "variance")
 _SAID_BETTER = ("No Op registered", "is deprecated in domain_version")
 
 
+def main() -> None:
+    """Run as the limited process: read one job, examine its model, and write the result."""
+    job = msgspec.msgpack.decode(read_request(), type=Job)
+    own = os.dup(sys.stdout.fileno())
+    # Libraries print: what they say must not be in the answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    examined = examine_model(job)
+    os.dup2(own, sys.stdout.fileno())
+    write_answer(msgspec.msgpack.encode(examined))
+
+
 def examine_model(job: Job) -> Examined:
     """Examine one model; whatever is wrong with it is a finding."""
-    table = installed_table() if job.runtime.version is None else kernel_table(job.runtime.version)
-    version = job.runtime.version or (table.onnxruntime if table else "")
-    path = Path(os.fsdecode(job.model))
-    blank = CheckReport(name=job.name, model=one_line(path.name), target=job.runtime.target, onnxruntime=version)
     try:
-        file = read_model(path)
+        file = read_model(Path(os.fsdecode(job.model)))
+        try:
+            check_data(file.proto)
+            proto = inline_functions(file.proto)
+        except RefusedModelError as cause:
+            return _Examination(job, file, file.proto).refused(cause)
+        return _Examination(job, file, proto).examined()
     except RefusedModelError as cause:
-        return Examined(msgspec.structs.replace(blank, findings=(cause.finding("file"),)))
-    try:
-        check_data(file.proto)
-        proto = inline_functions(file.proto)
-    except RefusedModelError as cause:
-        return _Examination(job, table, file, file.proto).refused(blank, cause)
-    return _Examination(job, table, file, proto).examined(blank)
+        return Examined(job.report(cause.finding("file")))
+    except MemoryError:
+        what, rule = "examining it took more memory than a model of its size needs", "memory"
+    except UnicodeDecodeError:
+        # Of a name that no check has reached; protobuf finds it when the name is first read.
+        what, rule = "not an ONNX model, or damaged: a name in it is not UTF-8", "file"
+    return Examined(job.report(RefusedModelError(what, "export it again").finding(rule)))
 
 
 class _Examination:
-    """One readable model; findings gather as the steps are taken.
+    """One readable model, as a skeleton with its functions put in place; findings gather as the steps are taken."""
 
-    Args:
-        job: what is asked.
-        table: kernels of the runtime; None where edge-sdk brings none.
-        file: what was read.
-        proto: its skeleton, functions put in place.
-    """
-
-    def __init__(self, job: Job, table: KernelTable | None, file: ModelFile, proto: onnx.ModelProto) -> None:
-        self._job = job
-        self._table = table
-        self._file = file
-        self._proto = proto
+    def __init__(self, job: Job, file: ModelFile, proto: onnx.ModelProto) -> None:
+        self._job, self._file, self._proto = job, file, proto
+        self._table = kernel_table(job.onnxruntime)  # None where edge-sdk brings none
         self._opset = opsets_of(proto).get("")
         self._original: onnx.ModelProto | None = None  # before its opset was raised
         self._findings: list[Finding] = []
         self._values: Values = {}
-        target = job.runtime.target
-        version = job.runtime.version or (table.onnxruntime if table else "")
-        self._runtime = f"ONNX Runtime {version}"
-        self._where = f"{self._runtime} on {target or 'this machine'}"
+        self._runtime = f"ONNX Runtime {job.onnxruntime}"
+        self._where = f"{self._runtime} on {job.target.name if job.target else 'this machine'}"
 
-    def examined(self, blank: CheckReport) -> Examined:
+    def examined(self) -> Examined:
         """Take all steps; an error keeps the later ones from what it makes meaningless."""
-        report = with_facts(blank, self._file, self._proto, self._table)
+        report = with_facts(self._job.report(), self._file, self._proto, self._table)
         self._check_opset()
         self._fix_input()
         self._findings += check_training(self._proto)
@@ -118,9 +127,9 @@ class _Examination:
         self._check_whole()
         return self._finish(report, costs)
 
-    def refused(self, blank: CheckReport, cause: RefusedModelError) -> Examined:
+    def refused(self, cause: RefusedModelError) -> Examined:
         """Say what can be said of a model whose constants or functions cannot be used: what it declares."""
-        report = with_facts(blank, self._file, self._proto, self._table)
+        report = with_facts(self._job.report(), self._file, self._proto, self._table)
         self._findings.append(cause.finding("file"))
         self._check_opset()
         self._fix_input()
@@ -132,7 +141,8 @@ class _Examination:
 
     def _check_opset(self) -> None:
         newest = onnx.defs.onnx_opset_version()
-        max_opset = min(self._table.max_opset if self._table else newest, self._job.runtime.max_opset or newest)
+        target = self._job.target
+        max_opset = min(self._table.max_opset if self._table else newest, target.max_opset if target else newest)
         max_ir_version = self._table.max_ir_version if self._table else onnx.IR_VERSION
         self._findings += check_opset(self._opset, max_opset, self._where)
         self._findings += lower_ir_version(self._proto, max_ir_version, self._where)
@@ -187,7 +197,8 @@ class _Examination:
             return report
         self._findings += found
         source = f"kernels of ONNX Runtime {self._table.onnxruntime}, by operator, opset and type"
-        providers = cover(self._job.runtime.providers, judged, opsets, source)
+        target = self._job.target
+        providers = cover(target.providers if target else [CPU], judged, opsets, source)
         return msgspec.structs.replace(report, providers=providers)
 
     def _check_whole(self) -> None:
@@ -206,8 +217,9 @@ class _Examination:
         return measure(self._proto, self._file.weights, self._values)
 
     def _check_memory(self, costs: Costs) -> None:
-        if not any(finding.rule == "size" for finding in self._findings):
-            self._findings += check_memory(costs, self._job.runtime.memory_mb, self._job.runtime.target or "")
+        target = self._job.target
+        if target is not None and not any(finding.rule == "size" for finding in self._findings):
+            self._findings += check_memory(costs, target.memory_mb, target.name)
 
     def _try(self) -> None:
         """Load and run it, fill in what inference left open, and compare with the original opset."""
@@ -276,3 +288,7 @@ def _checker_line(cause: Exception) -> str:
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     telling = [line for line in lines if "No Op registered" in line or "Error" in line]
     return (telling or lines or [type(cause).__name__])[0]
+
+
+if __name__ == "__main__":
+    main()

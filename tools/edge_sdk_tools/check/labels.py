@@ -7,13 +7,13 @@ cannot be checked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.decoders import decoder_of
 from edge_sdk.tasks.outputs import ModelOutput, Shape
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
 
@@ -22,46 +22,21 @@ _SHOWN = 5
 _LONGEST_SHOWN = 40  # characters of a label
 
 
-class Lines:
-    """The lines of one labels file; numbers begin with 1."""
-
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.labels = labels
-
-    @cached_property
-    def numbers(self) -> dict[str, list[int]]:
-        """The lines of each label, empty ones left out."""
-        found: dict[str, list[int]] = {}
-        for number, label in enumerate(self.labels, start=1):
-            if label:
-                found.setdefault(label, []).append(number)
-        return found
-
-    @property
-    def background(self) -> list[int]:
-        """Lines that are `background`, or `__background__` as torchvision writes it."""
-        return [n for n, label in enumerate(self.labels, start=1) if label.strip("_ ").casefold() == "background"]
-
-    @property
-    def empty(self) -> list[int]:
-        """Lines without a label."""
-        return [n for n, label in enumerate(self.labels, start=1) if not label]
-
-
 def check_flag(spec: ModelSpec) -> Iterator[Finding]:
     """Say so where background_class stands in a model.toml that does not use it."""
-    if spec.task != "classification" and spec.classification.background_class:
+    if not TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class:
         what = f"background_class = true in model.toml does nothing in {spec.task}: class_id counts all lines from 0"
         step = "take it out; only a classifier's class_id begins behind its background"
         yield Finding(severity="note", rule="labels", where="model.toml", what=what, next_step=step)
 
 
-def check_background(spec: ModelSpec, lines: Lines) -> Iterator[Finding]:
-    """Hold the line of the background against what model.toml says of it."""
-    if spec.task != "classification":
+def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding]:
+    """Hold the line of the background, or `__background__` as torchvision writes it, against model.toml."""
+    if not TRAITS[spec.task].is_of_whole_picture:
         return
-    numbers, count = lines.background, len(lines.labels)
-    first = f"{spec.labels}: line 1 is {_shown(lines.labels[0])}"
+    numbers = [n for n, label in enumerate(labels, start=1) if label.strip("_ ").casefold() == "background"]
+    count = len(labels)
+    first = f"{spec.labels}: line 1 is {_shown(labels[0])}"
     if spec.classification.background_class and 1 not in numbers:
         found = f"'background' is line {numbers[0]} of {count}" if numbers else "no line is 'background'"
         if count in numbers:
@@ -86,14 +61,17 @@ def check_background(spec: ModelSpec, lines: Lines) -> Iterator[Finding]:
         yield finding("warning", spec, what, step)
 
 
-def check_lines(spec: ModelSpec, lines: Lines, *, is_counted: bool) -> Iterator[Finding]:
+def check_lines(spec: ModelSpec, labels: Sequence[str], *, is_counted: bool) -> Iterator[Finding]:
     """Name lines that are empty, and labels that are there more than once; `is_counted`: there is one an output."""
-    if lines.empty:
-        verb = "is" if len(lines.empty) == 1 else "are"
-        what = f"{spec.labels}: {_numbered(lines.empty)} {verb} empty, and counted as a label"
+    places: dict[str, list[int]] = {}
+    for number, label in enumerate(labels, start=1):
+        places.setdefault(label, []).append(number)
+    if empty := places.pop("", []):
+        lines = "line {} is" if len(empty) == 1 else "lines {} are"
+        what = f"{spec.labels}: {lines.format(_joined(empty))} empty, and counted as a label"
         step = "write the label of that output"
         yield finding("warning", spec, what, step if is_counted else f"{step}, or take the line out")
-    twice = [f"{_shown(label)} in lines {_joined(found)}" for label, found in lines.numbers.items() if len(found) > 1]
+    twice = [f"{_shown(label)} in lines {_joined(found)}" for label, found in places.items() if len(found) > 1]
     if twice:
         more = f" and {len(twice) - _SHOWN} more" if len(twice) > _SHOWN else ""
         what = f"{spec.labels}: the same label for several outputs: {', '.join(twice[:_SHOWN])}{more}"
@@ -110,10 +88,6 @@ def _shown(label: str) -> str:
     return repr(label if len(label) <= _LONGEST_SHOWN else f"{label[:_LONGEST_SHOWN]}…")
 
 
-def _numbered(numbers: Sequence[int]) -> str:
-    return f"line{'' if len(numbers) == 1 else 's'} {_joined(numbers)}"
-
-
 def _joined(numbers: Sequence[int]) -> str:
     shown = [str(number) for number in numbers[:_SHOWN]]
     return ", ".join(shown) + (f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else "")
@@ -127,16 +101,12 @@ _CORRECT = "correct task, decoder and input.size_wh in model.toml"
 
 
 def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
-    """Return what is wrong with the labels, and whether the decoder can read the outputs with this number of them.
-
-    If there are too many or too few lines, that is the only finding, because correcting it may correct the others.
-    """
+    """Return what is wrong with the labels, and whether the decoder can read the outputs with this number of them."""
     flag = list(check_flag(spec))
     try:
         labels = read_labels(Path(spec.labels))
     except ModelError as cause:
         return [finding("error", spec, str(cause), _WRITE), *flag]
-    lines = Lines(labels)
     is_counted, wrong = False, list[Finding]()
     try:
         is_counted = _check_outputs(spec, labels, report)
@@ -147,16 +117,11 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
         wrong = [finding("error", spec, what, step or _CORRECT)]
-    return [*check_background(spec, lines), *check_lines(spec, lines, is_counted=is_counted), *flag, *wrong]
+    return [*check_background(spec, labels), *check_lines(spec, labels, is_counted=is_counted), *flag, *wrong]
 
 
 def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> bool:
-    """Whether the number of lines is known to be that of the outputs.
-
-    Raises:
-        WrongLabelsError: it is another one.
-        ModelError: the decoder does not read such outputs.
-    """
+    """Whether the number of lines is known to be that of the outputs; WrongLabelsError where it is another one."""
     errors = {error.rule for error in report.of("error")}
     # Without costs the graph was not looked at: the outputs are as the file declares them.
     is_open = report.costs is None or bool(errors.intersection(_BEFORE_OUTPUTS))
@@ -166,7 +131,7 @@ def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) 
         _check_count(spec, len(labels), report.outputs)
         return False
     make_task(spec, len(labels), [output.shape or () for output in report.outputs])
-    return spec.decoder != "argmax"  # an output of class ids does not show how many there are
+    return any(_readings(spec, len(labels), report.outputs))  # an output of class ids does not show how many there are
 
 
 def _check_count(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> None:
@@ -189,7 +154,6 @@ def _check_count(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo
 def _readings(
     spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]
 ) -> Iterator[tuple[ModelOutput, TensorInfo]]:
-    """What the decoder may read, each with the output that it reads it from."""
     for expected, place in decoder_of(spec).class_outputs(
         spec, label_count, [output.shape or () for output in outputs]
     ):

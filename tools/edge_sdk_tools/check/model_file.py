@@ -14,9 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
-from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -25,28 +23,18 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, Truncated, fields, length_field
+from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, fields, length_field
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import open_regular
 from edge_sdk_tools.check.report import RefusedModelError, show_shape
-from edge_sdk_tools.check.values import element_count, nodes_of
-
-if TYPE_CHECKING:
-    import onnx
-
+from edge_sdk_tools.graph.index import element_count, nodes_of
 
 MOST_BYTES = 2**31 - 1
 """Largest model with everything in it: protobuf's own limit for a message."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A part of a file.
-
-    Attributes:
-        file: relative to the model's folder.
-        offset: in bytes.
-        length: in bytes; None up to the file's end.
-    """
+    """A part of a file in the model's folder: offset and length in bytes; without a length, up to the file's end."""
 
     file: str
     offset: int
@@ -54,11 +42,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def external_part(tensor: onnx.TensorProto) -> Part:
-    """Read where a tensor's data lies.
-
-    Raises:
-        RefusedModelError: the path is not a plain relative one, or a number is none.
-    """
+    """Read where a tensor's data lies; a RefusedModelError says that the path is not a plain relative one."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     file = entries.get("location", "")
     path = PurePosixPath(file)
@@ -73,11 +57,7 @@ def external_part(tensor: onnx.TensorProto) -> Part:
 
 
 def open_model(path: Path) -> BufferedReader:
-    """Open the file of a model itself.
-
-    Raises:
-        RefusedModelError: it is missing, no regular file, or cannot be opened.
-    """
+    """Open the file of a model itself; a RefusedModelError says that it is missing or no regular file."""
     step = "put it there, or correct `model` in model.toml"
     try:
         return open_regular(path)
@@ -88,15 +68,7 @@ def open_model(path: Path) -> BufferedReader:
 
 
 def read_opened(file: BufferedReader, room: int) -> bytes:
-    """Read a whole file.
-
-    Args:
-        file: a regular file, opened.
-        room: bytes that are left below `MOST_BYTES`.
-
-    Raises:
-        RefusedModelError: it is larger, or cannot be read.
-    """
+    """Read a whole regular file; a RefusedModelError says that it is larger than `room` bytes, or unreadable."""
     size = os.fstat(file.fileno()).st_size
     if size > room:
         raise too_large(size - room)
@@ -107,16 +79,7 @@ def read_opened(file: BufferedReader, room: int) -> bytes:
 
 
 def read_external(folder: Path, file: str, room: int) -> bytes:
-    """Read one file that a model names.
-
-    Args:
-        folder: the model's.
-        file: checked by `external_part`.
-        room: bytes that are left below `MOST_BYTES`.
-
-    Raises:
-        RefusedModelError: it is missing, outside the folder, no regular file, or too large.
-    """
+    """Read one file that a model names; a RefusedModelError says why not: it must lie in the model's folder."""
     path = folder / file
     where = f"{file!r}, which holds weights,"
     try:
@@ -170,8 +133,6 @@ _TEXTS: tuple[tuple[str, str, str], ...] = (
     ("<html", "a web page", "download the file itself, not the page that shows it"),
 )
 _SAMPLE = 4096  # bytes
-_FIELDS = frozenset((*range(1, 9), 14, 20, 25, 26))  # of ModelProto
-_MOST_FIELDS = 10_000  # a model has some dozens beside its functions
 
 
 def no_model(data: bytes) -> RefusedModelError:
@@ -185,11 +146,7 @@ def no_model(data: bytes) -> RefusedModelError:
         kind, step = next(((k, s) for at, mark, k, s in _SIGNATURES if data.startswith(mark, at)), ("", _AGAIN))
     if kind:
         return RefusedModelError(f"not an ONNX model: it looks like {kind} ({len(data)} bytes)", step)
-    missing = _missing(data)
-    if missing:
-        what = f"not an ONNX model: truncated after {len(data)} bytes, at least {missing} more are missing"
-        return RefusedModelError(what, _AGAIN)
-    return RefusedModelError(f"not an ONNX model, or damaged ({len(data)} bytes)", _AGAIN)
+    return RefusedModelError(f"not an ONNX model, damaged or not whole ({len(data)} bytes)", _AGAIN)
 
 
 def _text(data: bytes) -> str | None:
@@ -210,21 +167,6 @@ def _kind_of_text(text: str) -> tuple[str, str]:
     return "text", f"give the .onnx file itself: {_CORRECT}"
 
 
-def _missing(data: bytes) -> int:
-    """How many bytes a file lacks that begins as a model does; 0 for any other."""
-    known = 0
-    try:
-        for field in islice(fields(data, 0, len(data)), _MOST_FIELDS):
-            if field.number not in _FIELDS:
-                return 0
-            known += 1
-    except Truncated as cut:
-        return cut.missing if known and cut.number in _FIELDS else 0
-    except Damaged:
-        return 0
-    return 0
-
-
 DTYPES: dict[int, np.dtype[np.generic]] = {
     1: np.dtype("<f4"),
     2: np.dtype("u1"),
@@ -236,12 +178,10 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """One weight of a model: name, type, shape and where its bytes lie.
+    """One weight of a model.
 
     Attributes:
-        name: of the tensor.
         data_type: TensorProto's number of its type, one of `DTYPES`.
-        dims: its shape.
         file: the file that holds it, relative to the model's folder; empty for the model itself.
         offset, length: where in that file, in bytes.
     """
@@ -382,9 +322,8 @@ class ModelFile(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         proto: the model, its large weights replaced by inputs.
-        weights: these weights.
         files: bytes of the model, under an empty name, and of each other file that it names.
-        sha256: of the model, in hex; with other files, of the model's digest and theirs, see `digest`.
+        sha256: see `digest`.
     """
 
     proto: onnx.ModelProto
@@ -426,11 +365,7 @@ def read_model(path: Path) -> ModelFile:
 def assemble(
     path: Path, names: Sequence[str], skeleton: bytes, weights: Sequence[Weight], sha256: str
 ) -> onnx.ModelProto:
-    """Put a checked skeleton and its weights together.
-
-    Raises:
-        ModelError: a file has changed since.
-    """
+    """Put a checked skeleton and its weights together; a ModelError says that a file has changed since."""
     files = {"": _read(path), **{name: read_external(path.parent, name, MOST_BYTES) for name in names}}
     if digest(files) != sha256:
         raise ModelError(f"{path}: changed while it was checked; check it again")

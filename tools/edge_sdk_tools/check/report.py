@@ -20,7 +20,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that the gate found.
 
     Attributes:
-        severity: see `Severity`.
         rule: what was checked, one word or two, for scripts: `kernel`, `opset`, `nan-weight` ...
         where: the node, tensor or file; empty for the model as a whole.
         what: the whole sentence, with what was expected and got.
@@ -45,12 +44,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
-    """An input or output.
+    """An input or output, with the type of its elements in ONNX Runtime's spelling.
 
-    Attributes:
-        name: of the tensor.
-        type: of its elements, in ONNX Runtime's spelling.
-        shape: its sides; a name or None for one that is not fixed; None as a whole when the rank is unknown.
+    A side of the shape is a name or None where it is not fixed; the shape is None when the rank is unknown.
     """
 
     name: str
@@ -59,13 +55,9 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
 
 class OperatorUse(msgspec.Struct, frozen=True):
-    """How often one type of operator occurs in a model.
+    """How often one type of operator occurs in a model, in control flow too; ONNX's own domain is empty.
 
-    Attributes:
-        domain: empty for ONNX's own.
-        name: of the operator.
-        nodes: how many nodes are of it, those in control flow included.
-        macs: multiply-accumulates of all of them; None where no shape is known to count them by.
+    `macs` are the multiply-accumulates of all these nodes; None where no shape is known to count them by.
     """
 
     domain: str
@@ -78,12 +70,9 @@ class Costs(msgspec.Struct, frozen=True):
     """What one run costs, by the shapes; docs/check.md says what is counted.
 
     Attributes:
-        parameters: elements of all weights.
-        weight_bytes: bytes of all weights.
         macs: multiply-accumulates; None where no shape is known to count them by.
         peak_activation_bytes: the most that activations take at once, when each is kept until its last use; None where
-            the size of the image is not known.
-        peak_node: where that is.
+            the size of the image is not known. `peak_node` is where.
         unknown_nodes: nodes that are left out because a shape is not known.
     """
 
@@ -96,13 +85,11 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class ProviderCoverage(msgspec.Struct, frozen=True):
-    """The nodes of a model that one execution provider supports.
+    """The nodes of a model that one execution provider takes.
 
     Attributes:
-        provider: ONNX Runtime's name of it.
         source: where that is known from.
-        nodes: how many nodes there are.
-        taken: how many of them it takes.
+        taken: how many of the nodes it takes.
         unknown: operators of which the source does not say.
         not_taken: operators that it leaves to the next provider.
     """
@@ -119,25 +106,18 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """All that the gate found.
 
     Attributes:
-        name: of the model, from model.toml.
-        model: path of the ONNX file.
         target: name of the target; None for this machine.
-        onnxruntime: the version that must run it.
+        onnxruntime: the version that must run the model.
         kernel_table: version of the table that its operators were held against; empty without one.
         passed: no finding is an error.
         sha256: of the model and the files that it names, in hex; empty when it cannot be read.
         size_mb: of these files, MB of 1e6 bytes.
         files: other files that hold its weights, relative to its folder.
-        opset: of ai.onnx, as in the file; None when there is none.
-        used_opset: after raising.
-        ir_version: as in the file.
+        opset, used_opset: opset of ai.onnx as in the file, and after raising.
         producer: the program that wrote it.
         input: the image; None when there is not exactly one input.
-        outputs: in the model's order.
         costs: None when the graph is not sound.
         operators: by type, the most multiply-accumulates first.
-        providers: of the target, in its order.
-        findings: errors first.
     """
 
     name: str

@@ -17,55 +17,46 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.bundle.model_spec import InputSpec
-from edge_sdk.core.errors import MissingDependencyError
+from edge_sdk.bundle.target import Target
 from edge_sdk.core.machine import free_bytes
 from edge_sdk_tools.check.model_file import Weight
-from edge_sdk_tools.check.report import CheckReport, RefusedModelError
-
-
-class Runtime(msgspec.Struct, frozen=True):
-    """The ONNX Runtime, its providers and the target that must run the model.
-
-    Attributes:
-        version: of ONNX Runtime; None for the one that is installed here.
-        target: name of the target; None for this machine.
-        providers: execution providers in order of preference.
-        max_opset: the highest opset that the target allows; None for whatever the runtime reads.
-        memory_mb: of the device, in MiB; None for no limit.
-    """
-
-    version: str | None
-    target: str | None
-    providers: tuple[str, ...]
-    max_opset: int | None
-    memory_mb: int | None
+from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError
 
 
 class Job(msgspec.Struct, frozen=True):
     """One model to examine.
 
     Attributes:
-        name: of the model.
-        model: absolute path of the ONNX file, as the file system has it: it may be no text.
-        input: what model.toml says of its image.
-        runtime: what must run it.
-        wants_model: the checked model is wanted too, not only the report.
+        model: absolute path of the ONNX file, in the file system's own bytes, which may be no text.
+        target: what must run the model; None for this machine.
+        wants_model: whether the checked model is wanted too, not only the report.
     """
 
     name: str
     model: bytes
     input: InputSpec
-    runtime: Runtime
+    target: Target | None
     wants_model: bool
+
+    @property
+    def onnxruntime(self) -> str:
+        """The version of ONNX Runtime that must run the model."""
+        if self.target is not None:
+            return self.target.min_onnxruntime
+        from edge_sdk.inference.runtime import onnxruntime_version  # a tenth of a second
+
+        return onnxruntime_version()
+
+    def report(self, *findings: Finding) -> CheckReport:
+        """Return a report that holds these findings alone."""
+        target = self.target.name if self.target else None
+        return CheckReport(name=self.name, model="", target=target, onnxruntime=self.onnxruntime, findings=findings)
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """The result of an examination.
+    """The result of an examination, without the model's path, and without what labels and decoder add to the report.
 
-    Attributes:
-        report: with the model's file name in place of its path, and without what labels and decoder add to it.
-        skeleton: the serialised model without its large weights; empty when it was not wanted or did not pass.
-        weights: what the skeleton lacks.
+    The skeleton is the model without its large weights; it is empty when it was not wanted or the model did not pass.
     """
 
     report: CheckReport
@@ -83,18 +74,11 @@ ENVIRONMENT = {
 }
 """Set for the process, beside what the caller has."""
 
-_MISSING_PACKAGE = 8  # exit code, as MissingDependencyError's
 _SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits of the sandboxed process: memory, CPU seconds and seconds by the clock.
-
-    Attributes:
-        memory_mb: beside what its imports take, in MiB; less where less is free here.
-        cpu_s: seconds of CPU.
-        wall_s: seconds by the clock.
-    """
+    """Limits of the process: MiB beside what its imports take, seconds of CPU, and seconds by the clock."""
 
     memory_mb: int
     cpu_s: int
@@ -104,15 +88,11 @@ class Limits(msgspec.Struct, frozen=True):
 def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
     """Run `python -m module` on a request and return what it writes.
 
-    Args:
-        module: reads `Limits` and the request with `read_request`, and answers with `write_answer`.
-        request: for its standard input.
-        limits: what it may take.
+    The module reads the request with `read_request` and answers with `write_answer`.
 
     Raises:
         RefusedModelError: it crashed, or took more than it may.
-        RuntimeError: it failed, which is a fault of ours; its own traceback is the cause.
-        MissingDependencyError: a package is not installed.
+        RuntimeError: it failed, which is a bug of edge-sdk; its own traceback is the cause.
     """
     # An empty folder, so that no file beside the model is found as a module or as data.
     with tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
@@ -130,18 +110,17 @@ def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
             raise _died(f"it was not examined within {limits.wall_s} s") from None
     if done.returncode == 0:
         return done.stdout
-    said = done.stderr.decode(errors="replace").strip()
-    last_line = said.splitlines()[-1] if said else ""
-    if done.returncode == _MISSING_PACKAGE:
-        raise MissingDependencyError(last_line)
     if done.returncode > 0:
+        said = done.stderr.decode(errors="replace").strip()
         # As the cause, so that a traceback shows that of the process first.
-        raise RuntimeError(last_line) from RuntimeError(f"in the process of {module}:\n{said}")
+        raise RuntimeError(said.splitlines()[-1] if said else "") from RuntimeError(
+            f"in the process of {module}:\n{said}"
+        )
     raise _died(_cause(-done.returncode, limits))
 
 
 def read_request() -> bytes:
-    """Take up the limits and return the request; to be called after all imports, by the process itself."""
+    """Take up the limits and return the request; the process itself calls this after all imports."""
     limits, request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Limits, bytes])
     wanted, free = limits.memory_mb * 2**20, free_bytes()
     allowed = wanted if free is None else min(wanted, int(free * _SPARE_SHARE))
@@ -152,7 +131,7 @@ def read_request() -> bytes:
 
 
 def write_answer(answer: bytes) -> None:
-    """Write the answer; whatever else was printed is not in it."""
+    """Write the answer to standard output."""
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
 
@@ -165,23 +144,23 @@ def _limit(kind: int, value: int, grace: int = 0) -> None:
 
 
 def _data_bytes() -> int:
-    """What RLIMIT_DATA counts already, by proc(5): VmData."""
+    """Return what RLIMIT_DATA counts already, by proc(5): VmData."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     line = next(line for line in status.splitlines() if line.startswith("VmData:"))
     return int(line.split()[1]) * 1024
 
 
 def _import_path() -> str:
-    """Return PYTHONPATH for the sandboxed process, which starts in another folder."""
+    """Return PYTHONPATH for the process, which starts in another folder."""
     return os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
 
 
 def _cause(number: int, limits: Limits) -> str:
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number == signal.SIGXCPU:
         return f"examining it took more than {limits.cpu_s} s of CPU"
     if number == signal.SIGKILL:
         return "the process that examined it was killed, perhaps for want of memory"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return f"the process that examined it crashed ({name})"
 
 

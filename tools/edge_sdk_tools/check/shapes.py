@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 import onnx
+import onnx.inliner
 from onnx import TensorProto
 
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import ModelError, first_line
-from edge_sdk_tools.check.cpu_kernels import KernelTable
 from edge_sdk_tools.check.model_file import ModelFile
+from edge_sdk_tools.check.operators import KernelTable
 from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, TensorInfo, show_shape
-from edge_sdk_tools.check.values import Values, declared_value, graph_values, nodes_of
+from edge_sdk_tools.graph.index import GraphIndex, Values, declared_value, graph_values, nodes_of
 
 LOWEST_OPSET = 7
 """The lowest opset that ONNX Runtime promises to run, and from which a conversion can be held against the original."""
@@ -77,11 +79,7 @@ def lower_ir_version(proto: onnx.ModelProto, highest: int, runtime: str) -> list
 
 
 def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Convert a model of a lower opset to `QUANTIZABLE_OPSET`.
-
-    Raises:
-        RefusedModelError: the converter cannot.
-    """
+    """Convert a model of a lower opset to `QUANTIZABLE_OPSET`; a RefusedModelError says that onnx cannot."""
     resized = {node.output[0] for node in proto.graph.node if _is_old_resize(node, opsets_of(proto)[""])}
     try:
         converted = onnx.version_converter.convert_version(proto, QUANTIZABLE_OPSET)
@@ -107,6 +105,76 @@ def _keep_meaning(resize: onnx.NodeProto) -> None:
             resize.attribute.append(onnx.helper.make_attribute(name, value))
 
 
+DEEPEST = 100
+"""The largest depth of nested calls; exporters nest about ten, as deep as a model's modules."""
+MOST_NODES = 100_000
+"""The largest number of nodes after inlining; the largest detectors have some thousands."""
+
+_Key: TypeAlias = tuple[str, str]
+
+
+def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Put the functions of a model in the place of their calls.
+
+    Raises:
+        RefusedModelError: they nest too deep, grow too large, call themselves, or cannot be put in place.
+    """
+    _check_size(proto)
+    if not proto.functions:
+        return proto
+    defined = {(f.domain, f.name) for f in proto.functions}
+    try:
+        inlined = onnx.inliner.inline_local_functions(proto)
+    except Exception as cause:  # onnx raises its own C++ types, which share no root
+        raise RefusedModelError(
+            f"functions cannot be put in the place of their calls: {first_line(cause)}", "export the model again"
+        ) from cause
+    left = next((n for n in nodes_of(inlined.graph.node) if (n.domain, n.op_type) in defined), None)
+    if left is not None:
+        raise RefusedModelError(
+            f"function {left.op_type!r} was written for another opset than the model",
+            "export the model again, or save it with onnx.inliner.inline_local_functions",
+        )
+    del inlined.functions[:]
+    return inlined
+
+
+def _check_size(proto: onnx.ModelProto) -> None:
+    """Count depth and nodes of every function from the innermost out, without following a call twice."""
+    calls: dict[_Key, list[_Key]] = {}
+    for function in proto.functions:  # several may share a name: overloads
+        calls.setdefault((function.domain, function.name), []).extend(_calls(function.node))
+    sizes: dict[_Key, tuple[int, int]] = {}  # depth and nodes
+    waiting = set(calls)
+    while waiting:
+        ready = [key for key in waiting if not any(call in waiting for call in calls[key])]
+        if not ready:
+            raise RefusedModelError(f"function {min(waiting)[1]!r} calls itself", "export the model again")
+        for key in ready:
+            sizes[key] = _size(calls[key], sizes)
+        waiting.difference_update(ready)
+    _size(_calls(proto.graph.node), sizes)
+
+
+def _calls(nodes: Iterable[onnx.NodeProto]) -> list[_Key]:
+    return [(node.domain, node.op_type) for node in nodes_of(nodes)]
+
+
+def _size(calls: Iterable[_Key], sizes: dict[_Key, tuple[int, int]]) -> tuple[int, int]:
+    called = [sizes.get(call, (0, 1)) for call in calls]
+    depth, count = 1 + max((d for d, _ in called), default=0), sum(n for _, n in called)
+    if depth > DEEPEST:
+        raise RefusedModelError(
+            f"functions call functions more than {DEEPEST} deep", "save the model with them put in place"
+        )
+    if count > MOST_NODES:
+        raise RefusedModelError(
+            f"has more than {MOST_NODES} nodes once its functions are put in place, expected a vision model",
+            "export the model again, without functions that call each other",
+        )
+    return depth, count
+
+
 MOST_TENSOR_BYTES = 2**30
 """Largest tensor that a device could take."""
 
@@ -119,11 +187,7 @@ _ONE_ERROR = re.compile(r"\(op_type:\s*(?P<operator>[^,)]*)(?:, node name: (?P<n
 
 
 def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueInfoProto:
-    """Find the one input that is no weight.
-
-    Raises:
-        RefusedModelError: there is none, or more than one, or it is not float32.
-    """
+    """Find the one float32 input that is no weight; a RefusedModelError says that there is none, or another one."""
     constants = {*weights, *(t.name for t in proto.graph.initializer)}
     inputs = [i for i in proto.graph.input if i.name not in constants]
     if len(inputs) != 1:
@@ -141,11 +205,7 @@ def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueI
 
 
 def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
-    """Give the image input the shape of model.toml, in place.
-
-    Raises:
-        RefusedModelError: a side is fixed to something else.
-    """
+    """Give the image input model.toml's shape, in place; RefusedModelError where a side is fixed to another."""
     expected = spec.tensor_shape
     found = declared_value(image).shape
     if found is not None and not _fits(found, expected):
@@ -184,11 +244,7 @@ def _size_wh(found: tuple[int | str | None, ...], spec: InputSpec) -> tuple[int,
 
 
 def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:
-    """Infer every type and shape; ignore the file's own declarations of inner tensors.
-
-    Returns:
-        The model with the inferred types and shapes, and findings about contradictions.
-    """
+    """Infer every type and shape, whatever the file says of inner tensors; return the findings on contradictions."""
     del proto.graph.value_info[:]
     try:
         return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True), []
@@ -207,7 +263,7 @@ def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:
 def check_sizes(proto: onnx.ModelProto) -> list[Finding]:
     """Name tensors that no device could hold, and sides below 0."""
     values = graph_values(proto.graph)
-    makers = {name: node for node in proto.graph.node for name in node.output}
+    makers = GraphIndex(proto.graph).makers
     findings = []
     for name, value in values.items():
         negative = any(isinstance(side, int) and side < 0 for side in value.shape or ())
@@ -222,13 +278,13 @@ def check_sizes(proto: onnx.ModelProto) -> list[Finding]:
 
 def check_outputs(proto: onnx.ModelProto, weights: Collection[str]) -> list[Finding]:
     """Name outputs whose shape depends on what is in the picture, and those that no node fills."""
-    sources = {name: node for node in proto.graph.node for name in node.output}
-    findings = _unfilled(proto.graph, {*weights, *(t.name for t in proto.graph.initializer)})
+    links = GraphIndex(proto.graph)
+    findings = _unfilled(proto.graph, {*weights, *links.constants})
     for output in proto.graph.output:
         value = declared_value(output)
         if value.count is not None:
             continue
-        maker = _data_dependent(output.name, sources)
+        maker = _data_dependent(output.name, links)
         if maker is None:
             continue
         dimension = _first_free(value.shape)
@@ -310,18 +366,11 @@ def _first_free(shape: tuple[int | str | None, ...] | None) -> str:
     return f"dimension {index}" + (f" ({shape[index]})" if shape[index] else "")
 
 
-def _data_dependent(name: str, sources: dict[str, onnx.NodeProto]) -> onnx.NodeProto | None:
+def _data_dependent(name: str, links: GraphIndex) -> onnx.NodeProto | None:
     """The nearest node before a tensor whose output's shape depends on values."""
-    waiting, seen = [name], {name}
-    for current in waiting:
-        node = sources.get(current)
-        if node is None:
-            continue
+    for node in links.before(name):
         if node.op_type in DATA_DEPENDENT or any(n.op_type in DATA_DEPENDENT for n in nodes_of([node])):
             return node
-        fresh = [n for n in node.input if n and n not in seen]
-        seen.update(fresh)
-        waiting.extend(fresh)
     return None
 
 

@@ -30,15 +30,7 @@ def are_class_folders(folder: Path, names: ClassNames) -> bool:
 
 
 def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
-    """Read a folder of class folders.
-
-    Args:
-        folder: holds a folder a class, named by its label, one of its synonyms or its class id.
-        names: of the model's classes.
-
-    Raises:
-        DataError: when a folder with images is named as no class.
-    """
+    """Read a folder of class folders."""
     found, skipped = [], []
     class_ids: dict[str, int] = {}
     for path in filter(is_candidate, files_below(folder)):
@@ -72,11 +64,7 @@ _HEADERS = ["file", "class_id"], ["file", "label"]
 
 
 def read_labels_csv(folder: Path, names: ClassNames) -> Labelled:
-    """Read FOLDER/labels.csv.
-
-    Raises:
-        DataError: when something is wrong with it; it names the file and the line.
-    """
+    """Read FOLDER/labels.csv."""
     path = folder / NAME
     rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     try:

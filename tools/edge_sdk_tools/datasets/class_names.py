@@ -59,11 +59,7 @@ class ClassNames:
         return list(dict.fromkeys(other.class_id for other in same))
 
     def class_id(self, name: str, where: str) -> int:
-        """The id of the one class of this name.
-
-        Raises:
-            DataError: when no class has it, or several have.
-        """
+        """The id of the one class of this name."""
         found = self.find(name)
         if not found:
             raise DataError(
@@ -78,11 +74,7 @@ class ClassNames:
         return found[0]
 
     def checked(self, class_id: int, where: str) -> int:
-        """The same id.
-
-        Raises:
-            DataError: when it is outside the labels.
-        """
+        """The same id."""
         if not 0 <= class_id < len(self):
             raise DataError(f"{where}: class_id is {class_id}, expected 0 to {len(self) - 1}, one a label of the model")
         return class_id
@@ -117,11 +109,7 @@ _EXACT = 2**53  # from here on a float skips whole numbers
 
 
 def read_text(path: Path) -> str:
-    """The text of one file, its lines ended by newlines.
-
-    Raises:
-        DataError: when it cannot be read or is not UTF-8.
-    """
+    """The text of one file, its lines ended by newlines."""
     try:
         text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as cause:

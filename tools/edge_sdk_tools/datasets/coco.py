@@ -25,19 +25,11 @@ from edge_sdk_tools.datasets.images import Skipped, is_folder
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
 _LOOKED_AT = 65536  # bytes that are searched for the first list, before which a COCO file has at most `info`
 _MOST_BYTES = 4 << 30  # about the size of the largest public files, for two million pictures
-_LOCATION = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
-_BYTE = re.compile(r" \(byte (?P<byte>\d+)\)$")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class CocoImage(msgspec.Struct, frozen=True, gc=False):
-    """One image of a COCO file.
-
-    Attributes:
-        id: the id that annotations refer to.
-        file_name: path of the image below one of the image folders.
-        width, height: pixels of the picture that was annotated.
-    """
+    """One image of a COCO file; width and height are those of the picture that was annotated."""
 
     id: int | str
     file_name: str
@@ -51,14 +43,7 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
-    """One annotated box of a COCO file.
-
-    Attributes:
-        image_id: id of the image.
-        category_id: id of the category.
-        bbox: x and y of the upper left corner, width and height, in pixels.
-        iscrowd: whether the box is around many objects.
-    """
+    """One annotated box of a COCO file: x and y of the upper left corner, width and height, in pixels."""
 
     image_id: int | str
     category_id: int
@@ -82,22 +67,16 @@ class CocoFile(msgspec.Struct, frozen=True):
 
 
 def read_coco_file(path: Path) -> CocoFile:
-    """Read one file.
-
-    Raises:
-        DataError: when it cannot be read, is not JSON, or lacks what is needed.
-    """
+    """Read one file."""
     try:
         data = read_regular(path, _MOST_BYTES).removeprefix(_BYTE_ORDER_MARK)
         return msgspec.json.decode(data, type=CocoFile)
     except OSError as cause:
         raise DataError(f"{path}: cannot be read: {cause.strerror}") from cause
     except msgspec.ValidationError as cause:
-        raise DataError(f"{path}: {_explained(str(cause))}") from cause
-    except UnicodeDecodeError as cause:
-        raise DataError(f"{path}: not UTF-8; save it as UTF-8") from cause
-    except (msgspec.DecodeError, RecursionError) as cause:
-        raise DataError(f"{path}: not valid JSON: {_located(str(cause), data)}; export or copy it again") from cause
+        raise DataError(f"{path}: {cause}; expected images, annotations and categories as COCO has them") from cause
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
+        raise DataError(f"{path}: not valid JSON in UTF-8: {cause}; export or copy it again") from cause
 
 
 def coco_files(folder: Path) -> list[Path]:
@@ -127,37 +106,8 @@ def _looks_like_coco(path: Path) -> bool:
         return False
 
 
-def _explained(message: str) -> str:
-    """Return msgspec's message with the place in front: `annotations[3].bbox: expected array of length 4`."""
-    location = _LOCATION.search(message)
-    what = (message[: location.start()] if location else message).replace("`", "")
-    what = what[0].lower() + what[1:]
-    if location and location["path"]:
-        return f"{location['path']}: {what}"
-    return f"{what}; expected a JSON object with images, annotations and categories, as COCO has it"
-
-
-def _located(message: str, data: bytes) -> str:
-    """Return msgspec's message with line and text in place of the byte offset; the cause is often a NaN."""
-    byte = _BYTE.search(message)
-    if not byte:
-        return message[0].lower() + message[1:]
-    place = int(byte["byte"])
-    near = data[max(0, place - 1) : place + 20].decode("ascii", "replace")
-    what = message[: byte.start()].removeprefix("JSON is malformed: ")
-    return f"{what} in line {data.count(10, 0, place) + 1}, near {near!r}"
-
-
 def read_coco(path: Path, names: ClassNames) -> Labelled:
-    """Read one file of COCO.
-
-    Args:
-        path: the .json, or a folder with exactly one, in itself or in its `annotations`.
-        names: of the model's classes; categories are theirs by name.
-
-    Raises:
-        DataError: when something is wrong with it; it names the file and the entry.
-    """
+    """Read one file of COCO."""
     path = _the_file(path)
     coco = read_coco_file(path)
     rows = _rows_by_image(coco, path)

@@ -18,8 +18,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
-from edge_sdk_tools.datasets.image_header import MAX_PIXELS
-from edge_sdk_tools.datasets.images import ImageFile, ImageSet
+from edge_sdk_tools.datasets.images import MAX_PIXELS, ImageFile, ImageSet
 
 IGNORE = 255
 """Value of mask pixels that are not scored; PASCAL VOC and Cityscapes use the same value."""
@@ -44,22 +43,14 @@ class MaskTruth(msgspec.Struct, frozen=True):
     class_count: int = IGNORE
 
     def data(self) -> bytes:
-        """Return the file's bytes.
-
-        Raises:
-            DataError: the file cannot be read.
-        """
+        """Return the file's bytes."""
         try:
             return read_regular(self.path, _MOST_BYTES)
         except OSError as cause:
             raise DataError(f"{self.path}: mask cannot be read: {cause.strerror}") from cause
 
     def read(self) -> NDArray[np.uint8]:
-        """Return the mask as uint8 (H, W): class ids, and `IGNORE`.
-
-        Raises:
-            DataError: the file is not such a PNG, is damaged, or holds an id of no class.
-        """
+        """Return the mask as uint8 (H, W): class ids, and `IGNORE`."""
         data = self.data()
         _size_of(data[: _HEADER.size], self.path)
         try:
@@ -77,11 +68,7 @@ class MaskTruth(msgspec.Struct, frozen=True):
 
 
 def mask_size(path: Path) -> tuple[int, int]:
-    """Return the width and height of a mask in pixels, from the header of its PNG.
-
-    Raises:
-        DataError: the file is not a PNG of class ids, or is too large.
-    """
+    """Return the width and height of a mask in pixels, from the header of its PNG."""
     try:
         with open_regular(path) as file:
             head = file.read(_HEADER.size)
@@ -131,14 +118,7 @@ class BoxTruth(msgspec.Struct, frozen=True, eq=False):
     relative: bool
 
     def in_pixels(self, size_wh: tuple[int, int]) -> NDArray[np.float64]:
-        """Return the boxes in pixels of the image.
-
-        Args:
-            size_wh: width and height of the decoded image, in pixels.
-
-        Returns:
-            float64 (N, 4), x1, y1, x2, y2, not clipped.
-        """
+        """Return the boxes in pixels of the image: float64 (N, 4), not clipped."""
         if not self.relative:
             return self.boxes_xyxy
         return self.boxes_xyxy * np.array([*size_wh, *size_wh], np.float64)

@@ -106,11 +106,7 @@ def _candidates(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def listed_file(name: str, folders: Sequence[Path], where: str) -> Path | None:
-    """The file of this name in the first folder that has it, or None.
-
-    Raises:
-        DataError: when the name is empty, absolute or leads out of the folder.
-    """
+    """The file of this name in the first folder that has it, or None."""
     relative = PurePosixPath(name)
     if not name or relative.is_absolute() or ".." in relative.parts:
         raise DataError(f"{where}: file is {shown(name)}, expected a name relative to {folders[0]} and inside it")

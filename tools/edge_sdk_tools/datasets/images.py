@@ -1,26 +1,95 @@
 """One image file, a set of files of different content, and whether a file is an image that can be used.
 
-A file is read once: hashed, looked at, and decoded where that is wanted. Hidden files are left out, and a loop of links
-ends.
+A file is read once: hashed, its size read from its header, and decoded where that is wanted. Pillow reads headers;
+OpenCV decodes, as it does for models. Hidden files are left out, and a loop of links ends.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
+import math
 import os
-from collections.abc import Iterator, Sequence
+import struct
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import cv2
 import msgspec
 import numpy as np
+from PIL import Image as PilImage
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.ImageFile import ImageFile as PilFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.frame import Image
-from edge_sdk.sources.opencv import set_up_opencv
-from edge_sdk_tools.datasets.image_header import MAX_PIXELS, read_size
+from edge_sdk.sources.opencv import MAX_READ_PX, set_up_opencv
+
+MAX_PIXELS = MAX_READ_PX
+"""Of one image: decoded it takes three times as many bytes, and OpenCV decodes no larger ones."""
+
+# Image.open would refuse what is large in its own words, by a limit that all of the process shares.
+_READERS: tuple[tuple[bytes, Callable[[io.BytesIO], PilFile]], ...] = (
+    (b"\xff\xd8\xff", JpegImageFile),
+    (b"\x89PNG\r\n\x1a\n", PngImageFile),
+    (b"RIFF", WebPImageFile),
+    (b"BM", BmpImageFile),
+    (b"P", PpmImageFile),
+)
+# What Pillow raises on damaged files; found by flipping bytes.
+_DAMAGED = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, OverflowError, EOFError, struct.error)
+_ORIENTATION = 0x0112
+_TURNED = (5, 6, 7, 8)  # by a quarter; EXIF 2.32, 4.6.4 A
+
+
+def read_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height in pixels, as OpenCV decodes it: turned as EXIF says.
+
+    Returns:
+        None where it is no image of a format that is read, or its header is damaged.
+    """
+    reader = next((reader for start, reader in _READERS if data.startswith(start)), None)
+    if reader is None:
+        return None
+    if reader is WebPImageFile and math.prod(_webp_size(data)) > MAX_PIXELS:
+        return _webp_size(data)  # Pillow's reader makes room for the whole canvas, or refuses it by its own limit
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Pillow finds odd in metadata is nothing to a model
+        try:
+            with reader(io.BytesIO(data)) as image:
+                width, height = image.size
+                turned = _orientation(image.info.get("exif", b"")) in _TURNED
+        except _DAMAGED:
+            return None
+    return (height, width) if turned else (width, height)
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Width and height of the canvas; RFC 9649 for VP8X and VP8L, RFC 6386 section 9.1 for VP8."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+
+
+def _orientation(exif: bytes) -> object:
+    tags = PilImage.Exif()
+    try:
+        tags.load(exif)
+        return tags.get(_ORIENTATION)
+    except _DAMAGED:
+        return None
+
 
 MAX_BYTES = 1 << 30
 """Of one image file: 67 million pixels of 16 bits in four channels, and no compression, are 540 MB."""
@@ -42,22 +111,14 @@ class ImageFile(msgspec.Struct, frozen=True):
     size_wh: tuple[int, int]
 
     def data(self) -> bytes:
-        """The file's bytes.
-
-        Raises:
-            DataError: when it is not there any more.
-        """
+        """The file's bytes."""
         try:
             return read_regular(self.path, MAX_BYTES)
         except OSError as cause:
             raise DataError(f"{self.path}: cannot be read any more: {cause.strerror}") from cause
 
     def read(self) -> Image:
-        """The picture as uint8 (H, W, 3), BGR, turned as EXIF says.
-
-        Raises:
-            DataError: when it is not there any more, or cannot be decoded.
-        """
+        """The picture as uint8 (H, W, 3), BGR, turned as EXIF says."""
         image = decode_image(self.data())
         if image is None:
             raise DataError(f"{self.path}: cannot be decoded, expected a whole image; leave it out or copy it again")
@@ -171,9 +232,6 @@ def files_below(folder: Path) -> list[Path]:
     """Every file below `folder`, in order of their paths; hidden ones and what is in hidden folders left out.
 
     Links to folders are followed, each folder is entered once.
-
-    Raises:
-        DataError: when a folder cannot be read.
     """
     return sorted(_walk(folder), key=lambda path: path.parts)
 
@@ -191,11 +249,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """The folders in `folder`, in order of their names, hidden ones left out.
-
-    Raises:
-        DataError: when it cannot be read.
-    """
+    """The folders in `folder`, in order of their names, hidden ones left out."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and is_folder(path))
     except OSError as cause:

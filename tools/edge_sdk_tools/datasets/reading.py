@@ -1,4 +1,7 @@
-"""Read labelled images: a table lists the formats, and the first one that is present and fits the task is read."""
+"""Read labelled images by the table of formats, and split images into calibrating and measuring ones.
+
+The first format that is present and fits the task is read. No image content both calibrates and measures.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from edge_sdk.core.errors import DataError
-from edge_sdk.tasks.spec import Task
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import DataError, UsageError
+from edge_sdk.tasks.spec import TRAITS, Task
 from edge_sdk_tools.datasets import class_folders, yolo
 from edge_sdk_tools.datasets.class_names import ClassNames
 from edge_sdk_tools.datasets.coco import coco_files, read_coco
-from edge_sdk_tools.datasets.dataset import Dataset, Format
-from edge_sdk_tools.datasets.finding import Found, Labelled, gather, no_images
+from edge_sdk_tools.datasets.dataset import ClassTruth, Dataset, Format
+from edge_sdk_tools.datasets.finding import Found, Labelled, find_images, gather, no_images
 from edge_sdk_tools.datasets.images import ImageSet, files_below, is_candidate, is_file, is_folder
 
 
 class LabelFormat(NamedTuple):
-    """One format of labels.
-
-    Attributes:
-        task: the task that the labels are for.
-        sign: what the format is recognised by, in words.
-        is_there: returns whether a folder has this format.
-        read: reads the images and labels of a folder.
-    """
+    """One format of labels: what it is for, its sign in words, whether a folder has it, and its reader."""
 
     task: Task
     sign: str
@@ -63,8 +60,6 @@ FORMATS: dict[Format, LabelFormat] = {
     ),
 }
 """All formats, in the order in which they are tried."""
-
-_KIND: dict[Task, str] = {"classification": "classes", "detection": "boxes", "segmentation": "masks"}
 
 
 def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False) -> Dataset:
@@ -104,8 +99,8 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
         first = FORMATS[there[0]]
         wanted = ", ".join(known.sign for known in FORMATS.values() if known.task == task)
         raise DataError(
-            f"{path}: holds {_KIND[first.task]} ({first.sign}), but the model's task is {task}; expected {_KIND[task]} "
-            f"({wanted}), or images without labels"
+            f"{path}: holds {TRAITS[first.task].truths} ({first.sign}), but the model's task is {task}; expected "
+            f"{TRAITS[task].truths} ({wanted}), or images without labels"
         )
     return "images"
 
@@ -126,3 +121,78 @@ def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
         for name, known in FORMATS.items()
         if (name != "class folders" or task == known.task) and known.is_there(path, names)
     ]
+
+
+MAX_CALIBRATION_IMAGES = 300
+MAX_EVALUATION_IMAGES = 500
+
+
+class ImageSplit(msgspec.Struct, frozen=True):
+    """The calibration images and the evaluation images of a build.
+
+    Attributes:
+        found: number of images that were found for calibration.
+        calibration: the images that set the scales of the INT8 model.
+        evaluation: the images to measure on, with or without labels.
+        calibration_classes: the label of every calibration image; empty unless labels.csv or class folders label all.
+    """
+
+    found: int
+    calibration: ImageSet
+    evaluation: Dataset
+    calibration_classes: tuple[str, ...] = ()
+
+
+def split_images(
+    spec: ModelSpec, labels: Sequence[str], calibration: Sequence[Path], evaluation: Sequence[Path]
+) -> ImageSplit:
+    """Choose images from the given folders, or else from those in model.toml.
+
+    Without evaluation images every fourth calibration image is held out for evaluation.
+
+    Raises:
+        UsageError: no calibration images are given.
+        DataError: there are too few images, or every evaluation image is a calibration image too.
+    """
+    calibration = calibration or ([Path(spec.data.calibration)] if spec.data.calibration else [])
+    evaluation = evaluation or ([Path(spec.data.evaluation)] if spec.data.evaluation else [])
+    if not calibration:
+        raise UsageError("no calibration images: give --calibration FOLDER or [data] calibration in model.toml")
+    found = find_images(calibration)
+    if evaluation:
+        chosen, measuring = found, _read(spec, labels, evaluation).without(found)
+        if not len(measuring):
+            raise DataError("every evaluation image is a calibration image too; give others with --evaluation")
+    elif len(found) == 1:
+        raise DataError(
+            f"{', '.join(map(str, calibration))}: one image only ({found.images[0].path}; equal files count once), "
+            "expected 2 or more: one calibrates, another measures"
+        )
+    else:
+        chosen, held_out = found.hold_out()
+        measuring = Dataset(held_out, None, "images")
+    calibrating = chosen.spread(MAX_CALIBRATION_IMAGES)
+    classes = _classes(spec, labels, calibration, calibrating) if TRAITS[spec.task].is_of_whole_picture else ()
+    return ImageSplit(len(chosen), calibrating, measuring.spread(MAX_EVALUATION_IMAGES), classes)
+
+
+def _classes(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], images: ImageSet) -> tuple[str, ...]:
+    """Return the labels of the images; empty where one is unknown or wrong, because calibration needs no labels."""
+    first = int(spec.classification.background_class)
+    known: dict[str, str] = {}
+    for folder in folders:
+        try:
+            dataset = _read(spec, labels, [folder])
+        except DataError:
+            return ()
+        for image, truth in zip(dataset.images.images, dataset.truths or (), strict=False):
+            if isinstance(truth, ClassTruth):
+                known[image.sha256] = labels[truth.class_id + first]
+    found = tuple(known[image.sha256] for image in images.images if image.sha256 in known)
+    return found if len(found) == len(images) else ()
+
+
+def _read(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path]) -> Dataset:
+    if len(folders) > 1:
+        return Dataset(find_images(folders, decode=False), None, "images")
+    return read_dataset(folders[0], labels, spec.task, background_class=bool(spec.classification.background_class))

@@ -24,9 +24,6 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
     """Read FOLDER/images and FOLDER/masks; a mask has the name of its image at the same place, and ends in .png.
 
     Of a mask only the header is read; `MaskTruth.read` reads the rest.
-
-    Raises:
-        DataError: when a mask is no PNG of class ids, or not one belongs to an image.
     """
     masks = {path.relative_to(folder / MASKS).with_suffix(""): path for path in _pngs(folder / MASKS)}
     found, skipped, wanted = [], [], set()
@@ -54,11 +51,7 @@ _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 
 def read_yolo(folder: Path, names: ClassNames) -> Labelled:
-    """Read FOLDER/images and FOLDER/labels; a label has the name of its image at the same place.
-
-    Raises:
-        DataError: when a label is wrong; it names the file and the line.
-    """
+    """Read FOLDER/images and FOLDER/labels; a label has the name of its image at the same place."""
     labels = _labels_by_name(folder / LABELS)
     images = [path for path in files_below(folder / IMAGES) if is_candidate(path)]
     named = [(path, path.relative_to(folder / IMAGES).with_suffix("")) for path in images]
@@ -97,13 +90,8 @@ def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tup
         raise DataError(f"{where}: class is {shown(fields[0])}, expected a whole number from 0 to {len(names) - 1}")
     if len(values) < len(numbers):
         raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
-    if len(values) == 5:
-        raise DataError(
-            f"{where}: has 6 values, expected 5: class x y width height; a sixth is the confidence of a prediction"
-        )
     if len(values) < 4 or len(values) % 2:
-        has = "1 value" if len(fields) == 1 else f"{len(fields)} values"
-        raise DataError(f"{where}: has {has}, expected 5: class x y width height")
+        raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
     names.checked(class_id, where)
     return class_id, _cut(_box(values, where) if len(values) == 4 else _around(values), where)
 

@@ -1,14 +1,17 @@
 """An MQTT broker for the length of the demo, mosquitto or one in Python, and the subscriber's process.
 
 The broker listens on this machine only, keeps nothing on disk and asks for no password, which is right for a demo and
-for nothing else. No child process outlives the block that started it.
+for nothing else. No child process outlives the block that started it. `python -m edge_sdk_tools.demo.broker PORT` is
+the broker in Python (amqtt), for machines without mosquitto.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -100,12 +103,7 @@ class Broker(msgspec.Struct, frozen=True):
 
 @contextmanager
 def running_broker(kind: Kind | None = None) -> Iterator[Broker]:
-    """Run a broker.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-        PublishError: it does not start.
-    """
+    """Run a broker."""
     program = find_mosquitto()
     kind = kind or ("mosquitto" if program else "amqtt")
     if kind == "mosquitto" and program is None:
@@ -135,7 +133,7 @@ def _start(kind: Kind, program: str | None, folder: Path, stack: ExitStack) -> B
 
 def _command(mosquitto: str | None, port: int, folder: Path) -> Sequence[str]:
     if mosquitto is None:
-        return [sys.executable, "-m", "edge_sdk_tools.demo.embedded_broker", str(port)]
+        return [sys.executable, "-m", "edge_sdk_tools.demo.broker", str(port)]
     config = folder / f"{port}.conf"
     config.write_text(
         f"listener {port} {_HOST}\nallow_anonymous true\npersistence false\nlog_dest stderr\nlog_type error\n"
@@ -174,11 +172,7 @@ _PATIENCE_S = 5.0
 
 @contextmanager
 def listening(port: int, messages: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run the subscriber.
-
-    Raises:
-        PublishError: the broker does not accept it.
-    """
+    """Run the subscriber."""
     messages.touch()
     command = [sys.executable, "-m", "edge_sdk_tools.demo.subscriber", str(port), str(messages)]
     with child(command, errors) as process:
@@ -196,3 +190,28 @@ def wait_until_quiet(messages: Path) -> None:
         now = messages.stat().st_size
         if now != size:
             size, since = now, time.monotonic()
+
+
+async def _serve(port: int) -> None:
+    """Serve MQTT 3.1.1 on the loopback interface until SIGTERM, SIGINT, or the end of standard input."""
+    from amqtt.broker import Broker as Amqtt
+
+    broker = Amqtt(
+        {
+            "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}", "max_connections": 16}},
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        }
+    )
+    await broker.start()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # Standard input ends when the parent does, however it died; nothing is ever written to it.
+    loop.add_reader(sys.stdin, stop.set)
+    await stop.wait()
+    await broker.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1])))

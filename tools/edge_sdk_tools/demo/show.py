@@ -1,7 +1,7 @@
 """What the demo shows, and the folder that it leaves, which only a demo that succeeded replaces.
 
-While the video runs one table keeps changing; where the output is no terminal it is a plain line every two seconds.
-Messages are counted from the subscriber's file alone: what is shown is what a stranger could know.
+While the video runs a line every two seconds has the counts. Messages are counted from the subscriber's file alone:
+what is shown is what a stranger could know.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from edge_sdk.core.clock import Percentiles, percentiles_of
@@ -34,17 +32,7 @@ _OURS = {PICTURE, VIDEO, MESSAGES, BUNDLE}
 
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary sibling to write to, and rename it to `folder` when the block succeeds.
-
-    Args:
-        folder: where the result goes; when it exists it may hold nothing but what an earlier demo wrote.
-
-    Yields:
-        The temporary folder.
-
-    Raises:
-        OutputError: `folder` holds something else, or cannot be written.
-    """
+    """Give a temporary sibling to write to, and rename it to `folder` when the block succeeds."""
     folder = folder.absolute()
     _check(folder)
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
@@ -164,6 +152,7 @@ class Show:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._next_s = 0.0
 
     def step(self, text: str) -> None:
         """Print one line for a step."""
@@ -173,47 +162,24 @@ class Show:
         """Print one line of detail."""
         self._console.print(Text(f"     {text}"), soft_wrap=True)
 
-    @contextmanager
-    def running(self) -> Iterator[Running]:
-        """The table, or the lines, for the length of the video."""
-        if not self._console.is_terminal:
-            yield Running(self._console, None)
-            return
-        with Live(console=self._console, auto_refresh=False) as live:
-            yield Running(self._console, live)
+    def update(self, counts: MessageCounts) -> None:
+        """Show the counts while they grow, at most every two seconds."""
+        if time.monotonic() >= self._next_s and counts.frames:
+            self._next_s = time.monotonic() + _LINE_EVERY_S
+            self.tell(f"{summary_line(counts)}; {latency_line(counts)}")
 
     def close(self, counts: MessageCounts, folder: Path) -> None:
         """What was found, how fast, where the files are, and what to try next."""
-        self.step(closing_line(counts))
+        most = counts.best.people if counts.best else 0
+        seen = f"saw a person {counts.people} times in {counts.frames} frames, at most {most} at once"
+        self.step(f"{seen}; frames dropped: {counts.dropped}")
         self.step(latency_line(counts))
         self.step(f"the files are in {folder}:")
-        self.tell(f"annotated.jpg     {best_line(counts)}")
+        best = f"frame {counts.best.message.seq}, {counts.best.people} people" if counts.best else "no result"
+        self.tell(f"annotated.jpg     {best}")
         self.tell("annotated.mp4     the video with what was found in it")
         self.tell("yolov4_tiny.edge  the bundle that ran")
         self.tell("messages.jsonl    the messages as an independent subscriber received them")
-
-    def next_steps(self, lines: list[tuple[str, str]]) -> None:
-        """Commands to try, each with what it does."""
-        self.step("to try next:")
-        for what, command in lines:
-            self.tell(f"{what}: {command}")
-
-
-class Running:
-    """Shows a tally while it grows; made by `Show.running`."""
-
-    def __init__(self, console: Console, live: Live | None) -> None:
-        self._console = console
-        self._live = live
-        self._next_s = 0.0
-
-    def update(self, counts: MessageCounts) -> None:
-        """Show the counts: at once in a terminal, at most every two seconds elsewhere."""
-        if self._live:
-            self._live.update(_table(counts), refresh=True)
-        elif time.monotonic() >= self._next_s and counts.frames:
-            self._next_s = time.monotonic() + _LINE_EVERY_S
-            self._console.print(f"     {summary_line(counts)}; {latency_line(counts)}", soft_wrap=True, highlight=False)
 
 
 def make_show(*, errors_only: bool = False) -> Show:
@@ -227,31 +193,7 @@ def summary_line(counts: MessageCounts) -> str:
     return f"people: {counts.now} now; {seen}; frames dropped: {counts.dropped}"
 
 
-def closing_line(counts: MessageCounts) -> str:
-    """Return a line about all detected people."""
-    most = counts.best.people if counts.best else 0
-    seen = f"saw a person {counts.people} times in {counts.frames} frames, at most {most} at once"
-    return f"{seen}; frames dropped: {counts.dropped}"
-
-
 def latency_line(counts: MessageCounts) -> str:
     """Return a line with median and 99th percentile of ages and inference times."""
     parts = (("capture to outbox", counts.age), ("inference", counts.inference))
     return "; ".join(f"{name} p50 {of.p50_ms:.1f} ms, p99 {of.p99_ms:.1f} ms" for name, of in parts if of)
-
-
-def best_line(counts: MessageCounts) -> str:
-    """Return a line about the picture."""
-    return f"frame {counts.best.message.seq}, {counts.best.people} people" if counts.best else "no result"
-
-
-def _table(counts: MessageCounts) -> Table:
-    table = Table(title="as an independent subscriber receives it", title_justify="left")
-    for column in ("", "now", "all", "p50", "p99"):
-        table.add_column(column, justify="right" if column else "left")
-    table.add_row("people", str(counts.now), str(counts.people), "", "")
-    table.add_row("frames", "", str(counts.frames), "", "")
-    table.add_row("frames dropped", "", str(counts.dropped), "", "")
-    for name, of in (("capture to outbox, ms", counts.age), ("inference, ms", counts.inference)):
-        table.add_row(name, "", "", *((f"{of.p50_ms:.1f}", f"{of.p99_ms:.1f}") if of else ("", "")))
-    return table

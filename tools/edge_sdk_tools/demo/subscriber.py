@@ -28,9 +28,6 @@ def listen(port: int, file: TextIO, until: TextIO, topic: str = "#") -> int:
             JSON or text.
         until: a stream; the function returns at its end.
         topic: the topic filter.
-
-    Returns:
-        0, or 1 when the broker did not accept the subscription within ten seconds.
     """
     subscribed = threading.Event()
     # Every broker supports MQTT 3.1.1.

@@ -1,8 +1,10 @@
 """distill-check: compare a student with its teacher on the same images, and decide whether it passes the gate.
 
-The check requires two models of the same task whose labels can be matched, and ensures a verdict with its reasons.
-Input size, preprocessing and order of labels may differ. The figure itself is judged; its interval says how certain it
-is. A labels file in another order than the outputs is detected where two models agree by class number and not by label.
+Two models of one task whose labels can be matched get a verdict with its reasons; input size, preprocessing and order
+of labels may differ. The figure itself is judged; its interval says how certain it is. Class by class, McNemar's exact
+test (1947) finds where the two differ by more than chance, and Benjamini and Hochberg's correction (1995) keeps the
+share of false alarms at 5 %. A labels file in another order than the outputs shows where two models agree by class
+number and not by label. `check_distillation` is the same as a step of a build.
 """
 
 from __future__ import annotations
@@ -13,17 +15,94 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
+from edge_sdk.bundle.manifest import Distillation, Manifest
 from edge_sdk.bundle.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
-from edge_sdk.core.errors import AccuracyGateError, ModelError, UsageError
+from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError, UsageError
+from edge_sdk.core.files import open_regular
+from edge_sdk.tasks.spec import TRAITS
+from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.distillation.paired import ClassRow, compared_classes, mcnemar
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, OnProgress, constant_answer, summarise
-from edge_sdk_tools.evaluate.model import Subject, open_subjects
-from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
+from edge_sdk_tools.evaluate.model import Subject, from_checked, open_subject, open_subjects
+from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up, without_calibration
 from edge_sdk_tools.evaluate.predictions import Observed, Participant, observe
 from edge_sdk_tools.evaluate.statistics import Figure, Interval, difference_bounds
-from edge_sdk_tools.evaluate.tasks import TASKS, CalibrationError, Divergence, WorstImage, said
+from edge_sdk_tools.evaluate.tasks import TASKS, CalibrationError, Divergence, Pairs, WorstImage, said
+from edge_sdk_tools.graph.profile import interleaved_latency_ms
+from edge_sdk_tools.jobs.runner import JobRunner
+from edge_sdk_tools.jobs.store import key_of
+
+FALSE_DISCOVERIES = 0.05
+
+TESTABLE = 6
+"""Of fewer disagreements even the most uneven split has p above 5 %: 2 / 2^5. Tarone (1990) leaves such tests out."""
+
+
+class ClassRow(msgspec.Struct, frozen=True):
+    """How the two models compare on one class.
+
+    Attributes:
+        label: its name.
+        count: images or objects of it (without labels: that either model calls so).
+        teacher, student: share of them that each gets right (without labels: that each calls so), 0-1.
+        lost: how many more the teacher gets right; negative where the student does.
+        p_value: of so uneven a split of the disagreements by chance; corrected for the number of classes that are
+            tested. None where there are too few disagreements to tell anything.
+        significant: p_value is below 5 %.
+    """
+
+    label: str
+    count: int
+    teacher: float
+    student: float
+    lost: int
+    p_value: float | None
+    significant: bool
+
+
+def mcnemar(teacher: NDArray[np.bool_], student: NDArray[np.bool_]) -> float:
+    """Two-sided exact p-value, 0-1, that the disagreements of paired outcomes are as likely one way as the other."""
+    only_teacher, only_student = int((teacher & ~student).sum()), int((student & ~teacher).sum())
+    split = only_teacher + only_student
+    if not split:
+        return 1.0
+    from scipy.stats import binomtest  # takes half a second to import, which builds without a teacher need not
+
+    return float(binomtest(only_teacher, split).pvalue)
+
+
+def compared_classes(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...]:
+    """One row a class that occurs, those that differ most surely first."""
+    found = np.unique(pairs.class_ids)
+    if not len(found):
+        return ()
+    masks = [pairs.class_ids == class_id for class_id in found]
+    p_values = _corrected([(pairs.teacher[mask], pairs.student[mask]) for mask in masks])
+    rows = [
+        _row(labels[class_id], pairs.teacher[mask], pairs.student[mask], p)
+        for class_id, mask, p in zip(found, masks, p_values, strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: (1.0 if row.p_value is None else row.p_value, -row.lost, row.label)))
+
+
+def _corrected(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]) -> list[float | None]:
+    """One p-value a class, or None; only the classes that can be tested count for the correction."""
+    testable = [int((teacher != student).sum()) >= TESTABLE for teacher, student in pairs]
+    from scipy.stats import false_discovery_control  # as above
+
+    raw = [mcnemar(*pair) for pair, can in zip(pairs, testable, strict=True) if can]
+    corrected = iter(false_discovery_control(raw) if raw else [])
+    return [float(next(corrected)) if can else None for can in testable]
+
+
+def _row(label: str, teacher: NDArray[np.bool_], student: NDArray[np.bool_], p_value: float | None) -> ClassRow:
+    lost = int(teacher.sum()) - int(student.sum())
+    significant = p_value is not None and p_value < FALSE_DISCOVERIES
+    return ClassRow(label, len(teacher), float(teacher.mean()), float(student.mean()), lost, p_value, significant)
+
 
 TEMPERATURES = (1.0, 2.0, 4.0)
 """Softmax temperatures that distillation commonly uses; 1 is the plain probabilities."""
@@ -33,12 +112,8 @@ _SEVERAL = 2  # classes
 
 
 def check_label_order(observed: Observed) -> None:
-    """Refuse a student and a teacher whose labels are in different orders; this works for classifiers only.
-
-    Raises:
-        ModelError: significantly more images agree by class number than by label.
-    """
-    if observed.task != "classification" or len(observed.records) < ENOUGH_IMAGES:
+    """Refuse a student and a teacher whose labels are in different orders; this works for classifiers only."""
+    if not TRAITS[observed.task].is_of_whole_picture or len(observed.records) < ENOUGH_IMAGES:
         return
     student, teacher = said(observed, 0), said(observed, 1)
     real = (student < observed.classes) & (teacher < observed.classes)
@@ -93,12 +168,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(evaluation: Evaluation, gates: Gates) -> Verdict:
-    """Judge a student by its quality where the images have labels, else by its agreement with the teacher.
-
-    Args:
-        evaluation: the evaluation of the student, with the teacher as reference.
-        gates: the gates; `distill_max_drop_points` or `distill_min_agreement` is used.
-    """
+    """Judge a student by its quality where the images have labels, else by its agreement with the teacher."""
     if evaluation.quality:
         return _judge_drop(evaluation.quality[0], evaluation.images, gates.distill_max_drop_points)
     return _judge_agreement(evaluation.agreement[0], evaluation.images, gates.distill_min_agreement)
@@ -298,3 +368,116 @@ def _gates(spec: ModelSpec | None, max_drop_points: float | None, min_agreement:
     if min_agreement is not None:
         gates = msgspec.structs.replace(gates, distill_min_agreement=min_agreement)
     return gates
+
+
+class Distilled(msgspec.Struct, frozen=True):
+    """A student that is good enough, and what its teacher would cost in its place.
+
+    Attributes:
+        promise: what the bundle says of it.
+        teacher_quality: the teacher's figure against labels, with its interval; None without labels.
+        teacher_file: the teacher's .onnx or .ort file.
+        teacher_mb: its size with all weights, MB of 1e6 bytes.
+        latency_ratio: median latency of the teacher over the student's, in one run here, one thread.
+    """
+
+    promise: Distillation
+    teacher_quality: Interval | None
+    teacher_file: Path
+    teacher_mb: float
+    latency_ratio: float
+
+
+def check_distillation(
+    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, job_runner: JobRunner, on_progress: OnProgress
+) -> Distilled | None:
+    """Compare a checked model with the teacher that its model.toml names.
+
+    Returns:
+        What was found; None when no teacher is named: not checked.
+
+    Raises:
+        AccuracyGateError: the student is not good enough.
+        ModelError: the teacher cannot be used, or the two cannot be compared.
+    """
+    if spec.teacher is None:
+        return None
+    student = from_checked(spec.name, spec, checked)
+    teacher = open_subject(Path(spec.teacher.model))
+    if teacher.name == student.name:
+        teacher.name = f"{teacher.name} ({spec.teacher.model})"
+    images = without_calibration([teacher], dataset)
+    if not len(images):
+        raise DataError(f"every evaluation image calibrated {teacher.name}, the teacher; give others with --evaluation")
+    participants = pair_up([student, teacher], spec.teacher.labels)
+    report = job_runner.once(
+        lambda: check_student(participants, images, spec.gates, on_progress=on_progress),
+        key=_key(participants, images, spec.gates),
+        result=DistillReport,
+    )
+    if not report.verdict.passed:
+        raise AccuracyGateError(
+            f"{student.name} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
+            "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
+        )
+    file = _file_of(Path(spec.teacher.model), teacher)
+    quality = report.evaluation.quality
+    return Distilled(
+        promise=_promise(report, teacher),
+        teacher_quality=quality[0].reference if quality else None,
+        teacher_file=file,
+        teacher_mb=_size_mb(file),
+        latency_ratio=_latency_ratio(teacher, student, on_progress),
+    )
+
+
+def _file_of(path: Path, teacher: Subject) -> Path:
+    if isinstance(teacher.spec, Manifest):
+        return path / teacher.spec.variants[0].file
+    return Path(teacher.spec.model)
+
+
+def _size_mb(file: Path) -> float:
+    try:
+        open_regular(file).close()  # libraries would wait at a pipe that has taken its place
+    except OSError as cause:
+        raise ModelError(f"{file}: cannot be read any more: {cause.strerror}") from cause
+    return (file.stat().st_size if file.suffix == ".ort" else onnx.load(file).ByteSize()) / 1e6
+
+
+def _latency_ratio(teacher: Subject, student: Subject, on_progress: OnProgress) -> float:
+    tensors = [np.zeros(subject.session.input_shape, subject.session.input_dtype) for subject in (teacher, student)]
+    theirs, mine = interleaved_latency_ms(
+        [lambda: teacher.session.run(tensors[0]), lambda: student.session.run(tensors[1])],
+        lambda done, total: on_progress("measure latency", done, total),
+    )
+    return theirs / mine
+
+
+def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> str:
+    """Names the comparison by all that decides it."""
+    models = [(s.name, s.digest, s.labels, _reading(s.spec), p.class_ids) for p in participants for s in [p.subject]]
+    return key_of("distillation", models, gates, images, *images.mask_contents())
+
+
+def _reading(spec: ModelSpec | Manifest) -> tuple[object, ...]:
+    """All that says how a model is fed and read."""
+    return spec.task, spec.decoder, spec.input, spec.thresholds, spec.classification, spec.detection
+
+
+def _promise(report: DistillReport, teacher: Subject) -> Distillation:
+    verdict, evaluation = report.verdict, report.evaluation
+    figure = next(iter((*evaluation.quality, *evaluation.agreement)))
+    return Distillation(
+        teacher=teacher.name,
+        teacher_sha256=teacher.digest,
+        metric=verdict.metric,
+        student=figure.value.value,
+        teacher_value=figure.reference.value if figure.reference else None,
+        low=verdict.low,
+        high=verdict.high,
+        images=evaluation.images,
+        limit=verdict.limit,
+        within_noise=verdict.within_noise,
+        line=verdict.line,
+    )

@@ -156,12 +156,6 @@ def summarise(
 ) -> Evaluation:
     """Every figure of what was observed: of one model, or of one beside another.
 
-    Args:
-        observed: one model, or two; the second is the reference.
-        data: what reports call the images.
-        calibrated: images that were left out before.
-        on_progress: for a progress bar.
-
     Raises:
         AccuracyGateError: the reference finds nothing on any image.
         DataError: images of which nothing is labelled.

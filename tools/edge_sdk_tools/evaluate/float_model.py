@@ -92,7 +92,7 @@ def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
     if own.problem:
         better = _best_description(fp32, dataset.spread(_FEW))
         step = f"{better}; correct model.toml" if better else _ADVICE[fp32.spec.task]
-        raise ModelError(f"{fp32.name}: {own.problem}; {step}")
+        raise ModelError(f"{fp32.name}, before it is quantized: {own.problem}; {step}")
     exchanged = _exchanged(fp32.spec) if isinstance(fp32.spec, ModelSpec) else None
     if exchanged is None or own.strongest is None:
         return ()
@@ -148,20 +148,17 @@ def _strongest(observed: Observed) -> NDArray[np.float64] | None:
     return np.array([row.confidences.max(initial=0.0) for row in boxes])
 
 
-def _problem(subject: Subject, observed: Observed, strongest: NDArray[np.float64] | None, figure: Figure | None) -> str:
+def _problem(observed: Observed, strongest: NDArray[np.float64] | None, figure: Figure | None) -> str:
     count = len(observed.records)
     if strongest is not None and strongest.max(initial=0.0) > 1 + _SLACK:
         return f"its confidences reach {strongest.max():.3g} on {count} images, expected 0 to 1"
     if figure is not None and figure.value.high < _BLIND:
-        return f"on {count} labelled images its {figure.name} is {figure.value.value:.2g}, before anything is quantized"
+        return f"on {count} labelled images its {figure.name} is {figure.value.value:.2g}"
     if observed.task == "detection" and strongest is not None:
-        threshold = subject.spec.thresholds.confidence
+        threshold = observed.participants[0].subject.spec.thresholds.confidence
         empty = int((strongest < threshold).sum())
         if empty > _NOTHING * count:
-            return (
-                f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more, before "
-                "anything is quantized"
-            )
+            return f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
         if figure is None and (size := _median_size(observed)) < _TINY:
             return f"half of its boxes are smaller than {size:.2%} of the picture, as if they were not decoded"
     return ""

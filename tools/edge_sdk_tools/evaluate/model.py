@@ -24,7 +24,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.tasks.spec import Thresholds
+from edge_sdk.tasks.spec import TRAITS, Thresholds, has_background
 from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.check.gate import CheckedModel, check_model
 from edge_sdk_tools.datasets.images import is_file
@@ -71,16 +71,7 @@ _FLIPPED = 0.01  # share of whole numbers that may differ: of nearly equal score
 
 
 def check_optimization(model: bytes, session: Session, spec: ModelSpec) -> None:
-    """Run a picture of noise through the model as it is and as ONNX Runtime optimizes it.
-
-    Args:
-        model: bytes of the .onnx.
-        session: of the same model, optimized.
-        spec: how a picture becomes an input.
-
-    Raises:
-        ModelError: the results differ.
-    """
+    """Run a picture of noise through the model as it is and as ONNX Runtime optimizes it."""
     plain = Session(model, SessionSettings(graph_level="disabled"), spec.model)
     prepare = Prepare(spec.input)
     width, height = spec.input.size_wh
@@ -171,12 +162,12 @@ class Subject:
     @property
     def background(self) -> int:
         """1 when output 0 is "background", else 0."""
-        return int(self.spec.task == "classification" and self.spec.classification.background_class)
+        return int(has_background(self.spec))
 
     @property
     def classifier_labels(self) -> tuple[str, ...]:
         """Labels in output order, of a classifier; empty for every other model."""
-        return self.labels if self.spec.task == "classification" else ()
+        return self.labels if TRAITS[self.spec.task].is_of_whole_picture else ()
 
     @property
     def class_labels(self) -> tuple[str, ...]:
@@ -202,12 +193,7 @@ class Subject:
 
 
 def open_subject(path: Path) -> Subject:
-    """Open a model.toml or a NAME.edge folder.
-
-    Raises:
-        UsageError: it is neither.
-        EdgeError: of the family that says what is wrong with it.
-    """
+    """Open a model.toml or a NAME.edge folder."""
     if path.suffix == ".toml":
         return _from_spec(path)
     if is_file(path / MANIFEST_FILE):
@@ -221,25 +207,12 @@ def open_subject(path: Path) -> Subject:
 
 def open_subjects(paths: Sequence[Path]) -> list[Subject]:
     """Open one or several; those of equal names get their paths behind them, so that reports tell them apart."""
-    _check_tasks(paths)
     subjects = [open_subject(path) for path in paths]
     names = [subject.name for subject in subjects]
     for subject, path in zip(subjects, paths, strict=True):
         if names.count(subject.name) > 1 and len(set(paths)) > 1:
             subject.name = f"{subject.name} ({path})"
     return subjects
-
-
-def _check_tasks(paths: Sequence[Path]) -> None:
-    """Say that two model.toml are of different tasks before any model is loaded."""
-    specs = [(path, load_model_spec(path)) for path in paths if path.suffix == ".toml"]
-    for path, spec in specs[1:]:
-        first, wanted = specs[0]
-        if spec.task != wanted.task:
-            raise ModelError(
-                f"{path}: task is {spec.task}, and that of {first} is {wanted.task}; expected the same: name another "
-                "model to compare with, or mend `task` in one of them"
-            )
 
 
 def _from_spec(path: Path) -> Subject:
@@ -275,11 +248,7 @@ def _from_bundle(path: Path) -> Subject:
 
 
 def probed(subject: Subject) -> Subject:
-    """Run the model once on zeros, so that a misfit raises an error before any image is read.
-
-    Raises:
-        ModelError: the outputs are not what the decoder reads, or ONNX Runtime fails.
-    """
+    """Run the model once on zeros, so that a misfit raises an error before any image is read."""
     where = subject.spec.model if isinstance(subject.spec, ModelSpec) else subject.name
     try:
         answer = subject.open()(np.zeros((32, 32, 3), np.uint8))
@@ -292,12 +261,8 @@ def probed(subject: Subject) -> Subject:
 
 
 def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
-    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on.
-
-    Raises:
-        ModelError: the decoder is the other one.
-    """
-    if spec.task != "classification" or not np.isfinite(output).all():
+    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on."""
+    if not TRAITS[spec.task].is_of_whole_picture or not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
     are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
     if spec.decoder == "logits" and are_probabilities:

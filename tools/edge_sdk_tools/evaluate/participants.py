@@ -116,27 +116,12 @@ def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = Non
         try:
             participants.append(Participant(other, align_labels(first.class_labels, other.class_labels, renamed)))
         except ModelError as cause:
-            raise ModelError(f"{first.name} and {other.name}: {cause}{_background_unsaid([first, other])}") from cause
+            raise ModelError(f"{first.name} and {other.name}: {cause}") from cause
     return participants
 
 
-def _background_unsaid(subjects: Sequence[Subject]) -> str:
-    """Return a hint for labels that do not match because one model has an undeclared background class; or ""."""
-    for subject in subjects:
-        if subject.spec.task == "classification" and subject.class_labels[0].strip("_ ").casefold() == "background":
-            return (
-                f"; the first label of {subject.name} is {subject.class_labels[0]!r}: is [classification] "
-                "background_class = true missing in its model.toml?"
-            )
-    return ""
-
-
 def check_there(data: Path | None) -> None:
-    """Check that `data` exists, before any model is loaded.
-
-    Raises:
-        DataError: there is no folder or file at `data`.
-    """
+    """Check that `data` exists, before any model is loaded."""
     if data is not None and not (is_folder(data) or is_file(data)):
         raise DataError(f"{data}: no such folder, or .json of COCO")
 

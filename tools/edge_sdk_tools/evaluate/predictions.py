@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.core.frame import Classification, Detections, Image, Segmentation, Tensor
-from edge_sdk.tasks.spec import Task
+from edge_sdk.tasks.spec import TRAITS, Task
 from edge_sdk_tools.datasets.dataset import Dataset, MaskTruth
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, Skipped
 from edge_sdk_tools.evaluate.average_precision import Boxes
-from edge_sdk_tools.evaluate.classification import probabilities_of
 from edge_sdk_tools.evaluate.model import Answer, Subject
-from edge_sdk_tools.evaluate.segmentation import UNKNOWN, Overlap, overlap_of
+from edge_sdk_tools.evaluate.scores import UNKNOWN, Overlap, overlap_of, probabilities_of
 
 _TINY = 1e-30
 
@@ -252,12 +251,6 @@ def observe(
 ) -> Observed:
     """Run every model on every image.
 
-    Args:
-        participants: one model, or two of the same task.
-        dataset: the images, labelled or not; labels are the first model's.
-        on_image: called with the number done.
-        jobs: threads.
-
     Raises:
         ModelError: an output that is no number.
         DataError: no image can be read.
@@ -391,7 +384,7 @@ def _fingerprint(answer: Answer) -> int:
 def _class_table(participant: Participant) -> ClassTable:
     """`UNKNOWN` of a class map stays what it is."""
     common = np.arange(len(participant.class_ids))
-    if participant.subject.spec.task == "segmentation":
+    if TRAITS[participant.subject.spec.task].has_class_map:
         of_map = np.full(256, UNKNOWN, np.uint8)
         of_map[participant.class_ids] = common
         return of_map

@@ -29,6 +29,9 @@ RESAMPLES = 1000
 Percentiles at 2.5 % need a thousand or more (Efron and Tibshirani, An Introduction to the Bootstrap, 1993).
 """
 
+SHARE = "share"
+"""Unit of figures that lie between 0 and 1 whatever the images are."""
+
 _SEED = 20_240_229  # the same images give the same interval
 _PERCENTILES = (2.5, 97.5)
 
@@ -63,12 +66,14 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
         statistic: the metric as a function of weights.
         hits: bool (N,), whether each image counts as right, where the metric is the share of such images; else None.
         bounds: the lowest and highest possible value.
+        unit: `share` for 0-1, which people read in percent; else the unit's name.
     """
 
     name: str
     statistic: Statistic
     hits: NDArray[np.bool_] | None = None
     bounds: tuple[float, float] = (0.0, 1.0)
+    unit: str = SHARE
 
 
 def resample(images: int, rounds: int = RESAMPLES) -> Weights:
@@ -179,17 +184,19 @@ class Figure(msgspec.Struct, frozen=True):
         value: the figure with its 95 % interval.
         reference: the reference's figure; None without labels or without a reference.
         difference: value minus reference, with a paired interval; None where `reference` is None.
+        unit: `share` for 0-1, which people read in percent; else the unit's name.
     """
 
     name: str
     value: Interval
     reference: Interval | None = None
     difference: Interval | None = None
+    unit: str = SHARE
 
 
 def figure_of(metric: Metric, weights: Weights) -> Figure:
     """Return the figure of one model, without a reference."""
-    return Figure(metric.name, _alone(metric, metric.statistic(weights)))
+    return Figure(metric.name, _alone(metric, metric.statistic(weights)), unit=metric.unit)
 
 
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
@@ -199,7 +206,7 @@ def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
     difference = interval_of(mine - theirs, bounds)
     if metric.hits is not None and reference.hits is not None:
         difference = difference.reaching(difference_bounds(metric.hits, reference.hits))
-    return Figure(metric.name, _alone(metric, mine), _alone(reference, theirs), difference)
+    return Figure(metric.name, _alone(metric, mine), _alone(reference, theirs), difference, metric.unit)
 
 
 def _alone(metric: Metric, draws: NDArray[np.float64]) -> Interval:

@@ -11,12 +11,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.bundle.manifest import AgreementMetric
 from edge_sdk.core.errors import AccuracyGateError, DataError
 from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth
@@ -28,19 +28,17 @@ from edge_sdk_tools.evaluate.average_precision import (
     box_overlaps,
     judge,
 )
-from edge_sdk_tools.evaluate.classification import (
+from edge_sdk_tools.evaluate.predictions import Observed
+from edge_sdk_tools.evaluate.scores import (
+    Overlap,
     calibration_error,
     divergences,
+    mean_iou,
     ranks_of,
     restricted,
     top_columns,
 )
-from edge_sdk_tools.evaluate.predictions import Observed
-from edge_sdk_tools.evaluate.segmentation import Overlap, mean_iou
 from edge_sdk_tools.evaluate.statistics import Metric, mean_of, ratio_of, share_metric
-
-AgreementMetric: TypeAlias = Literal["top1_agreement", "detection_f1", "mean_iou"]
-"""As the manifest has them."""
 
 MATCH_IOU = 0.5
 TOP_K = (1, 5)
@@ -110,10 +108,12 @@ class TaskMetrics(ABC):
 
     Attributes:
         agreement_metric: the manifest's name of how far two models agree.
-        noun: what of them is counted then.
+        agreement_name: the same for people.
+        noun: what is counted for it.
     """
 
     agreement_metric: AgreementMetric
+    agreement_name: str
     noun: str
 
     @abstractmethod
@@ -165,6 +165,7 @@ class ClassificationMetrics(TaskMetrics):
     """Classes of whole images."""
 
     agreement_metric = "top1_agreement"
+    agreement_name = "top-1 agreement"
     noun = "top-1 classes"
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
@@ -175,8 +176,8 @@ class ClassificationMetrics(TaskMetrics):
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Share of equal top-1 classes, and the divergence of probabilities."""
         return (
-            share_metric("top-1 agreement", said(observed, 0) == said(observed, 1)),
-            Metric("KL divergence (nats)", mean_of(_divergence(observed)), bounds=(0.0, math.inf)),
+            share_metric(self.agreement_name, said(observed, 0) == said(observed, 1)),
+            Metric("KL divergence (nats)", mean_of(_divergence(observed)), bounds=(0.0, math.inf), unit="nats"),
         )
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
@@ -261,6 +262,7 @@ class DetectionMetrics(TaskMetrics):
     """Boxes in images."""
 
     agreement_metric = "detection_f1"
+    agreement_name = "detections matched (F1)"
     noun = "detections"
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
@@ -278,7 +280,7 @@ class DetectionMetrics(TaskMetrics):
                 f"{observed.participants[1].subject.name} finds nothing on {len(observed.records)} evaluation images, "
                 "so nothing can be compared; give images that show what it detects, or lower its thresholds.confidence"
             )
-        return (Metric("detections matched (F1)", ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2])),)
+        return (Metric(self.agreement_name, ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2])),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """By objects that only one of both found."""
@@ -397,6 +399,7 @@ class SegmentationMetrics(TaskMetrics):
     """Maps of classes."""
 
     agreement_metric = "mean_iou"
+    agreement_name = "mIoU of class maps"
     noun = "class maps"
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
@@ -449,5 +452,5 @@ TASKS: dict[Task, TaskMetrics] = {
 }
 """The one table of what depends on a task."""
 
-NOUNS = {entry.agreement_metric: entry.noun for entry in TASKS.values()}
-"""What is counted, by the manifest's name of the metric."""
+AGREEMENTS = {entry.agreement_metric: entry for entry in TASKS.values()}
+"""The same entries by the manifest's name of their agreement."""

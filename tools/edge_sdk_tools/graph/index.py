@@ -1,27 +1,25 @@
-"""Who makes a tensor of a graph, who reads it, what is constant; and the few ways in which rewrites change a graph.
+"""Who makes a tensor of a graph, who reads it, what is constant, its type and shape; and how rewrites change a graph.
 
-The index follows no changes: make a new one after a rewrite.
+An index and values follow no changes: make new ones after a rewrite.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 
 class GraphIndex:
     """The links of one graph, of its own nodes alone: graphs inside them are not looked at.
 
-    Attributes:
-        makers: the node that makes each tensor.
-        constants: the initializers, by name.
-        outputs: names of the graph's outputs.
+    `makers` has the node that makes each tensor, `constants` the initializers, both by name.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -46,6 +44,17 @@ class GraphIndex:
         """The node that alone reads a tensor which is no output, where it is of one of these kinds."""
         readers = self.readers(name)
         return readers[0] if len(readers) == 1 and readers[0].op_type in kinds and name not in self.outputs else None
+
+    def before(self, name: str) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes from which a tensor follows, the nearest first; one that makes several tensors may repeat."""
+        waiting, seen = [name], {name}
+        for current in waiting:
+            node = self.makers.get(current)
+            if node is not None:
+                yield node
+                fresh = [read for read in node.input if read and read not in seen]
+                seen.update(fresh)
+                waiting.extend(fresh)
 
     def value(self, name: str) -> NDArray[Any] | None:
         """A tensor's value, where it is an initializer."""
@@ -90,3 +99,98 @@ def keep_used_domains(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -
     """Drop the operator sets that none of these nodes uses, in place."""
     used = {node.domain for node in nodes} | {"", "ai.onnx"}
     replace_all(proto.opset_import, [one for one in proto.opset_import if one.domain in used])
+
+
+def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield every node, including those of graphs inside nodes."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from nodes_of(attribute.g.node)
+            for graph in attribute.graphs:
+                yield from nodes_of(graph.node)
+
+
+_BITS = {
+    **dict.fromkeys(("float", "int32", "uint32"), 32),
+    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 64),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 16),
+    **dict.fromkeys(("int4", "uint4", "float4e2m1"), 4),
+    **dict.fromkeys(("int2", "uint2"), 2),
+    "complex128": 128,
+}
+_INVENTED = "unk__"  # names that onnx's inference makes up
+_BYTE_BITS = 8  # bool, the 8-bit integers and floats; a string counts as one
+
+FAR = 2**63 - 1
+"""The largest number that is counted: what has more is far beyond every device, and no report could be written."""
+
+
+def element_count(sides: Iterable[int]) -> int:
+    """Elements of a shape whose sides are 0 or more; `FAR` at most."""
+    count = 1
+    for side in sorted(sides):  # a 0 comes first
+        count = min(count * side, FAR)
+        if count in (0, FAR):
+            break
+    return count
+
+
+class Value(msgspec.Struct, frozen=True):
+    """Type and shape of one tensor of a graph.
+
+    Attributes:
+        element: element type in ONNX Runtime's spelling (`float`, `int64`); None when unknown, or no tensor.
+        shape: its sides; a name or None for one that is not fixed; None as a whole when the rank is unknown.
+    """
+
+    element: str | None
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def count(self) -> int | None:
+        """How many elements it has, see `element_count`; None when a side is not fixed, or below 0."""
+        if self.shape is None:
+            return None
+        sides = [side for side in self.shape if isinstance(side, int) and side >= 0]
+        return element_count(sides) if len(sides) == len(self.shape) else None
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes of its elements, `FAR` at most; None when unknown."""
+        if self.count is None or self.element is None:
+            return None
+        return min(FAR, -(-self.count * _BITS.get(self.element, _BYTE_BITS) // 8))
+
+
+Values: TypeAlias = Mapping[str, Value]
+"""Tensors of a graph by name."""
+
+
+def element_name(data_type: int) -> str | None:
+    """`float` for TensorProto.FLOAT; None for one that this onnx does not know."""
+    known = data_type in TensorProto.DataType.values() and data_type != TensorProto.UNDEFINED
+    return str(TensorProto.DataType.Name(data_type)).lower() if known else None
+
+
+def declared_value(info: onnx.ValueInfoProto) -> Value:
+    """Return the declared type and shape of an input, output or inferred value."""
+    tensor = info.type.tensor_type
+    if not info.type.HasField("tensor_type"):
+        return Value(None, None)
+    shape = tuple(_side(side) for side in tensor.shape.dim) if tensor.HasField("shape") else None
+    return Value(element_name(tensor.elem_type), shape)
+
+
+def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
+    """Return the declared values of a graph, including its constants."""
+    values = {info.name: declared_value(info) for info in (*graph.value_info, *graph.output, *graph.input)}
+    values.update({t.name: Value(element_name(t.data_type), tuple(t.dims)) for t in graph.initializer})
+    return values
+
+
+def _side(side: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if side.HasField("dim_value"):
+        return int(side.dim_value)
+    return None if side.dim_param.startswith(_INVENTED) else side.dim_param or None

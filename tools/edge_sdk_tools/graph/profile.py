@@ -7,11 +7,14 @@ gives.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import platform
 import statistics
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import onnx
@@ -35,12 +38,7 @@ class ProfiledSession(Session):
         super().__init__(model.read_bytes(), settings, model.name)
 
     def stop_profile(self) -> list[ProfileEvent]:
-        """All that was noted.
-
-        Raises:
-            OSError: the disk is full.
-            OutputError: the profile is not whole for another reason.
-        """
+        """Return all that was noted; an OSError says that the disk is full."""
         try:
             return super().stop_profile()
         except OutputError as cause:
@@ -68,13 +66,13 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def host_saturates() -> bool:
-    """Whether this machine does."""
+    """Whether this machine saturates."""
     machine = platform.machine()
     return machine == "x86_64" and saturates(machine, _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
 
 
 def saturates(machine: str, cpu_info: str) -> bool:
-    """Whether a machine does."""
+    """Whether a machine saturates."""
     return machine == "x86_64" and "vnni" not in cpu_info
 
 
@@ -85,14 +83,10 @@ _SECONDS = 6.0
 def interleaved_latency_ms(
     calls: Sequence[Callable[[], object]], on_round: Callable[[int, int], None] = lambda _done, _total: None
 ) -> list[float]:
-    """Median milliseconds of each call, measured in turn so that a noisy machine disturbs all of them alike.
+    """Return the median milliseconds of each call, measured in turn so that a noisy machine disturbs all of them alike.
 
-    Args:
-        calls: what to measure; each is called twice beforehand to warm up.
-        on_round: called after each round with rounds done and rounds in all.
-
-    Returns:
-        One median a call. At most about six seconds are spent, and three rounds at least.
+    Each is called twice to warm up. About six seconds are spent at most, and three rounds at least. `on_round` gets the
+    rounds done and all rounds.
     """
     for call in calls:
         call()
@@ -108,3 +102,13 @@ def interleaved_latency_ms(
         if done >= 3 and time.perf_counter() > deadline:
             break
     return [statistics.median(times) for times in taken]
+
+
+_ONE = threading.Lock()
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Discard what is printed within the context."""
+    with _ONE, contextlib.redirect_stdout(io.StringIO()):
+        yield

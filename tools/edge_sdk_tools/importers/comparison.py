@@ -62,11 +62,7 @@ def make_probes(spec: InputSpec, images: ImageSet, *, batch: bool = False) -> tu
 
 
 def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
-    """The real images to compare on: those of `folders`, else model.toml's calibration folder where it is there.
-
-    Raises:
-        DataError: when one of `folders` is not there or holds no image.
-    """
+    """The real images to compare on: those of `folders`, else model.toml's calibration folder where it is there."""
     if folders:
         return find_images(folders)
     calibration = Path(spec.data.calibration) if spec.data.calibration else None
@@ -89,23 +85,15 @@ def _real_picture(spec: InputSpec, image: ImageFile) -> Tensor:
 
 
 def _two_pictures(spec: InputSpec) -> Tensor:
-    two: Tensor = np.concatenate([_made_picture(spec, _white), _made_picture(spec, _random_pixels)])
+    two: Tensor = np.concatenate([_made_picture(spec, _PICTURES[name]) for name in ("white", "random pixels")])
     return two
 
 
-def _black(shape: tuple[int, int, int]) -> Image:
-    return np.zeros(shape, np.uint8)
-
-
-def _white(shape: tuple[int, int, int]) -> Image:
-    return np.full(shape, 255, np.uint8)
-
-
-def _random_pixels(shape: tuple[int, int, int]) -> Image:
-    return np.random.default_rng(2).integers(0, 256, shape, np.uint8)
-
-
-_PICTURES = {"black": _black, "white": _white, "random pixels": _random_pixels}
+_PICTURES: dict[str, Callable[[tuple[int, int, int]], Image]] = {
+    "black": lambda shape: np.zeros(shape, np.uint8),
+    "white": lambda shape: np.full(shape, 255, np.uint8),
+    "random pixels": lambda shape: np.random.default_rng(2).integers(0, 256, shape, np.uint8),
+}
 
 
 ABSOLUTE_TOLERANCE = 1e-4
@@ -164,9 +152,6 @@ class Runner:
         model: its bytes, or the path of a file whose weights may lie beside it.
         where: what to call it in errors.
         optimize: whether ONNX Runtime may rewrite the graph, as it does by default.
-
-    Raises:
-        ModelError: when ONNX Runtime cannot load it.
     """
 
     def __init__(self, model: bytes | str, where: str, *, optimize: bool = True) -> None:
@@ -183,11 +168,7 @@ class Runner:
         self._names = [str(output.name) for output in self._session.get_outputs()]
 
     def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
-        """Run it on one input; gives the outputs by name, in order.
-
-        Raises:
-            ModelError: when ONNX Runtime fails.
-        """
+        """Run it on one input; gives the outputs by name, in order."""
         try:
             outputs = self._session.run(None, {self._input_name: tensor})
             return {name: np.asarray(output) for name, output in zip(self._names, outputs, strict=True)}
@@ -202,15 +183,6 @@ def verify(model: bytes, where: str, probes: Sequence[Probe], original: Observat
     """Run a model as a device would on every probe and compare it with what the original said.
 
     Where it differs, the cause is looked for in ONNX Runtime's own optimizer.
-
-    Args:
-        model: its bytes.
-        where: what to call it in errors.
-        probes: its inputs.
-        original: what it said on them.
-
-    Raises:
-        ModelError: when ONNX Runtime fails.
     """
     found = _compare(Runner(model, where), probes, original)
     if found.problem is None or _compare(Runner(model, where, optimize=False), probes, original).problem is not None:

@@ -1,27 +1,46 @@
-"""Darknet .cfg + .weights -> ONNX and the model.toml that describes it.
+"""Darknet .cfg + .weights -> ONNX and the model.toml that describes it, compared with Darknet's own arithmetic.
 
-This module runs the steps in order and writes the files; other modules of the package have syntax, weights and layers.
+`DarknetModel` is the original in that comparison: Darknet's forward pass in NumPy, from the .cfg and the numbers of the
+.weights file as they are. It shares their readers with `darknet_graph`, and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from edge_sdk.bundle.model_spec import load_model_spec, read_labels
 from edge_sdk.core.errors import ModelError, OutputError
-from edge_sdk_tools.importers.darknet_cfg import Section, read_cfg, read_weights
+from edge_sdk.core.frame import Tensor
+from edge_sdk_tools.importers.comparison import make_probes, observe, probe_images
+from edge_sdk_tools.importers.darknet_cfg import EPSILON, Section, Weights, read_cfg, read_weights
 from edge_sdk_tools.importers.darknet_graph import INPUT_NAME, Graph, Value, add_layer
-from edge_sdk_tools.importers.plan import check_writable
+from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, OnProgress, check_writable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SIDE_PX = (8, 8192)  # what model.toml allows
 _COLORS = {1: "GRAY", 3: "RGB"}
 
 
-def import_darknet(cfg: Path, weights: Path, labels: Path, folder: Path, *, name: str | None = None) -> Path:
+def import_darknet(
+    cfg: Path,
+    weights: Path,
+    labels: Path,
+    folder: Path,
+    *,
+    name: str | None = None,
+    images: Sequence[Path] = (),
+    on_progress: OnProgress = lambda _step, _done, _total: None,
+) -> ImportReport:
     """Convert a Darknet detector.
 
     The ONNX model (opset 17, batch 1, static shapes) takes `images`, float32 (1, C, H, W), RGB, 0-1, and gives for each
@@ -33,9 +52,8 @@ def import_darknet(cfg: Path, weights: Path, labels: Path, folder: Path, *, name
         labels: one class a line; copied beside the model.
         folder: where model.toml, NAME.onnx and labels.txt go; made when missing, these three are replaced.
         name: of the model; the .cfg's file name without ending when None.
-
-    Returns:
-        The path of model.toml.
+        images: folders of images to compare on.
+        on_progress: for progress bars.
 
     Raises:
         ModelError: a file that is missing, damaged, does not fit the others, or holds what is not converted.
@@ -45,22 +63,32 @@ def import_darknet(cfg: Path, weights: Path, labels: Path, folder: Path, *, name
     if not _NAME.fullmatch(name):
         raise ModelError(f"{cfg}: {name!r} is no model name, expected letters, digits, dots, dashes and underscores")
     check_writable(folder, folder)
+    on_progress("convert", 0, 1)
     net, layers = read_cfg(cfg)
     graph = _build_graph(net, layers)
     lines = read_labels(labels)
-    _check_classes(graph, len(lines), cfg, labels)
-    model = graph.to_model(name, read_weights(weights, graph.weights))
-    _write(
-        folder,
-        {
-            f"{name}.onnx": model.SerializeToString(),
-            "labels.txt": ("\n".join(lines) + "\n").encode(),
-            # Last, so that what it names is there.
-            "model.toml": _describe(name, graph).encode(),
-        },
-    )
-    load_model_spec(folder / "model.toml")
-    return folder / "model.toml"
+    for head in graph.heads:
+        if head.classes != len(lines):
+            raise ModelError(f"{labels}: has {len(lines)} labels, expected {head.classes}, the classes of {cfg}")
+    numbers = read_weights(weights, graph.weights)
+    proto = graph.to_model(name, numbers)
+    on_progress("convert", 1, 1)
+    names = (f"{name}.onnx", "labels.txt", "model.toml")  # model.toml last, so that what it names is there
+    replaced = (folder / names[0]).exists()
+    with _written_to(folder, names) as partial:
+        (partial / "labels.txt").write_bytes(("\n".join(lines) + "\n").encode())
+        (partial / "model.toml").write_bytes(_describe(name, graph).encode())
+        spec = load_model_spec(partial / "model.toml")
+        found = probe_images(spec, images)
+        probes = make_probes(spec.input, found)
+        plan = ImportPlan(str(cfg), folder / "model.toml", spec, None, probes, found.skipped)
+        on_progress("compare", 0, 1)
+        original = observe(DarknetModel(str(cfg), layers, numbers, [head.value.name for head in graph.heads]), probes)
+        blame = "the ONNX model computes something else than Darknet: "
+        comparison = plan.verify(proto, "as it would be written", original, blame, "; please report it")
+        report = plan.finish(proto, "Darknet", "the Darknet importer", comparison.outputs)
+        on_progress("compare", 1, 1)
+    return msgspec.structs.replace(report, model=str(folder / names[0]), replaced=replaced)
 
 
 def _build_graph(net: Section, layers: list[Section]) -> Graph:
@@ -74,12 +102,6 @@ def _build_graph(net: Section, layers: list[Section]) -> Graph:
     if not graph.heads:
         raise net.error("no [yolo] after it, expected a detector with at least one")
     return graph
-
-
-def _check_classes(graph: Graph, label_count: int, cfg: Path, labels: Path) -> None:
-    for head in graph.heads:
-        if head.classes != label_count:
-            raise ModelError(f"{labels}: has {label_count} labels, expected {head.classes}, the classes of {cfg}")
 
 
 def _describe(name: str, graph: Graph) -> str:
@@ -110,22 +132,135 @@ scale_xy = {[head.scale_xy for head in graph.heads]}
 """
 
 
-def _write(folder: Path, files: dict[str, bytes]) -> None:
-    """Write all files under other names first, so that a full disk leaves what was there, and nothing else."""
+@contextlib.contextmanager
+def _written_to(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    """A folder inside `folder`, whose files move there at the end, so that a failure leaves what was there."""
     is_new = not folder.exists()
-    partials = {folder / f".{name}.partial-{os.getpid()}": folder / name for name in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for partial, data in zip(partials, files.values(), strict=True):
-            partial.write_bytes(data)
-        for partial, path in partials.items():
-            partial.replace(path)
+        with tempfile.TemporaryDirectory(prefix=".importing-", dir=folder) as partial:
+            yield Path(partial)
+            for name in names:
+                (Path(partial) / name).replace(folder / name)
         is_new = False
+    except ModelError as cause:
+        raise ModelError(str(cause).replace(str(partial), str(folder))) from cause
     except OSError as cause:
         raise OutputError(f"{folder}: cannot be written: {cause.strerror}; nothing was changed") from cause
     finally:
-        with contextlib.suppress(OSError):
-            for partial in partials:
-                partial.unlink(missing_ok=True)
-            if is_new:
+        if is_new:
+            with contextlib.suppress(OSError):
                 folder.rmdir()
+
+
+_Array: TypeAlias = NDArray[np.float32]
+
+# activations.h
+_ACTIVATIONS: dict[str, Callable[[_Array], _Array]] = {
+    "linear": lambda x: x,
+    "leaky": lambda x: np.where(x > 0, x, np.float32(0.1) * x),
+    "relu": lambda x: np.maximum(x, 0),
+    "logistic": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),  # 1 / (1 + exp(-x)), which would overflow
+    "mish": lambda x: x * np.tanh(np.logaddexp(x, 0)),
+}
+
+
+class DarknetModel:
+    """Darknet's forward pass in NumPy, on one picture; for sections that `add_layer` has accepted.
+
+    Args:
+        where: name of the model in error messages.
+        layers: the sections after [net].
+        weights: by the names of the layers.
+        names: of the outputs, one a [yolo].
+    """
+
+    def __init__(
+        self, where: str, layers: Sequence[Section], weights: dict[str, Weights], names: Sequence[str]
+    ) -> None:
+        self.where = where
+        self._layers, self._weights, self._names = layers, weights, names
+
+    def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
+        """Run it on float32 (1, C, H, W); gives the input of each [yolo] by name."""
+        done: list[_Array] = []
+        heads: list[Tensor] = []
+        for section in self._layers:
+            x = done[-1] if done else tensor[0]
+            if section.kind == "yolo":
+                heads.append(x[None])
+                done.append(x)
+            elif section.kind in ("convolutional", "conv"):
+                done.append(_convolve(section, x, self._weights[f"layer_{section.index}"]))
+            else:
+                done.append(_FORWARD[section.kind](section, x, done))
+        return dict(zip(self._names, heads, strict=True))
+
+
+def _convolve(section: Section, x: _Array, weights: Weights) -> _Array:
+    """convolutional_layer.c and batchnorm_layer.c."""
+    kernel, groups, size = weights.kernel, section.integer("groups", 1), section.integer("size", 1)
+    pad = size // 2 if section.integer("pad", 0) else section.integer("padding", 0)
+    stride_y, stride_x = _strides(section)
+    padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad)))
+    height = (x.shape[1] + 2 * pad - size) // stride_y + 1
+    width = (x.shape[2] + 2 * pad - size) // stride_x + 1
+    y = np.zeros((len(kernel), height, width), np.float32)
+    shares = zip(np.split(padded, groups), np.split(kernel, groups), np.split(y, groups), strict=True)
+    for seen, filters, result in shares:
+        for row in range(size):  # all of a kernel at once would take nine times the memory of its input
+            parts = [seen[:, row::stride_y, column::stride_x][:, :height, :width] for column in range(size)]
+            result += np.tensordot(filters[:, :, row], np.stack(parts, 1), 2)
+    if weights.normalisation:
+        scale, mean, variance = (vector[:, None, None] for vector in weights.normalisation)
+        y = (y - mean) / np.sqrt(variance + np.float32(EPSILON)) * scale
+    return _activate(section, y + weights.bias[:, None, None], "logistic")
+
+
+def _pool(section: Section, x: _Array, _done: Sequence[_Array]) -> _Array:
+    """maxpool_layer.c; pixels beyond the picture do not count."""
+    strides = _strides(section)
+    size = section.integer("size", section.integer("stride", 1))
+    padding = section.integer("padding", size - 1)
+    places = [(side + padding - size) // step + 1 for side, step in zip(x.shape[1:], strides, strict=True)]
+    pads = [(padding // 2, max(0, (n - 1) * step + size)) for n, step in zip(places, strides, strict=True)]
+    padded = np.pad(x, ((0, 0), *pads), constant_values=-np.inf)
+    windows = sliding_window_view(padded, (size, size), (1, 2))[:, :: strides[0], :: strides[1]]
+    pooled: _Array = windows[:, : places[0], : places[1]].max(axis=(3, 4))
+    return pooled
+
+
+def _route(section: Section, _x: _Array, done: Sequence[_Array]) -> _Array:
+    groups, group = section.integer("groups", 1), section.integer("group_id", 0)
+    return np.concatenate([np.split(_layer(section, n, done), groups)[group] for n in section.integers("layers")])
+
+
+def _add(section: Section, x: _Array, done: Sequence[_Array]) -> _Array:
+    return _activate(section, x + sum(_layer(section, n, done) for n in section.integers("from")), "linear")
+
+
+def _upsample(section: Section, x: _Array, _done: Sequence[_Array]) -> _Array:
+    stride = section.integer("stride", 2)
+    return x.repeat(stride, 1).repeat(stride, 2)
+
+
+def _layer(section: Section, number: int, done: Sequence[_Array]) -> _Array:
+    return done[section.index + number if number < 0 else number]
+
+
+def _strides(section: Section) -> tuple[int, int]:
+    stride = section.integer("stride", 1)
+    return section.integer("stride_y", stride), section.integer("stride_x", stride)
+
+
+def _activate(section: Section, x: _Array, default: str) -> _Array:
+    return _ACTIVATIONS[section.options.get("activation", default)](x).astype(np.float32)
+
+
+_FORWARD: dict[str, Callable[[Section, _Array, Sequence[_Array]], _Array]] = {
+    "maxpool": _pool,
+    "max": _pool,
+    "route": _route,
+    "shortcut": _add,
+    "upsample": _upsample,
+}

@@ -1,7 +1,6 @@
 """Read a Darknet .cfg as sections with typed options, and a .weights file; every error names file, line and layer.
 
-`darknet_graph` interprets the sections. Of all layers that are converted only convolutions have weights; their batch
-normalisation is folded into these.
+Of all layers that are converted only convolutions have weights.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,27 +42,17 @@ class Section(msgspec.Struct, frozen=True):
         return ModelError(f"{self.where}: {place}: {message}")
 
     def integer(self, key: str, default: int | None, minimum: int = 0, maximum: int = _INT_MAX) -> int:
-        """Return the option `key` as a whole number from `minimum` to `maximum`, or `default` where it is missing.
-
-        Raises:
-            ModelError: the value is not a whole number, out of range, or missing while `default` is None.
-        """
-        text = self.options.get(key)
+        """Return a whole number from `minimum` to `maximum`; a missing one is refused where `default` is None."""
+        text = self.options.get(key, default)
         if text is None:
-            if default is None:
-                raise self.error(f"{key} is missing")
-            return default
+            raise self.error(f"{key} is missing")
         value = self._parse_integer(key, text)
         if not minimum <= value <= maximum:
             raise self.error(f"{key} is {value}, expected {minimum} to {maximum}")
         return value
 
     def number(self, key: str, default: float) -> float:
-        """Return the option `key` as a number, or `default` where it is missing.
-
-        Raises:
-            ModelError: the value is not a finite number.
-        """
+        """Return the option `key` as a finite number, or `default` where it is missing."""
         return self._parse_number(key, self.options.get(key, str(default)))
 
     def integers(self, key: str) -> tuple[int, ...]:
@@ -75,14 +64,7 @@ class Section(msgspec.Struct, frozen=True):
         return tuple(self._parse_number(key, part) for part in self._parts(key))
 
     def refuse(self, neutral: dict[str, str]) -> None:
-        """Refuse options that would change the result and that the importer does not convert.
-
-        Args:
-            neutral: for each of these options the value that changes nothing.
-
-        Raises:
-            ModelError: an option has another value.
-        """
+        """Refuse options with another value than the `neutral` one, which changes nothing: they are not converted."""
         for key, expected in neutral.items():
             if self.options.get(key, expected) != expected:
                 raise self.error(f"{key}={self.options[key]} is not supported, expected {key}={expected}")
@@ -91,7 +73,7 @@ class Section(msgspec.Struct, frozen=True):
         # Darknet's own files end some lists with a comma.
         return [part for part in self.options.get(key, "").split(",") if part]
 
-    def _parse_integer(self, key: str, text: str) -> int:
+    def _parse_integer(self, key: str, text: str | int) -> int:
         try:
             return int(text)
         except ValueError:
@@ -112,9 +94,6 @@ def read_cfg(path: Path) -> tuple[Section, list[Section]]:
 
     Returns:
         The [net] section, and one section for each layer in order.
-
-    Raises:
-        ModelError: the file is missing, is not text, does not have Darknet's syntax, or has no layers.
     """
     sections: list[Section] = []
     for number, raw in enumerate(_read_text(path).splitlines(), start=1):
@@ -154,88 +133,73 @@ def _read_text(path: Path) -> str:
         raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
 
 
-# Added to the variance before the square root, as in AlexeyAB's fuse_conv_batchnorm and cuDNN (CUDNN_BN_MIN_EPSILON).
-_EPSILON = 1e-5
+EPSILON = 1e-5
+"""Added to the variance before the square root, as in AlexeyAB's fuse_conv_batchnorm and cuDNN."""
 _FLOAT_BYTES = 4
 
 
-class ConvolutionWeights(msgspec.Struct, frozen=True):
-    """The weights that one convolution has in the .weights file.
+class Convolution(msgspec.Struct, frozen=True):
+    """What one convolution reads of the .weights file.
 
     Attributes:
-        weights_name: name of the ONNX initializer of the kernel, float32 (filters, channels, size, size).
-        bias_name: name of the ONNX initializer of the bias, float32 (filters,).
+        name: of the layer, `layer_7`.
         filters: number of output channels.
         channels: number of input channels of one group.
         size: width and height of the kernel.
         batch_normalize: whether the file has scale, mean and variance between the bias and the kernel.
     """
 
-    weights_name: str
-    bias_name: str
+    name: str
     filters: int
     channels: int
     size: int
     batch_normalize: bool
 
     @property
-    def kernel_count(self) -> int:
-        """The number of weights of the kernel."""
-        return self.filters * self.channels * self.size**2
-
-    @property
     def count(self) -> int:
-        """The number of float32 values that the layer reads from the weights file."""
-        return self.filters * (4 if self.batch_normalize else 1) + self.kernel_count
+        """The number of float32 values."""
+        return self.filters * ((4 if self.batch_normalize else 1) + self.channels * self.size**2)
 
 
-def read_weights(path: Path, wanted: Sequence[ConvolutionWeights]) -> dict[str, NDArray[np.float32]]:
-    """Read the weights of all convolutions from a .weights file.
+class Weights(msgspec.Struct, frozen=True, eq=False):
+    """The weights of one convolution as the file has them: float32.
 
-    Returns:
-        The ONNX initializers by name.
-
-    Raises:
-        ModelError: the file is missing, has fewer or more bytes than `wanted` needs, or numbers that are not finite.
+    Attributes:
+        kernel: (filters, channels, size, size).
+        bias: (filters,).
+        normalisation: scale, mean and variance of the batch normalisation, (filters,) each; empty where there is none.
     """
-    numbers = _read_numbers(path, sum(convolution.count for convolution in wanted))
-    found: dict[str, NDArray[np.float32]] = {}
-    start = 0
-    for convolution in wanted:
-        part = numbers[start : start + convolution.count]
-        start += convolution.count
-        kernel, bias = _fold(part, convolution)
-        if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
-            raise ModelError(
-                f"{path}: {convolution.weights_name} is not finite; the file is damaged, download it again"
-            )
-        found[convolution.weights_name] = kernel
-        found[convolution.bias_name] = bias
-    return found
 
+    kernel: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    normalisation: tuple[NDArray[np.float32], ...]
 
-def _fold(
-    numbers: NDArray[np.float32], convolution: ConvolutionWeights
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    vectors = _vectors(numbers, convolution)
-    bias = next(vectors)
-    kernel = numbers[-convolution.kernel_count :].astype(np.float64).reshape(convolution.filters, -1)
-    if convolution.batch_normalize:
-        scale, mean, variance = vectors
-        # A negative variance becomes nan here and is refused by the caller.
+    def folded(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Kernel and bias that do the batch normalisation too; a negative variance gives NaN."""
+        if not self.normalisation:
+            return self.kernel, self.bias
+        scale, mean, variance = (vector.astype(np.float64) for vector in self.normalisation)
         with np.errstate(invalid="ignore", over="ignore"):
-            factor = scale / np.sqrt(variance + _EPSILON)
-            kernel *= factor[:, None]
-            bias = bias - mean * factor
-    shape = (convolution.filters, convolution.channels, convolution.size, convolution.size)
-    with np.errstate(over="ignore"):
-        return kernel.reshape(shape).astype(np.float32), bias.astype(np.float32)
+            factor = scale / np.sqrt(variance + EPSILON)
+            kernel = self.kernel * factor[:, None, None, None]
+            return kernel.astype(np.float32), (self.bias - mean * factor).astype(np.float32)
 
 
-def _vectors(numbers: NDArray[np.float32], convolution: ConvolutionWeights) -> Iterator[NDArray[np.float64]]:
-    """Return the bias and, with batch normalisation, scale, mean and variance: float64 (filters,) each."""
-    head = numbers[: numbers.size - convolution.kernel_count].astype(np.float64)
-    return iter(head.reshape(-1, convolution.filters))
+def read_weights(path: Path, wanted: Sequence[Convolution]) -> dict[str, Weights]:
+    """Read the weights of all convolutions, by the names of their layers."""
+    numbers = _read_numbers(path, sum(convolution.count for convolution in wanted))
+    found: dict[str, Weights] = {}
+    start = 0
+    for one in wanted:
+        part = numbers[start : start + one.count]
+        start += one.count
+        vectors = 4 if one.batch_normalize else 1
+        bias, *normalisation = part[: vectors * one.filters].reshape(vectors, one.filters)
+        kernel = part[vectors * one.filters :].reshape(one.filters, one.channels, one.size, one.size)
+        found[one.name] = Weights(kernel, bias, tuple(normalisation))
+        if not all(np.isfinite(array).all() for array in found[one.name].folded()):
+            raise ModelError(f"{path}: {one.name}_weights is not finite; the file is damaged, download it again")
+    return found
 
 
 def _read_numbers(path: Path, count: int) -> NDArray[np.float32]:

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from edge_sdk_tools.importers.darknet_cfg import ConvolutionWeights, Section
+from edge_sdk_tools.importers.darknet_cfg import Convolution, Section, Weights
 
 INPUT_NAME = "images"
 # Per-channel QDQ needs 13 at least; 17 is run by every ONNX Runtime that a target may name.
@@ -48,36 +47,22 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Graph:
-    """Collects what the layers add.
-
-    Attributes:
-        layers: each layer's output by Darknet's count; None where a layer has none that others may read.
-        weights: what is read from the .weights file, in its order.
-        heads: raw outputs in their order.
-    """
+    """Collects what the layers add."""
 
     def __init__(self, value: Value) -> None:
         self.input = value
         self.layers: list[Value | None] = []
-        self.weights: list[ConvolutionWeights] = []
+        self.weights: list[Convolution] = []
         self.heads: list[Head] = []
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
 
     def previous(self, section: Section) -> Value:
-        """The tensor that `section` reads when it names none.
-
-        Raises:
-            ModelError: when the layer before has no output.
-        """
+        """The tensor that `section` reads when it names none."""
         return self.input if section.index == 0 else self.layer(section, -1)
 
     def layer(self, section: Section, number: int) -> Value:
-        """A layer's output; a negative number counts back from `section`.
-
-        Raises:
-            ModelError: when there is no such layer before `section`, or it has no output.
-        """
+        """A layer's output; a negative number counts back from `section`."""
         index = section.index + number if number < 0 else number
         if not 0 <= index < section.index:
             raise section.error(f"reads layer {number}, expected one from 0 to {section.index - 1} or counted back")
@@ -87,10 +72,7 @@ class Graph:
         return value
 
     def node(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        """Add one node with one output; returns its name, which is the node's too.
-
-        The attributes are of the types that `helper.make_node` takes, which are any.
-        """
+        """Add one node with one output; returns its name, which is the node's too."""
         self._nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 
@@ -100,13 +82,13 @@ class Graph:
         self._constants.append(numpy_helper.from_array(np.array(values, dtype), name))
         return name
 
-    def to_model(self, name: str, weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
-        """The finished and checked ONNX model.
-
-        Returns:
-            Opset 17, batch 1, static shapes, one output a head.
-        """
-        initializers = [numpy_helper.from_array(array, key) for key, array in weights.items()]
+    def to_model(self, name: str, weights: dict[str, Weights]) -> onnx.ModelProto:
+        """The finished and checked ONNX model: opset 17, batch 1, static shapes, one output a head."""
+        initializers = [
+            numpy_helper.from_array(array, f"{layer}_{part}")
+            for layer, numbers in weights.items()
+            for part, array in zip(("weights", "bias"), numbers.folded(), strict=True)
+        ]
         graph = helper.make_graph(
             self._nodes,
             name,
@@ -130,11 +112,7 @@ _LEAKY_SLOPE = 0.1  # activations.h: leaky_activate
 
 
 def add_layer(graph: Graph, section: Section) -> None:
-    """Add one layer to the graph.
-
-    Raises:
-        ModelError: a kind, an activation or an option that is not converted, or numbers that do not fit together.
-    """
+    """Add one layer to the graph."""
     build = _KINDS.get(section.kind)
     if build is None:
         raise section.error(f"this kind of layer is not supported; supported: {', '.join(_KINDS)}")
@@ -156,13 +134,10 @@ def _convolutional(graph: Graph, section: Section) -> Value:
     width = _convolved(section, source.width, size, padding, stride_x)
     name = f"layer_{section.index}"
     normalize = bool(section.integer("batch_normalize", 0))
-    kernel = ConvolutionWeights(
-        f"{name}_weights", f"{name}_bias", filters, source.channels // groups, size, batch_normalize=normalize
-    )
-    graph.weights.append(kernel)
+    graph.weights.append(Convolution(name, filters, source.channels // groups, size, batch_normalize=normalize))
     convolved = graph.node(
         "Conv",
-        [source.name, kernel.weights_name, kernel.bias_name],
+        [source.name, f"{name}_weights", f"{name}_bias"],
         f"{name}_conv",
         kernel_shape=[size, size],
         pads=[padding] * 4,

@@ -21,7 +21,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import onnx
@@ -49,11 +49,7 @@ from edge_sdk_tools.importers.comparison import (
 
 @contextlib.contextmanager
 def needed_by(source: str, package: str, remedy: str) -> Iterator[None]:
-    """Import a framework inside this; a missing package becomes an error that names the remedy.
-
-    Raises:
-        MissingDependencyError: exit code 8.
-    """
+    """Import a framework inside this; a missing package becomes an error that names the remedy."""
     try:
         yield
     except ImportError as cause:
@@ -61,40 +57,20 @@ def needed_by(source: str, package: str, remedy: str) -> Iterator[None]:
 
 
 def describe_fault(cause: BaseException, folder: Path) -> str:
-    """One line: the type, its first line of text, and file and line."""
+    """One line: the type, its first line of text, and file and line, in `folder` where there is one."""
     name = type(cause).__name__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{name}: {cause.msg} ({Path(cause.filename).name}:{cause.lineno})"
-    frames = traceback.extract_tb(cause.__traceback__)
-    place = place_in(cause, folder) or _innermost(frames)
+    place = place_of(cause, lambda path: path.is_relative_to(folder)) or place_of(cause)
     said = f"{name}: {first_line(cause)}" if str(cause).strip() else name
     return f"{said}{f' ({place})' if place else ''}"
 
 
-def place_in(cause: BaseException, folder: Path) -> str:
-    """`FILE.py:LINE` of the innermost frame in `folder`; empty where there is none."""
-    frames = traceback.extract_tb(cause.__traceback__)
-    return _innermost([frame for frame in frames if Path(frame.filename).is_relative_to(folder)])
-
-
-def place_outside(cause: BaseException, folders: Sequence[Path]) -> str:
-    """`FILE.py:LINE` of the innermost frame in none of `folders`; empty where there is none."""
-    frames = traceback.extract_tb(cause.__traceback__)
-    return _innermost([f for f in frames if not any(map(Path(f.filename).is_relative_to, folders))])
-
-
-def root_cause(cause: BaseException) -> BaseException:
-    """The exception that the others were raised from."""
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return cause
-
-
-def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
+def place_of(cause: BaseException, counts: Callable[[Path], bool] = lambda _path: True) -> str:
+    """`FILE.py:LINE` of the innermost frame whose file counts; empty where there is none."""
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if counts(Path(frame.filename))]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
-
-Origin: TypeAlias = Literal["PyTorch", "TensorFlow", "ONNX"]
 
 _KEY = "edge_sdk.import"
 _MAX_BYTES = 4096
@@ -108,17 +84,16 @@ class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The record of an import: origin, exporter, and the largest difference from the source.
 
     Attributes:
-        origin: where it came from.
+        origin: the framework, for people: `PyTorch`.
         exporter: what wrote it, with its version.
-        inputs: on how many inputs both were compared ...
-        images: ... of which so many were real images.
+        inputs, images: how many inputs were compared, and how many of them were real images.
         largest: the largest difference of two values on any input, over all outputs.
         largest_share: the largest difference as a share of the largest value on the same input.
         largest_on_images: the largest difference on a real image; None where there was none.
         graph_sha256: of the graph that was compared, in hex.
     """
 
-    origin: Origin
+    origin: _Text
     exporter: _Text
     inputs: _Count
     images: _Count
@@ -128,25 +103,22 @@ class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
     graph_sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
-def embed_record(
-    proto: onnx.ModelProto,
-    origin: Origin,
-    exporter: str,
-    outputs: Sequence[OutputDifference],
-    *,
-    inputs: int,
-    images: int,
+def _embed_record(
+    proto: onnx.ModelProto, origin: str, exporter: str, outputs: Sequence[OutputDifference], probes: Sequence[Probe]
 ) -> None:
-    """Write into the metadata of a model how far it is from its origin; what is no finite number is not written."""
-    _drop(proto)
+    """Write into a model's metadata how far it is from its origin, in place of an older record.
+
+    Nothing is written where a difference is no finite number, or nothing was compared.
+    """
+    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != _KEY])
     if not outputs or not all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):
         return
     on_images = [output.on_images for output in outputs if output.on_images is not None]
     record = ImportRecord(
         origin=origin,
         exporter=exporter[:200],
-        inputs=inputs,
-        images=images,
+        inputs=len(probes),
+        images=sum(probe.is_image for probe in probes),
         largest=max(output.absolute for output in outputs),
         largest_share=max(output.relative for output in outputs),
         largest_on_images=max(on_images, default=None),
@@ -171,11 +143,6 @@ def read_import_record(path: Path) -> ImportRecord | None:
     return record if record.graph_sha256 == _digest(proto) else None
 
 
-def _drop(proto: onnx.ModelProto) -> None:
-    """Take out an older record, of the file that this one was made of."""
-    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != _KEY])
-
-
 def _digest(proto: onnx.ModelProto) -> str:
     """Return the SHA-256 of a model's graph, functions and opsets, without its metadata."""
     digest = hashlib.sha256(proto.graph.SerializeToString(deterministic=True))
@@ -192,6 +159,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was written, and how far it is from where it came from.
 
     Attributes:
+        model_toml: describes the model.
         model: the ONNX file.
         source: what it was made from.
         exporter: what made it.
@@ -201,13 +169,13 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         input_shape: of the model's input; "batch" stands for one that is free.
         layout: NCHW or NHWC.
         outputs: one an output, with its largest differences.
-        probes: on how many inputs they were compared ...
-        images: ... of which so many were real images.
+        probes, images: how many inputs were compared, and how many of them were real images.
         warnings: what the user should know.
         skipped: files among the images that cannot be used.
         replaced: whether an older file was at `model`.
     """
 
+    model_toml: str
     model: str
     source: str
     exporter: str
@@ -224,39 +192,6 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     replaced: bool
 
 
-def make_report(
-    spec: ModelSpec,
-    proto: onnx.ModelProto,
-    *,
-    source: str,
-    exporter: str,
-    outputs: tuple[OutputDifference, ...],
-    probes: Sequence[Probe],
-    warnings: Sequence[str],
-    skipped: tuple[Skipped, ...],
-    replaced: bool,
-) -> ImportReport:
-    """Fill in a report from what was written; says so when nothing real was compared."""
-    images = sum(probe.is_image for probe in probes)
-    unseen = () if images else ("no real image was compared; give some with --images FOLDER",)
-    return ImportReport(
-        model=spec.model,
-        source=source,
-        exporter=exporter,
-        opset=next(int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx")),
-        nodes=len(proto.graph.node),
-        size_mb=proto.ByteSize() / 1e6,
-        input_shape=_input_shape(proto),
-        layout=spec.input.layout,
-        outputs=outputs,
-        probes=len(probes),
-        images=images,
-        warnings=(*warnings, *unseen),
-        skipped=skipped,
-        replaced=replaced,
-    )
-
-
 def _input_shape(proto: onnx.ModelProto) -> tuple[int | str, ...]:
     weights = {tensor.name for tensor in proto.graph.initializer}
     image = next(value for value in proto.graph.input if value.name not in weights)
@@ -264,11 +199,7 @@ def _input_shape(proto: onnx.ModelProto) -> tuple[int | str, ...]:
 
 
 def check_writable(folder: Path, output: Path) -> None:
-    """Open a file without a name in `folder`, or in the nearest folder above it that is there.
-
-    Raises:
-        OutputError: the system refuses; permissions alone do not tell a file system that is mounted read-only.
-    """
+    """Open a file without a name in `folder`, or in the nearest folder above it that is there."""
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=there):
@@ -280,18 +211,8 @@ def check_writable(folder: Path, output: Path) -> None:
 _MAX_MODEL_BYTES = 2**31 - 1  # of a protobuf message
 
 
-def load_destination(model_toml: Path, source: Path | None = None) -> ModelSpec:
-    """Read the model.toml of an import, and whatever would fail at its end otherwise.
-
-    Args:
-        model_toml: describes the model; its key `model` names the file to write.
-        source: the file that is imported, which must be another one.
-
-    Raises:
-        UsageError: not a model.toml, or its `model` is no name for a new .onnx file.
-        ModelError: model.toml or its labels file is missing or wrong.
-        OutputError: the folder of the new file cannot be written.
-    """
+def _load_destination(model_toml: Path, source: Path) -> ModelSpec:
+    """Read the model.toml of an import, and whatever would fail at its end otherwise; `source` is another file."""
     if model_toml.suffix != ".toml":
         raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see docs/model-toml.md")
     spec = load_model_spec(model_toml)
@@ -302,7 +223,7 @@ def load_destination(model_toml: Path, source: Path | None = None) -> ModelSpec:
         raise UsageError(f"{model_toml}: model: the folder {path.parent} does not exist")
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
-        is_source = source is not None and source.exists() and path.samefile(source)
+        is_source = source.exists() and path.samefile(source)
     except FileNotFoundError:
         kind, is_source = stat.S_IFREG, False
     except (OSError, ValueError) as cause:
@@ -317,16 +238,8 @@ def load_destination(model_toml: Path, source: Path | None = None) -> ModelSpec:
     return spec
 
 
-def write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None) -> bool:
-    """Write `proto` where `spec` says, once it has passed the export gate.
-
-    Returns:
-        Whether an older file was replaced.
-
-    Raises:
-        ModelError: what the gate refuses, or more than a file can hold.
-        OutputError: the disk refuses.
-    """
+def _write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None) -> bool:
+    """Write the file once it has passed the export gate; says whether an older one was replaced."""
     path = Path(spec.model)
     size = proto.ByteSize()
     if size > _MAX_MODEL_BYTES:
@@ -334,7 +247,10 @@ def write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None) 
     partial = path.with_name(f".{path.stem}.importing-{os.getpid()}.onnx")
     try:
         with interrupted_by_sigterm():
-            _write_through(partial, proto.SerializeToString())
+            with partial.open("wb") as file:
+                file.write(proto.SerializeToString())
+                file.flush()
+                os.fsync(file.fileno())
             _pass_gate(spec, partial, target)
             replaced = path.exists()
             partial.replace(path)
@@ -343,13 +259,6 @@ def write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None) 
     finally:
         partial.unlink(missing_ok=True)
     return replaced
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _pass_gate(spec: ModelSpec, partial: Path, target: Target | None) -> None:
@@ -361,17 +270,10 @@ def _pass_gate(spec: ModelSpec, partial: Path, target: Target | None) -> None:
 
 
 class ImportPlan(msgspec.Struct, frozen=True, eq=False):
-    """What is imported, where it goes, and what it is compared on.
-
-    Attributes:
-        source: as the user named it.
-        spec: the model.toml, which names the file to write.
-        target: whose ONNX Runtime limits the opset; None for any.
-        probes: the inputs.
-        skipped: files among the images that cannot be used.
-    """
+    """What is imported, where it goes, and what it is compared on."""
 
     source: str
+    model_toml: Path
     spec: ModelSpec
     target: Target | None
     probes: tuple[Probe, ...]
@@ -387,9 +289,9 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
         Args:
             proto: as it would be written.
             what: what was done to it, for the error.
-            original: what it said.
-            blame: what is to blame for a difference that ONNX Runtime's optimizer does not explain.
-            remedy: what to do about that.
+            original: the original's outputs.
+            blame: the cause of a difference that ONNX Runtime's optimizer does not explain, as the error begins.
+            remedy: what to do about that, as the error ends.
 
         Raises:
             ModelError: it computes something else.
@@ -403,7 +305,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
     def finish(
         self,
         proto: onnx.ModelProto,
-        origin: Origin,
+        origin: str,
         exporter: str,
         outputs: tuple[OutputDifference, ...],
         warnings: Sequence[str] = (),
@@ -414,17 +316,24 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
             ModelError: the export gate refuses it.
             OutputError: the disk refuses.
         """
+        _embed_record(proto, origin, exporter, outputs, self.probes)
+        replaced = _write_model(proto, self.spec, self.target)
         images = sum(probe.is_image for probe in self.probes)
-        embed_record(proto, origin, exporter, outputs, inputs=len(self.probes), images=images)
-        replaced = write_model(proto, self.spec, self.target)
-        return make_report(
-            self.spec,
-            proto,
+        unseen = () if images else ("no real image was compared; give some with --images FOLDER",)
+        return ImportReport(
+            model_toml=str(self.model_toml),
+            model=self.spec.model,
             source=self.source,
             exporter=exporter,
+            opset=next(int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx")),
+            nodes=len(proto.graph.node),
+            size_mb=proto.ByteSize() / 1e6,
+            input_shape=_input_shape(proto),
+            layout=self.spec.input.layout,
             outputs=outputs,
-            probes=self.probes,
-            warnings=warnings,
+            probes=len(self.probes),
+            images=images,
+            warnings=(*warnings, *unseen),
             skipped=self.skipped,
             replaced=replaced,
         )
@@ -434,19 +343,16 @@ def plan_import(
     source: str | Path, model_toml: Path, target_name: str | None, images: Sequence[Path], *, batch: bool = False
 ) -> ImportPlan:
     """Read model.toml, target and folders of images; nothing is loaded or converted yet."""
-    spec = load_destination(model_toml, Path(source))
+    spec = _load_destination(model_toml, Path(source))
     target = load_target(target_name) if target_name else None
     found = probe_images(spec, images)
-    return ImportPlan(str(source), spec, target, make_probes(spec.input, found, batch=batch), found.skipped)
+    probes = make_probes(spec.input, found, batch=batch)
+    return ImportPlan(str(source), model_toml, spec, target, probes, found.skipped)
 
 
 @contextlib.contextmanager
 def silenced() -> Iterator[list[warnings.WarningMessage]]:
-    """Hear nothing inside this.
-
-    Yields:
-        The warnings that were given so far, in order; the same list grows.
-    """
+    """Hear nothing inside this; yields the list of warnings, which grows."""
     logging_before = logging.root.manager.disable
     with warnings.catch_warnings(record=True) as heard, _descriptors_to_nowhere(), io.StringIO() as nowhere:
         warnings.simplefilter("always")
@@ -479,11 +385,7 @@ def _descriptors_to_nowhere() -> Iterator[None]:
 
 
 def check_source(path: Path, expected: str, *, folder: bool = False, most_bytes: int | None = None) -> None:
-    """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever.
-
-    Raises:
-        ModelError: it is not there, cannot be opened, is no regular file, or too large.
-    """
+    """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever."""
     if folder and is_folder(path):
         return
     try:

@@ -1,6 +1,6 @@
-"""PyTorch -> ONNX: load, observe, export, compare, write.
+"""PyTorch -> ONNX: load, observe, export, compare, write, in this order.
 
-This module runs the steps in their order.
+PyTorch takes seconds to import, so a wrong path is reported before that; `pytorch_model` and `pytorch_export` use it.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.files import LIST_BYTES
 from edge_sdk_tools.importers.comparison import observe
-from edge_sdk_tools.importers.plan import ImportReport, OnProgress, needed_by, plan_import, silenced
-from edge_sdk_tools.importers.pytorch_source import find_source
+from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, needed_by, plan_import, silenced
+
+_ARCHIVES = {".pt2": "a torch.export archive", ".pt": "a TorchScript archive", ".pth": "a TorchScript archive"}
 
 
 def import_pytorch(
@@ -34,15 +37,14 @@ def import_pytorch(
         dynamic_batch: leave the batch free.
         on_progress: for progress bars.
     """
-    found = find_source(source, weights)
+    path, function = _find_source(source, weights)
     plan = plan_import(source, model_toml, target_name, images, batch=dynamic_batch)
     on_progress("load", 0, 1)
-    # Not before: PyTorch takes seconds to load, and a wrong path shall be said at once.
     with needed_by("pytorch", "torch", "in the checkout: pip install -c constraints.txt '.[torch]'"):
         from edge_sdk_tools.importers.pytorch_export import PREFERRED_OPSET, Order, export
         from edge_sdk_tools.importers.pytorch_model import load_model
     with silenced():
-        model = load_model(found)
+        model = load_model(path, function, weights)
         observation = observe(model, plan.probes)
     on_progress("load", 1, 1)
     on_progress("export", 0, 1)
@@ -56,3 +58,22 @@ def import_pytorch(
     report = plan.finish(made.exported.proto, "PyTorch", made.exported.exporter, made.comparison.outputs, notes)
     on_progress("check", 1, 1)
     return report
+
+
+def _find_source(source: str, weights: Path | None) -> tuple[Path, str]:
+    """The file that SOURCE names, and its function, which is empty for an archive."""
+    file, colon, function = source.rpartition(":")
+    if colon and function.isidentifier():
+        check_source(Path(file), "expected a Python file", most_bytes=LIST_BYTES)
+        if weights is not None:
+            check_source(weights, "expected a file of torch.save")
+        return Path(file), function
+    path = Path(source)
+    if path.suffix == ".py":
+        raise UsageError(f"{source}: expected FILE.py:FUNCTION, with a function that returns the model")
+    if weights is not None:
+        raise UsageError("--weights is for FILE.py:FUNCTION; an archive holds its own weights")
+    if path.suffix not in _ARCHIVES:
+        raise UsageError(f"{source}: expected FILE.py:FUNCTION, a .pt2 (torch.export) or a .pt (TorchScript)")
+    check_source(path, f"expected {_ARCHIVES[path.suffix]}")
+    return path, ""

@@ -16,7 +16,7 @@ from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importers.comparison import Comparison, Observation, Probe, verify
 from edge_sdk_tools.importers.onnx_model import pool_means
-from edge_sdk_tools.importers.plan import place_in, place_outside, root_cause, silenced
+from edge_sdk_tools.importers.plan import place_of, silenced
 from edge_sdk_tools.importers.pytorch_model import TorchModel
 
 INPUT_NAME = "images"
@@ -27,7 +27,6 @@ does not load."""
 _BATCH = "batch"
 _PROGRAM, _TRACE = "torch.export", "TorchScript"
 _NOT_THE_MODEL = (Path(torch.__file__).parent, Path(__file__).parent)
-_UNKNOWN = "a place that PyTorch does not name"
 
 
 class Exported(msgspec.Struct, frozen=True, eq=False):
@@ -59,15 +58,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True, eq=False):
-    """The module and its example inputs that are to be exported.
-
-    Attributes:
-        model: the model.
-        example: one input, float32 of model.toml's shape.
-        output_names: in order.
-        opset: of ai.onnx.
-        dynamic_batch: whether the first axis is left free.
-    """
+    """The module and its example inputs that are to be exported."""
 
     model: TorchModel
     example: Tensor
@@ -76,21 +67,14 @@ class Order(msgspec.Struct, frozen=True, eq=False):
     dynamic_batch: bool
 
 
-class Exporter(msgspec.Struct, frozen=True):
-    """One way to export."""
-
-    name: str
-    export: Callable[[Order], Exported | Failure]
-
-
-def exporters_for(model: TorchModel, opset: int) -> tuple[Exporter, ...]:
+def _exporters_for(model: TorchModel, opset: int) -> dict[str, Callable[[Order], Exported | Failure]]:
     """The exporters that take this model at this opset, the better one first."""
-    exporters = []
+    exporters: dict[str, Callable[[Order], Exported | Failure]] = {}
     if model.form != "script" and opset >= PREFERRED_OPSET:
-        exporters.append(Exporter(_PROGRAM, _export_program))
+        exporters[_PROGRAM] = _export_program
     if model.form != "program":
-        exporters.append(Exporter(_TRACE, _export_trace))
-    return tuple(exporters)
+        exporters[_TRACE] = _export_trace
+    return exporters
 
 
 def _export_program(order: Order) -> Exported | Failure:
@@ -152,14 +136,20 @@ def _frozen_at(heard: Sequence[warnings.WarningMessage], folder: Path) -> tuple[
     return tuple(dict.fromkeys(f"{path.name}:{line}" for path, line in theirs or places))
 
 
-def _failure(exporter: str, cause: Exception, folder: Path) -> Failure:
+def _failure(exporter: str, cause: BaseException, folder: Path) -> Failure:
     """What lies at the bottom of an exporter's exceptions."""
-    root = root_cause(cause)
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
     # By its words: the exception's class has moved from version to version, and names only symbols of its own.
-    if "data-dependent" in str(root):
+    if "data-dependent" in str(cause):
         # The model's layers may come from a package, whose files are not in the user's folder.
-        return Failure(exporter, "", (place_in(root, folder) or place_outside(root, _NOT_THE_MODEL) or _UNKNOWN,))
-    return Failure(exporter, first_line(root).rstrip("."))
+        place = place_of(cause, lambda path: path.is_relative_to(folder)) or place_of(cause, _may_be_the_model)
+        return Failure(exporter, "", (place or "a place that PyTorch does not name",))
+    return Failure(exporter, first_line(cause).rstrip("."))
+
+
+def _may_be_the_model(path: Path) -> bool:
+    return not any(map(path.is_relative_to, _NOT_THE_MODEL))
 
 
 def _clear(proto: onnx.ModelProto) -> None:
@@ -183,14 +173,10 @@ class Success(msgspec.Struct, frozen=True, eq=False):
 
 
 def export(order: Order, probes: Sequence[Probe], observation: Observation) -> Success:
-    """Try the exporters.
-
-    Raises:
-        ModelError: when none succeeds.
-    """
+    """Try the exporters."""
     failures: list[Failure] = []
-    for exporter in exporters_for(order.model, order.opset):
-        tried = _try(exporter, order, probes, observation)
+    for name, exporter in _exporters_for(order.model, order.opset).items():
+        tried = _try(name, exporter(order), probes, observation)
         if isinstance(tried, Success):
             return msgspec.structs.replace(tried, notes=_notes(tried.exported, failures, len(probes)))
         failures.append(tried)
@@ -202,20 +188,19 @@ def export(order: Order, probes: Sequence[Probe], observation: Observation) -> S
     raise ModelError(f"{order.model.where}: {_explain(failures)}")
 
 
-def _try(exporter: Exporter, order: Order, probes: Sequence[Probe], observation: Observation) -> Success | Failure:
-    made = exporter.export(order)
+def _try(name: str, made: Exported | Failure, probes: Sequence[Probe], observation: Observation) -> Success | Failure:
     if isinstance(made, Failure):
         return made
     data = made.proto.SerializeToString()
     try:
         found = verify(data, "the exported model", probes, observation)
     except ModelError as cause:  # exporters do write what ONNX Runtime does not load
-        return Failure(exporter.name, str(cause))
+        return Failure(name, str(cause))
     if found.problem is None:
         return Success(made, found)
     if found.is_explained or made.frozen_at:
-        return Failure(exporter.name, found.problem, () if found.is_explained else made.frozen_at)
-    return Failure(exporter.name, f"{found.problem}: the exporter wrote another computation")
+        return Failure(name, found.problem, () if found.is_explained else made.frozen_at)
+    return Failure(name, f"{found.problem}: the exporter wrote another computation")
 
 
 def _explain(failures: Sequence[Failure]) -> str:

@@ -1,7 +1,8 @@
 """A PyTorch model, loaded and ready: FILE.py:FUNCTION, torch.export's .pt2, or TorchScript's .pt.
 
-Loading an archive runs no Python code of it; a function's code is the user's own, and what it raises is said in one
-line. Dicts and tuples of outputs are flattened.
+Loading an archive or a state dict runs no Python code of it; a function's code is the user's own, and what it raises is
+told in one line. Dicts and tuples of outputs are flattened. Weights of float16, bfloat16 and float64 become float32;
+those that are not finite are refused.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import difflib
 import importlib.util
 import inspect
 import os
+import pickle
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Literal, TypeAlias
 
 import msgspec
 import torch
@@ -23,187 +27,26 @@ import torch
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importers.plan import describe_fault
-from edge_sdk_tools.importers.pytorch_source import Form, PytorchSource
-from edge_sdk_tools.importers.pytorch_weights import load_state_dict, settle_weights
+
+Form: TypeAlias = Literal["module", "program", "script"]
 
 # Named by torch.export.pt2_archive.constants; these are unpickled without any limit when loaded.
 _OBJECTS = ("custom_obj_", "opaque_obj_")
 # torch.load obeys it over the `weights_only=False` that torch.export.load falls back to.
 _SAFE_LOADING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-
-
-def load_program(path: Path) -> torch.export.ExportedProgram:
-    """Load a .pt2 archive.
-
-    Raises:
-        ModelError: missing, damaged, with Python objects in it, or with several inputs.
-    """
-    names = _names(path, "a torch.export archive")
-    pickled = next((name for name in names if Path(name).name.startswith(_OBJECTS)), None)
-    if pickled is not None:
-        raise ModelError(f"{path}: holds a Python object ({pickled}), and loading that would run code")
-    before = os.environ.get(_SAFE_LOADING)
-    os.environ[_SAFE_LOADING] = "1"
-    try:
-        program = torch.export.load(path)
-    except Exception as cause:  # damaged archives raise whatever their first wrong byte leads to
-        raise ModelError(f"{path}: is no torch.export archive, or damaged: {first_line(cause)}") from cause
-    finally:
-        if before is None:
-            del os.environ[_SAFE_LOADING]
-        else:
-            os.environ[_SAFE_LOADING] = before
-    inputs = program.graph_signature.user_inputs
-    if len(inputs) != 1:
-        raise ModelError(f"{path}: takes {len(inputs)} inputs ({', '.join(map(str, inputs))}), expected one image")
-    return program
-
-
-def load_script(path: Path) -> torch.nn.Module:
-    """Load a TorchScript archive onto the CPU.
-
-    Raises:
-        ModelError: missing, damaged, or a file of another kind.
-    """
-    if not any(name.endswith(".py") for name in _names(path, "a TorchScript archive")):
-        raise ModelError(
-            f"{path}: is no TorchScript archive, there is no code in it; of a state dict or a pickled module name the "
-            "code too: edge-sdk import pytorch FILE.py:FUNCTION --weights STATE_DICT"
-        )
-    try:
-        module: torch.nn.Module = torch.jit.load(path, map_location="cpu")
-    except Exception as cause:  # damaged archives raise whatever their first wrong byte leads to
-        raise ModelError(f"{path}: is no TorchScript archive, or damaged: {first_line(cause)}") from cause
-    return module
-
-
-def _names(path: Path, what: str) -> list[str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.namelist()
-    except zipfile.BadZipFile:
-        raise ModelError(f"{path}: is not {what}, or truncated") from None
-    except OSError as cause:
-        raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
-
-
-_NAMED = 8
-
-
-def call_function(file: Path, function: str) -> torch.nn.Module:
-    """Load `file`, call `function` without arguments and return its module.
-
-    The file's folder stands first on sys.path meanwhile, so that it can import its neighbours.
-
-    Raises:
-        ModelError: no such function, it raises, or it returns something else.
-    """
-    where = f"{file}:{function}"
-    folder = str(file.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        found = _attribute(_load(file), function, file)
-        # A class is called as well; a module that is there already is taken as it is.
-        made = found if isinstance(found, torch.nn.Module) or not callable(found) else _call(found, where, file)
-    finally:
-        with contextlib.suppress(ValueError):  # their code may have taken it out itself
-            sys.path.remove(folder)
-    if not isinstance(made, torch.nn.Module):
-        raise ModelError(f"{where}: returns {_article(made)}, expected a torch.nn.Module{_hint(made)}")
-    return made
-
-
-def _load(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"edge_sdk_import_{file.stem}", file.resolve())
-    if spec is None or spec.loader is None:
-        raise ModelError(f"{file}: is no Python file, expected FILE.py:FUNCTION")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look their classes up there
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as cause:  # whatever users' code raises
-        raise ModelError(f"{file}: cannot be loaded: {describe_fault(cause, file.resolve().parent)}") from cause
-    return module
-
-
-def _attribute(module: ModuleType, function: str, file: Path) -> object:
-    found: object = getattr(module, function, None)
-    if found is None:
-        there = _defined(module)
-        near = difflib.get_close_matches(function, there, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
-        listed = f"{'' if hint else ';'} in it are {', '.join(there[:_NAMED])}{more}" if there else ""
-        raise ModelError(f"{file}: has no function {function!r}{hint}{listed}")
-    return found
-
-
-def _defined(module: ModuleType) -> list[str]:
-    """What `FUNCTION` may name: functions first, then classes and modules that are there already."""
-    own = {
-        name: value
-        for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
-    }
-    return sorted(own, key=lambda name: isinstance(own[name], (type, torch.nn.Module)))
-
-
-def _check_arguments(function: Callable[..., object], where: str) -> None:
-    """Refuse what needs arguments; the call itself would blame the file that calls."""
-    try:
-        # A decorator's own signature, not the one it wraps: it may well give the arguments itself.
-        signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # of functions in C, which the call itself tells about
-        return
-    parameters = signature.parameters.values()
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.kind not in variable and p.default is inspect.Parameter.empty]
-    if not needed:
-        return
-    empty = inspect.Parameter.empty
-    plain = inspect.Signature([p.replace(annotation=empty, default=empty) for p in parameters])
-    maker = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
-    code = getattr(maker, "__code__", None)
-    place = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else ""
-    name = where.rpartition(":")[2]
-    raise ModelError(
-        f"{where}: FUNCTION is called without arguments, but {name}{plain} needs {', '.join(needed)}{place}; give them "
-        "defaults"
-    )
-
-
-def _call(function: Callable[[], object], where: str, file: Path) -> object:
-    _check_arguments(function, where)
-    try:
-        return function()
-    except (Exception, SystemExit) as cause:  # whatever users' code raises
-        raise ModelError(f"{where}: failed: {describe_fault(cause, file.resolve().parent)}") from cause
-
-
-def _article(made: object) -> str:
-    name = type(made).__name__
-    return "nothing" if made is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
-
-
-def _hint(made: object) -> str:
-    """Return a hint at the key of a checkpoint that holds the module."""
-    items = made.items() if isinstance(made, Mapping) else ()
-    key = next((key for key, value in items if isinstance(value, torch.nn.Module)), None)
-    return "" if key is None else f"; its key {key!r} holds one, return that"
-
-
 _EXPECTED = "tensors, alone or in tuples, lists and dicts"
+_NAMED = 8
 
 
 class TorchModel(msgspec.Struct, frozen=True, eq=False):
     """One model in evaluation mode, in float32 on the CPU.
 
     Attributes:
-        where: what to call it in errors.
-        folder: of its file; faults are looked for there.
+        where: name of the model in error messages.
+        folder: the absolute folder of its file; faults are looked for there.
         form: Python code, a torch.export archive or TorchScript.
-        module: to run.
-        program: what .pt2 archives hold, and exporters take; None for the other forms.
+        module: the module to run.
+        program: content of a .pt2 archive, which exporters take; None for the other forms.
         notes: what was changed for the export, in words.
     """
 
@@ -215,16 +58,10 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
 
     def __call__(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Run it on one input.
-
-        Args:
-            tensor: float32, of model.toml's shape.
+        """Run it on one float32 input of model.toml's shape.
 
         Returns:
             The outputs by name, in order: `output`, or the keys and numbers of the dicts and tuples they lie in.
-
-        Raises:
-            ModelError: when forward raises, or returns other things than tensors.
         """
         try:
             with torch.no_grad():
@@ -248,51 +85,6 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
         return array
 
 
-def load_model(source: PytorchSource) -> TorchModel:
-    """Load a model.
-
-    Raises:
-        ModelError: it cannot be loaded, or cannot be exported as it is.
-    """
-    return _LOADERS[source.form](source)
-
-
-def _load_function(source: PytorchSource) -> TorchModel:
-    module = call_function(source.path, source.function)
-    if source.weights is not None:
-        load_state_dict(module, source.weights, source.where)
-    notes = settle_weights(module, source.where, source.weights)
-    inputs = _required_inputs(module)
-    if len(inputs) > 1:
-        raise ModelError(
-            f"{source.where}: forward takes {len(inputs)} inputs ({', '.join(inputs)}), expected one image"
-        )
-    return TorchModel(source.where, source.folder, source.form, module.eval(), notes=notes)
-
-
-def _load_program(source: PytorchSource) -> TorchModel:
-    program = load_program(source.path)
-    module = program.module()
-    notes = settle_weights(module, source.where)
-    if notes:
-        raise ModelError(
-            f"{source.where}: {notes[0].replace('became', 'cannot become')}; make the archive with float32"
-        )
-    return TorchModel(source.where, source.folder, source.form, module, program)
-
-
-def _load_script(source: PytorchSource) -> TorchModel:
-    module = load_script(source.path)
-    notes = settle_weights(module, source.where)
-    return TorchModel(source.where, source.folder, source.form, module.eval(), notes=notes)
-
-
-def _required_inputs(module: torch.nn.Module) -> list[str]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(module.forward).parameters.values()
-    return [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
-
-
 def _flatten(value: object, name: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -304,4 +96,212 @@ def _flatten(value: object, name: str) -> Iterator[tuple[str, object]]:
         yield name or "output", value
 
 
-_LOADERS = {"module": _load_function, "program": _load_program, "script": _load_script}
+def load_model(path: Path, function: str, weights: Path | None) -> TorchModel:
+    """Load a model."""
+    folder = path.resolve().parent
+    if function:
+        return _load_function(path, function, weights, f"{path}:{function}", folder)
+    if path.suffix == ".pt2":
+        program = _load_program(path)
+        module = program.module()
+        notes = _settle_weights(module, str(path))
+        if notes:
+            raise ModelError(f"{path}: {notes[0].replace('became', 'cannot become')}; make the archive with float32")
+        return TorchModel(str(path), folder, "program", module, program)
+    module = _load_script(path)
+    notes = _settle_weights(module, str(path))
+    return TorchModel(str(path), folder, "script", module.eval(), notes=notes)
+
+
+def _load_program(path: Path) -> torch.export.ExportedProgram:
+    names = _names(path, "a torch.export archive")
+    pickled = next((name for name in names if Path(name).name.startswith(_OBJECTS)), None)
+    if pickled is not None:
+        raise ModelError(f"{path}: holds a Python object ({pickled}), and loading that would run code")
+    before = os.environ.get(_SAFE_LOADING)
+    os.environ[_SAFE_LOADING] = "1"
+    try:
+        program = torch.export.load(path)
+    except Exception as cause:  # damaged archives raise whatever their first wrong byte leads to
+        raise ModelError(f"{path}: is no torch.export archive, or damaged: {first_line(cause)}") from cause
+    finally:
+        if before is None:
+            del os.environ[_SAFE_LOADING]
+        else:
+            os.environ[_SAFE_LOADING] = before
+    inputs = program.graph_signature.user_inputs
+    if len(inputs) != 1:
+        raise ModelError(f"{path}: takes {len(inputs)} inputs ({', '.join(map(str, inputs))}), expected one image")
+    return program
+
+
+def _load_script(path: Path) -> torch.nn.Module:
+    if not any(name.endswith(".py") for name in _names(path, "a TorchScript archive")):
+        raise ModelError(
+            f"{path}: is no TorchScript archive, there is no code in it; of a state dict or a pickled module name the "
+            "code too: edge-sdk import pytorch FILE.py:FUNCTION --weights STATE_DICT"
+        )
+    try:
+        module: torch.nn.Module = torch.jit.load(path, map_location="cpu")
+    except Exception as cause:  # damaged archives raise whatever their first wrong byte leads to
+        raise ModelError(f"{path}: is no TorchScript archive, or damaged: {first_line(cause)}") from cause
+    return module
+
+
+def _names(path: Path, what: str) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except zipfile.BadZipFile:
+        raise ModelError(f"{path}: is not {what}, or truncated") from None
+    except OSError as cause:
+        raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
+
+
+def _load_function(path: Path, function: str, weights: Path | None, where: str, folder: Path) -> TorchModel:
+    module = _call_function(path, function, where, folder)
+    if weights is not None:
+        load_state_dict(module, weights, where)
+    notes = _settle_weights(module, where, weights)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(module.forward).parameters.values()
+    inputs = [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+    if len(inputs) > 1:
+        raise ModelError(f"{where}: forward takes {len(inputs)} inputs ({', '.join(inputs)}), expected one image")
+    return TorchModel(where, folder, "module", module.eval(), notes=notes)
+
+
+def _call_function(file: Path, function: str, where: str, folder: Path) -> torch.nn.Module:
+    """Load the file, first on sys.path so that it can import its neighbours, and call the function."""
+    sys.path.insert(0, str(folder))
+    try:
+        made = _attribute(_load_file(file, folder), function, file)
+        # A class is called as well; a module that is there already is taken as it is.
+        if callable(made) and not isinstance(made, torch.nn.Module):
+            made = _call(made, where, folder)
+    finally:
+        with contextlib.suppress(ValueError):  # their code may have taken it out itself
+            sys.path.remove(str(folder))
+    if not isinstance(made, torch.nn.Module):
+        raise ModelError(f"{where}: returned {type(made).__name__}, expected a torch.nn.Module")
+    return made
+
+
+def _load_file(file: Path, folder: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"edge_sdk_import_{file.stem}", file.resolve())
+    if spec is None or spec.loader is None:
+        raise ModelError(f"{file}: is no Python file, expected FILE.py:FUNCTION")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look their classes up there
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as cause:  # whatever users' code raises
+        raise ModelError(f"{file}: cannot be loaded: {describe_fault(cause, folder)}") from cause
+    return module
+
+
+def _attribute(module: ModuleType, function: str, file: Path) -> object:
+    found: object = getattr(module, function, None)
+    if found is None:
+        there = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        near = difflib.get_close_matches(function, there, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; it has {_some(there, _NAMED)}" if there else ""
+        raise ModelError(f"{file}: has no function {function!r}{hint}")
+    return found
+
+
+def _call(function: Callable[[], object], where: str, folder: Path) -> object:
+    try:
+        # A decorator's own signature, not the one it wraps: it may well give the arguments itself.
+        inspect.signature(function, follow_wrapped=False).bind()
+    except ValueError:  # functions in C have no signature
+        pass
+    except TypeError as cause:
+        raise ModelError(f"{where}: is called without arguments: {cause}; give them defaults") from cause
+    try:
+        return function()
+    except (Exception, SystemExit) as cause:  # whatever users' code raises
+        raise ModelError(f"{where}: failed: {describe_fault(cause, folder)}") from cause
+
+
+_MOST_BYTES = 2**31 - 1  # of a protobuf message, and so of an ONNX file with its weights inside
+_PREFIX = "module."  # what torch.nn.DataParallel and DistributedDataParallel put before every key
+_NAMED_KEYS = 3
+_SAVE = "save the state dict alone: torch.save(model.state_dict(), 'state_dict_alone.pth')"
+
+
+def load_state_dict(module: torch.nn.Module, path: Path, where: str) -> None:
+    """Load a state dict into `module`; nothing but tensors and plain containers is unpickled."""
+    state = _read_state_dict(path)
+    try:
+        missing, unexpected = module.load_state_dict(state, strict=False)
+    except RuntimeError as cause:  # tensors of another shape; the first line names the class only
+        lines = [line.strip() for line in str(cause).splitlines()]
+        detail = next((line for line in lines if "size mismatch" in line), lines[0]).rstrip(".")
+        raise ModelError(f"{path}: does not fit {where}: {detail}") from cause
+    if unexpected and all(key.startswith(_PREFIX) for key in state):
+        raise ModelError(
+            f"{path}: does not fit {where}: every key begins with {_PREFIX!r}, as torch.nn.DataParallel writes them; "
+            "save the state dict of the model inside: torch.save(model.module.state_dict(), 'state_dict_alone.pth')"
+        )
+    if missing or unexpected:
+        lacks = f"lacks {_some(missing)}" if missing else ""
+        has = f"has {_some(unexpected)}, which the model does not know" if unexpected else ""
+        raise ModelError(f"{path}: does not fit {where}: {'; '.join(filter(None, (lacks, has)))}")
+
+
+def _read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
+    try:
+        state: object = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as cause:  # damaged files raise whatever their first wrong byte leads to
+        named = re.search(r"GLOBAL ([\w.]+)", str(cause)) if isinstance(cause, pickle.UnpicklingError) else None
+        what = (
+            f"holds more than tensors ({named[1]}), and loading that would run code"
+            if named
+            else f"is no state dict that can be read, or damaged (PyTorch: {first_line(cause)})"
+        )
+        raise ModelError(f"{path}: {what}; {_SAVE}") from cause
+    if isinstance(state, Mapping) and _is_state_dict(state):
+        return state
+    keys = list(state) if isinstance(state, Mapping) else []
+    inner = next((key for key in keys if isinstance(state, Mapping) and _is_state_dict(state[key])), None)
+    loaded = f"torch.load({str(path)!r}, 'cpu')[{inner!r}]"
+    remedy = _SAVE if inner is None else f"save that: import torch; torch.save({loaded}, 'state_dict_alone.pth')"
+    held = f"keys {_some(keys)}" if keys else f"a {type(state).__name__}"
+    found = "" if inner is None else f"a state dict is under {inner!r}; "
+    raise ModelError(f"{path}: holds {held}, expected a state dict of tensors; {found}{remedy}")
+
+
+def _is_state_dict(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(one, torch.Tensor) for one in value.values())
+
+
+def _settle_weights(module: torch.nn.Module, where: str, weights: Path | None = None) -> tuple[str, ...]:
+    """Bring every weight to float32 on the CPU; returns what was converted, in words."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    for name, tensor in tensors:
+        if tensor.is_meta:
+            raise ModelError(f"{where}: {name} is on the device meta and has no data; load weights into the model")
+    size = sum(tensor.numel() for _, tensor in tensors) * torch.float32.itemsize
+    if size > _MOST_BYTES:
+        raise ModelError(f"{where}: has {size / 1e9:.1f} GB of weights, an ONNX file holds at most 2.1 GB")
+    for name, tensor in tensors:
+        # Buffers may hold inf on purpose, as masks do; a weight may not.
+        is_weight = isinstance(tensor, torch.nn.Parameter)
+        if tensor.is_floating_point() and bool((~tensor.isfinite() if is_weight else tensor.isnan()).any()):
+            # Buffers that are in no state dict come from the code even then.
+            blamed = weights if weights is not None and name in module.state_dict() else where
+            raise ModelError(f"{blamed}: {name} holds numbers that are not finite; train or load it again")
+    devices = sorted({str(tensor.device) for _, tensor in tensors} - {"cpu"})
+    kinds = sorted({str(t.dtype) for _, t in tensors if t.is_floating_point()} - {"torch.float32"})
+    if devices:
+        module.cpu()
+    if kinds:
+        module.float()
+    notes = [f"weights were on {', '.join(devices)}; the export was made on the CPU"] if devices else []
+    return (*notes, *(f"weights were {kind.removeprefix('torch.')} and became float32" for kind in kinds))
+
+
+def _some(names: list[str], most: int = _NAMED_KEYS) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(map(str, names[:most]))}{more}"

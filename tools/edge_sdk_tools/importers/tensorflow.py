@@ -56,11 +56,7 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
         return self.layout != self.wanted
 
     def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
-        """Run the model on an input in model.toml's layout, and return its outputs by name.
-
-        Raises:
-            ModelError: TensorFlow cannot run the model.
-        """
+        """Run the model on an input in model.toml's layout, and return its outputs by name."""
         try:
             outputs = self.run(tensor.transpose(_TO_NHWC) if self.turns else tensor)
         except Exception as cause:  # TensorFlow raises whatever its parts raise
@@ -73,24 +69,8 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
         return {name: np.array(output) for name, output in zip(names, outputs, strict=True)}
 
 
-def check_tensorflow_source(source: Path) -> None:
-    """Check, without TensorFlow, that `source` is a file or folder of a kind that can be loaded.
-
-    Raises:
-        ModelError: it is missing or of another kind.
-    """
-    check_source(source, f"SOURCE is {_SOURCE}", folder=True)
-    if not source.is_dir() and source.suffix not in _LOADERS:
-        raise ModelError(f"{source}: expected {_SOURCE}")
-
-
-def load_tensorflow_model(source: Path, spec: InputSpec) -> TensorflowModel:
-    """Load a model; the file name's ending (.tflite, .keras, .h5, or none for a folder) gives the format.
-
-    Raises:
-        MissingDependencyError: TensorFlow or tf2onnx is not installed.
-        ModelError: TensorFlow cannot load the model.
-    """
+def _load(source: Path, spec: InputSpec) -> TensorflowModel:
+    """Load a model; the file name's ending (.tflite, .keras, .h5, or none for a folder) gives the format."""
     load = _load_saved if source.is_dir() else _LOADERS[source.suffix]
     tf, tf2onnx = _require("tensorflow"), _require("tf2onnx")
     try:
@@ -240,11 +220,13 @@ def import_tensorflow(
         images: folders of images to compare on; model.toml's calibration folder by default.
         on_progress: for progress bars.
     """
-    check_tensorflow_source(source)
+    check_source(source, f"SOURCE is {_SOURCE}", folder=True)
+    if not source.is_dir() and source.suffix not in _LOADERS:
+        raise ModelError(f"{source}: expected {_SOURCE}")
     plan = plan_import(source, model_toml, target_name, images)
     on_progress("load", 0, 1)
     with silenced():
-        model = load_tensorflow_model(source, plan.spec.input)
+        model = _load(source, plan.spec.input)
         observation = observe(model, plan.probes)
     on_progress("load", 1, 1)
     on_progress("convert", 0, 1)

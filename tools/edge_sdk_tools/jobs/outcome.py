@@ -74,11 +74,7 @@ def encoded(result: object) -> bytes:
 
 
 def decoded(data: bytes, kind: type[R]) -> R:
-    """Decode what `encoded` made.
-
-    Raises:
-        msgspec.DecodeError: it is of another kind.
-    """
+    """Decode what `encoded` made."""
     return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode_path)
 
 

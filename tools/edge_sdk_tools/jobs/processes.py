@@ -37,11 +37,7 @@ class Processes:
         self.at_once = jobs
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        """Run the jobs in processes; repeat the jobs of a process that dies.
-
-        Raises:
-            EdgeError: workers died more than three times.
-        """
+        """Run the jobs in processes; repeat the jobs of a process that dies."""
         # joblib maps arrays into the workers' memory, and bytes it would send with every item.
         packed = np.frombuffer(pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
         left = dict(items)

@@ -154,13 +154,7 @@ class JobRunner:
         return [done[key(item)] for item in items]
 
     def once(self, function: Callable[[], R], *, key: str, result: type[R]) -> R:
-        """Do one thing in this process, unless it is in the store.
-
-        Args:
-            function: what to do.
-            key: names it by everything that decides its result.
-            result: the type that `function` returns, as for `run`.
-        """
+        """Do one thing in this process, unless it is in the store."""
         kept = self._remembered(key, result)
         if kept is not None:
             self.remembered += 1

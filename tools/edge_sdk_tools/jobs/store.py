@@ -124,9 +124,6 @@ class Store:
 
         Returns:
             How many results were removed.
-
-        Raises:
-            OutputError: one cannot be removed.
         """
         with self._writing():
             self._remove_abandoned()

@@ -12,7 +12,7 @@ import onnx
 from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
-from edge_sdk_tools.arm_cost.counter import CPUS, Counter, find_counter
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu, find_counter
 from edge_sdk_tools.arm_cost.estimate import estimate
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.profile import extension_nodes
@@ -23,75 +23,55 @@ _TIME_LIMIT_S = 300.0
 
 
 def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
-    """Return the counter of instructions for the target's core.
+    """Return the counter of instructions for the target's core; None where there is none for it.
 
-    Return None where there is no counter for it, and for a model with operators of onnxruntime-extensions, which the
-    emulated board does not have.
+    A model with operators of onnxruntime-extensions has none: the emulated board does not have these.
     """
     return find_counter() if target.cpu in CPUS and not extension_nodes(model) else None
 
 
-def estimate_board(
-    model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
-) -> BoardEstimate | None:
-    """Estimate the latency of one inference on the target.
+def core_of(target: Target) -> Cpu | None:
+    """Return the target's core, where it can be emulated."""
+    return next((cpu for cpu in CPUS if cpu == target.cpu), None)
 
-    Returns:
-        The estimate; None without a counter, where the core's time cannot be estimated, or where counting failed.
+
+def estimate_board(
+    job_runner: JobRunner, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
+) -> BoardEstimate | None:
+    """Estimate the latency of one inference on the target, once for each file; None where it cannot be counted.
 
     Raises:
         ModelError: the emulated core cannot run the model, so that no device could.
     """
-    cpu = next((cpu for cpu in CPUS if cpu == target.cpu), None)
+    cpu = core_of(target)
     if counter is None or cpu is None:
         return None
-    on_progress("count for the board", 0, 1)
-    try:
+
+    def counted() -> BoardEstimate:
+        on_progress("count for the board", 0, 1)
         found = estimate(counter.count(model, cpu, time_limit_s=_TIME_LIMIT_S), target)
+        on_progress("count for the board", 1, 1)
+        if found is None:
+            raise EdgeError(f"the time of {cpu} cannot be estimated")
+        return BoardEstimate(
+            core=found.core,
+            million_instructions=found.million_instructions,
+            latency_ms=found.latency_ms,
+            low_ms=found.low_ms,
+            high_ms=found.high_ms,
+        )
+
+    try:
+        key = key_of("board", model.read_bytes(), target, counter.key)
+        return job_runner.once(counted, key=key, result=BoardEstimate)
     except ModelError:
         raise
     except EdgeError:
         return None  # a failure of the emulator says nothing about the model
-    on_progress("count for the board", 1, 1)
-    if found is None:
-        return None
-    return BoardEstimate(
-        core=found.core,
-        million_instructions=found.million_instructions,
-        latency_ms=found.latency_ms,
-        low_ms=found.low_ms,
-        high_ms=found.high_ms,
-    )
-
-
-class _UncountedError(Exception):
-    """Raised where nothing was counted, so that the job runner stores no result."""
-
-
-def estimate_once(
-    job_runner: JobRunner, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
-) -> BoardEstimate | None:
-    """Return the estimate of `estimate_board`, or the stored one of the same file."""
-    key = key_of("board", model.read_bytes(), target, counter.key if counter else "")
-
-    def counted() -> BoardEstimate:
-        found = estimate_board(model, target, counter, on_progress)
-        if found is None:
-            raise _UncountedError
-        return found
-
-    try:
-        return job_runner.once(counted, key=key, result=BoardEstimate)
-    except _UncountedError:
-        return None
 
 
 def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: float) -> None:
-    """Refuse a model that the board clearly cannot run in time.
-
-    Raises:
-        LatencyGateError: the low end of the estimate, divided by the number of threads, is over the budget.
-    """
+    """Raise LatencyGateError where even the low end of the estimate, over all threads, exceeds the budget."""
     if estimated is None or estimated.low_ms / target.intra_op_num_threads <= budget_ms:
         return
     threads = target.intra_op_num_threads

@@ -61,11 +61,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         evaluation: the converted model compared with the FP32 model, on images that calibration did not use.
         agreement: the agreement with FP32 that the manifest states.
-        integer_mac_share: share of the multiply-accumulates of convolutions outside the float tail that run in
-            integers, 0-1.
+        integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
         model_mb: size of the model file, MB of 1e6 bytes.
-        samples: results of both models for a few images.
-        worst: images on which the models differ most.
+        samples: results of both models for a few images; `worst` are those on which they differ most.
         images: the evaluation images that could be read.
         fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread; 0 until `timed` sets them.
     """
@@ -97,14 +95,7 @@ def measure(
 ) -> Proof:
     """Measure the converted model against the float one, except for the time.
 
-    Args:
-        spec: the model's specification, which says how outputs are decoded.
-        fp32: the float model, loaded.
-        macs: multiply-accumulates of each convolution that should run in integers; empty for a float model.
-        converted: the converted model.
-        images: images that calibration did not use.
-        on_progress: called with the progress.
-        jobs: number of threads; one for each core by default.
+    `macs` has the multiply-accumulates of each convolution that should run in integers; it is empty for a float model.
 
     Raises:
         AccuracyGateError: the float model finds nothing at all, so that nothing can be compared.
@@ -164,8 +155,7 @@ def make_golden(
 ) -> tuple[bytes, Golden]:
     """Make golden inputs, which are resized images, and the outputs of the model before its conversion for them.
 
-    Returns:
-        The bytes of the .npz file, and its entry in the manifest.
+    Returns the bytes of the .npz file, and its entry in the manifest.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them

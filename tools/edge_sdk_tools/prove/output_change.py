@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.decoders import decoder_of
+from edge_sdk.tasks.spec import TRAITS
 
 _BOX = 4
 
@@ -48,7 +49,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 def parts_of(spec: ModelSpec) -> Parts:
     """Return how the outputs of a model are split into parts."""
-    return Parts(decoder_of(spec).box_axis, spec.task == "classification")
+    return Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
 
 
 StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8", "ort", "arm"]
@@ -109,15 +110,10 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 
 
 def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts) -> dict[StepKind, OutputChange]:
-    """Run every form on every tensor, one tensor after another, and compare.
+    """Run every form on every tensor, one tensor after another, and compare it with the form before.
 
-    Args:
-        forms: the float model first, by whose energy errors are measured.
-        tensors: prepared images, for all forms and for the one that ships.
-        parts: how raw outputs are taken apart.
-
-    Returns:
-        One a form that is compared with another; none for one whose outputs have other shapes or are no finite numbers.
+    The float model is the first form, and errors are measured by its energy. A form whose outputs have other shapes or
+    are no finite numbers gets no result.
     """
     sums: dict[StepKind, list[_Sums | None]] = {form.kind: [] for form in forms if form.against}
     for tensor in tensors:
@@ -136,7 +132,7 @@ def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts
 
 
 class _Sums(msgspec.Struct, frozen=True, eq=False):
-    """Sums over one image, float64, one value for each part of the outputs."""
+    """Sums over one image, one value for each part of the outputs."""
 
     own: NDArray[np.float64]
     total: NDArray[np.float64]

@@ -27,8 +27,9 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter, Cpu
+from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter
 from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.prove.board import core_of
 from edge_sdk_tools.prove.output_change import Form, Inputs, OutputChange, Parts, StepKind, compare_forms, parts_of
 
 Emulated: TypeAlias = "BoardOutputs | str"
@@ -60,11 +61,6 @@ def begin_emulation(
             yield running
 
 
-def core_of(target: Target) -> Cpu | None:
-    """The target's core, where it can be emulated."""
-    return next((cpu for cpu in CPUS if cpu == target.cpu), None)
-
-
 def outputs_of(emulated: Emulated) -> list[tuple[Tensor, ...]] | str:
     """The outputs, of as many tensors as there was time for; or why there are none, in words."""
     if isinstance(emulated, str):
@@ -83,9 +79,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABL
 class PeakMemory:
     """A measurement that runs; use it as a context, at whose end its process is gone.
 
-    Args:
-        models: .onnx and .ort files that can be trusted.
-        shipped: the one of them that a device loads, and so as a device does: from bytes that it has read.
+    `models` are files that can be trusted. The `shipped` one is loaded as a device does, from bytes that it has read.
     """
 
     def __init__(self, models: Sequence[Path], shipped: Path) -> None:
@@ -113,10 +107,7 @@ class PeakMemory:
             self._process.stdout.close()
 
     def finish(self) -> list[float | None]:
-        """Wait for the figures: MB of 1e6 bytes above those of a process without a model, one a model in their order.
-
-        Memory of the process alone counts, not the pages of ONNX Runtime's library; None where it is not known.
-        """
+        """Wait for the MB of 1e6 bytes that each model adds to a process; None where that is not known."""
         try:
             said, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -135,7 +126,6 @@ class Forms(msgspec.Struct, frozen=True, eq=False):
     """What there is of a model when a build has made its choice.
 
     Attributes:
-        fp32: runs the float model; its outputs are overwritten by the next call.
         files: of all forms, .onnx or .ort; `ort` is the one that ships.
         ships_int8: whether that was made of `int8`, else of `simplified`.
         taken: what the one that ships takes; None where that is what all take.
@@ -184,11 +174,7 @@ Finish: TypeAlias = Callable[[], Chain]
 def measure_chain(
     forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
 ) -> Iterator[Finish]:
-    """Measure while something else is done; latencies must not be measured meanwhile.
-
-    Yields:
-        What waits for the end, and gives the result.
-    """
+    """Measure while something else is done, but no latencies; what is yielded waits for the end."""
     chosen = images.spread(CHAIN_IMAGES)
     floats, taken = Prepare(spec.input), Prepare(spec.input, forms.taken)
     tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))

@@ -25,23 +25,14 @@ _TIMEOUT_S = 300
 
 
 def replay_variants(bundle: Bundle) -> None:
-    """Replay the golden inputs of every variant, as a device does with the one that it runs.
-
-    Raises:
-        IncompatibleError: one does not load, or gives other results.
-    """
+    """Replay the golden inputs of every variant, as a device does with the one that it runs."""
     for variant in bundle.manifest.variants:
         one = bundle.with_primary(variant.file)
         Session.open(one).replay_golden(one, Prepare.of(one.manifest))
 
 
 def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
-    """Replay `bundle` with `onnxruntime==version`.
-
-    Args:
-        version: exact, such as `1.23.2`.
-        bundle: a whole bundle, not necessarily in its place yet.
-        fetch: how to download the wheel, which is kept in the cache.
+    """Replay a bundle, which need not be in its place yet, with `onnxruntime==version`.
 
     Raises:
         MissingDependencyError: that version cannot be downloaded for this Python.

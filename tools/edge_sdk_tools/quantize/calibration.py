@@ -58,12 +58,7 @@ _ORDER = np.concatenate([np.arange(BINS - 1, _POSITIVE - 1, -1), np.arange(_POSI
 class Histogram:
     """Counts of one tensor's values over many images; several threads may add to them.
 
-    Args:
-        counts: int64 (65536,), as another one gave them; nothing is counted yet by default.
-        low, high: as that one's.
-
-    Attributes:
-        low, high: the smallest and the largest value, exactly; inf and -inf before there are any.
+    `low` and `high` are the smallest and the largest value, exactly; inf and -inf before there are any.
     """
 
     def __init__(self, counts: NDArray[np.int64] | None = None, low: float = np.inf, high: float = -np.inf) -> None:
@@ -72,15 +67,7 @@ class Histogram:
         self._adding = threading.Lock()
 
     def add(self, values: NDArray[np.float32], every: int = 1) -> tuple[float, float]:
-        """Count float32 values of any shape, one at least.
-
-        Args:
-            values: all of which the smallest and the largest are looked for among.
-            every: of how many values in a row one is counted.
-
-        Returns:
-            The smallest and the largest of them; no number where any value is none.
-        """
+        """Count every n-th of one or more float32 values; return the smallest and the largest of all, NaN if any is."""
         flat = np.ascontiguousarray(values, np.float32).reshape(-1)
         upper = flat.view(np.uint16)[1 :: 2 * every]  # every machine that this runs on is little-endian
         low, high = float(flat.min()), float(flat.max())
@@ -105,16 +92,10 @@ class Histogram:
         return int(self._counts.sum())
 
     def spanned(self, share: float) -> tuple[float, float]:
-        """The range that holds `share` of the values, as many cut off below as above.
+        """Return the range that holds a `share` (0-1) of the values, as many cut off below as above.
 
         Inside a bin its values are taken for evenly spread. Its edges would be round numbers, whose scales have simple
         ratios: sums of INT8 then lie half-way between two integers, and CPUs differ in where they round those.
-
-        Args:
-            share: 0-1.
-
-        Returns:
-            Low and high.
         """
         counts = self._counts[_ORDER]
         until = np.cumsum(counts)
@@ -155,10 +136,9 @@ _HIGHEST = 255
 
 
 def pixel_range(spec: InputSpec) -> tuple[float, float] | str:
-    """Low and high of (x - mean) / std, when 255 steps between them are the levels themselves; else why not.
+    """Return low and high of (x - mean) / std, when 255 steps between them are the levels themselves; else why not.
 
-    An integer q means (q - zero point) * scale, one scale and one zero point for all channels: the mean must be the
-    zero point, a whole number of 0-255, and 1 / std the scale.
+    One scale and one zero point serve all channels: the mean must be a whole number of 0-255, and 1 / std the scale.
     """
     means, stds = set(spec.mean[: spec.channels]), set(spec.std[: spec.channels])
     if len(means) > 1 or len(stds) > 1:
@@ -183,12 +163,12 @@ _TINY = 1e-12
 
 
 def ranges_of(activations: Mapping[str, Histogram], calibration: Calibration) -> dict[str, tuple[float, float]]:
-    """The range of every activation: low and high."""
+    """Return the range of every activation."""
     return {name: range_of(histogram, calibration) for name, histogram in activations.items()}
 
 
 def range_of(histogram: Histogram, calibration: Calibration) -> tuple[float, float]:
-    """The range of one activation."""
+    """Return the range of one activation: low and high."""
     if calibration == "min-max" or histogram.low == histogram.high:
         return histogram.low, histogram.high
     if calibration == "entropy":
@@ -237,15 +217,12 @@ _MEMORY_MB = 600
 
 
 class Activations(msgspec.Struct, frozen=True, eq=False):
-    """The ranges and histograms of a model's activations.
+    """What the calibration images gave, by tensor name.
 
     Attributes:
-        histograms: by tensor name.
-        images: how many images were looked at.
-        different: how many of them were different after preparation.
+        images: how many images were looked at; `different` of them were different after preparation.
         answers: where the model's first output is largest, one an image: a classifier's class.
-        skipped: images that cannot be read.
-        known: ranges that need no images, by tensor name.
+        known: ranges that need no images.
     """
 
     histograms: dict[str, Histogram]
@@ -256,7 +233,7 @@ class Activations(msgspec.Struct, frozen=True, eq=False):
     known: dict[str, tuple[float, float]] = {}
 
     def ranges(self, calibration: Calibration) -> dict[str, tuple[float, float]]:
-        """Low and high of every activation."""
+        """Return low and high of every activation."""
         return {**ranges_of(self.histograms, calibration), **self.known}
 
 
@@ -274,10 +251,10 @@ def watch_activations(
     Args:
         model: simplified.
         images: to calibrate with.
-        spec: how they are prepared.
+        spec: how images are prepared.
         symmetric: whether activations before a Relu or Clip are wanted too: symmetric integers keep those nodes.
-        on_image: called with the number done, for a progress bar.
-        jobs: threads; one a core by default, fewer where their tensors would not fit.
+        on_image: called with the number done.
+        jobs: threads; one for each core by default, fewer where their tensors would not fit.
 
     Raises:
         DataError: no image can be read.
@@ -306,7 +283,6 @@ def watch_activations(
 
 
 def _open(proto: onnx.ModelProto, held_mb: float) -> ort.InferenceSession:
-    """One session for all threads."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -319,8 +295,6 @@ def _open(proto: onnx.ModelProto, held_mb: float) -> ort.InferenceSession:
 
 
 class _Watcher:
-    """What one thread works with."""
-
     def __init__(
         self,
         session: ort.InferenceSession,
@@ -360,10 +334,7 @@ def every_of(size: int, images: int) -> int:
 
 
 def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str, str]]:
-    """Names of the float tensors that may be quantized; and those that take the range of what follows them.
-
-    A convolution whose only follower is a Relu or Clip is quantized together with it: its own output never exists.
-    """
+    """The float tensors that may be quantized; and, by name, those that a Relu or Clip absorbs, with what follows."""
     graph = model.proto.graph
     links = GraphIndex(graph)
     kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
@@ -386,7 +357,6 @@ def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str
 
 
 def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
-    """A copy whose outputs are the model's first one, and these tensors."""
     augmented = copy_of(proto)
     known = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
     first = proto.graph.output[0]
@@ -397,7 +367,7 @@ def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
 
 
 def _held_mb(proto: onnx.ModelProto, names: list[str]) -> float:
-    """Return the memory of these tensors for one image, in MB."""
+    """The memory of these tensors for one image, in MB."""
     sizes = {
         v.name: int(np.prod([d.dim_value for d in v.type.tensor_type.shape.dim])) * 4
         for v in (*proto.graph.value_info, *proto.graph.output)
@@ -470,8 +440,6 @@ def _span(activations: Activations) -> str:
 
 
 class _KeptHistogram(msgspec.Struct, frozen=True, array_like=True):
-    """The bins that are not empty: their places as uint16, their counts as int64."""
-
     low: float
     high: float
     places: bytes
@@ -479,8 +447,6 @@ class _KeptHistogram(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """What was seen; `same` has tensors that are quantized with another one, by that one's name."""
-
     histograms: dict[str, _KeptHistogram]
     images: int
     different: int

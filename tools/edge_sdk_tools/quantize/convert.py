@@ -26,10 +26,8 @@ from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.check.values import nodes_of
-from edge_sdk_tools.graph.index import copy_of, keep_used_domains
-from edge_sdk_tools.graph.profile import ProfiledSession
-from edge_sdk_tools.quiet import silenced
+from edge_sdk_tools.graph.index import copy_of, keep_used_domains, nodes_of
+from edge_sdk_tools.graph.profile import ProfiledSession, silenced
 
 _PACKAGE = "onnxruntime.tools"
 
@@ -62,12 +60,7 @@ _INTEGER_KERNELS = (*_INTEGER_CONVOLUTIONS, *_INTEGER_PRODUCTS)
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """A model file as bundles hold it, and its operators.
-
-    Attributes:
-        model: path of the .ort or .onnx file.
-        operators: `domain:name` of every operator, sorted.
-    """
+    """A model file as bundles hold it, .ort or .onnx, and `domain:name` of each of its operators, sorted."""
 
     model: Path
     operators: tuple[str, ...]
@@ -111,15 +104,9 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
 
 
 def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
-    """Profile a model file and return the share of multiply-accumulates that run in integer kernels.
+    """Profile a model file and return the share of multiply-accumulates that run in integer kernels, 0-1.
 
-    Args:
-        model: the converted model.
-        macs: multiply-accumulates by name of the node; other nodes do not count.
-        folder: a folder for the profile.
-
-    Returns:
-        The share, 0-1; 1.0 where `macs` is empty.
+    `macs` has multiply-accumulates by name of the node; other nodes do not count. Without any the share is 1.
     """
     if not macs:
         return 1.0
@@ -134,16 +121,12 @@ def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
 
 
 def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
-    """Return the node that a kernel came from; fusions and layout changes append to its name, so the longest wins."""
+    """The node that a kernel came from; fusions and layout changes append to its name, so the longest wins."""
     return max((name for name in macs if event_name.startswith(f"{name}_")), key=len, default=None)
 
 
 def operators_config(models: Sequence[Path], work: Path) -> str:
-    """Return the operators and types that a reduced build of ONNX Runtime must have for all of these models.
-
-    Returns:
-        Lines of `domain;opset;Op{types},Op…`; empty without models.
-    """
+    """Return the operators and types that a reduced build of ONNX Runtime must have for all of these models."""
     if not models:
         return ""
     path = work / "operators.config"
@@ -165,7 +148,7 @@ def operators_of(config: str) -> tuple[str, ...]:
 
 
 def _operator_names(text: str) -> list[str]:
-    """Return the names in a text such as `Add{"inputs": {"0": ["float"]}},Conv`, without the parts in braces."""
+    """The names in a text such as `Add{"inputs": {"0": ["float"]}},Conv`, without the parts in braces."""
     names, depth, name = [], 0, ""
     for character in text + ",":
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -186,27 +169,12 @@ def travels_as_onnx(target: Target) -> bool:
 
 
 def float_file(source: Path, target: Target, folder: Path) -> Converted:
-    """Write a float model in the format that its target runs fastest.
-
-    Args:
-        source: a simplified model in one file, without functions.
-        target: the target that must run it.
-        folder: folder for the new file; must exist.
-
-    Raises:
-        ModelError: ONNX Runtime cannot convert the model.
-        OSError: the disk is full.
-    """
+    """Write a simplified float model in the format that its target runs fastest."""
     return carried_onnx(source, folder) if travels_as_onnx(target) else convert(source, target, folder)
 
 
 def carried_onnx(source: Path, folder: Path) -> Converted:
-    """Write a model as ONNX without anything that does not affect its results; every build writes the same bytes.
-
-    Args:
-        source: a simplified model in one file, without functions.
-        folder: folder for the new file; must exist.
-    """
+    """Write a simplified model as ONNX without what does not affect its results; the bytes are always the same."""
     proto = bare(onnx.load(source, load_external_data=False))
     path = folder / "carried.onnx"
     path.write_bytes(proto.SerializeToString(deterministic=True))

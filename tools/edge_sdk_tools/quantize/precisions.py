@@ -1,6 +1,7 @@
 """A model file in each precision: how its graph is written, and how that becomes the file that a bundle carries.
 
-`PRECISIONS` is the one table of them. INT8 with fixed ranges is `quantize.py`; the others are here.
+`MAKERS` is the one table of them; what people are told of a precision is in `PRECISIONS` of `bundle/manifest.py`. INT8
+with calibrated ranges is in `quantize.py`, the other precisions are here.
 
 Dynamic INT8 is of use for models that spend most of their work in products with weights, such as vision transformers: a
 convolution quantized that way takes 2.8 times as long as in float. Half precision stores weights as float16 and casts
@@ -14,7 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -26,9 +26,8 @@ from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, UsageError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.check.costs import node_macs
-from edge_sdk_tools.check.values import graph_values
-from edge_sdk_tools.graph.index import copy_of, replace_all
-from edge_sdk_tools.graph.profile import register_extensions
+from edge_sdk_tools.graph.index import copy_of, graph_values, replace_all
+from edge_sdk_tools.graph.profile import register_extensions, silenced
 from edge_sdk_tools.quantize.convert import (
     Converted,
     carried_onnx,
@@ -38,10 +37,8 @@ from edge_sdk_tools.quantize.convert import (
     operators_of,
     travels_as_onnx,
 )
-from edge_sdk_tools.quantize.quantize import Quantized, quantize
-from edge_sdk_tools.quantize.recipe import Recipe
-from edge_sdk_tools.quantize.simplified import Simplified
-from edge_sdk_tools.quiet import silenced
+from edge_sdk_tools.quantize.quantize import Quantized, Recipe, quantize
+from edge_sdk_tools.quantize.simplified import Simplified, simplify
 
 Ranges: TypeAlias = Mapping[str, tuple[float, float]]
 """Low and high of every activation, by its name."""
@@ -49,6 +46,7 @@ Ranges: TypeAlias = Mapping[str, tuple[float, float]]
 _PRODUCTS = ("Gemm", "MatMul")
 _LEAST_SHARE = 0.5
 _FEWEST = 256  # elements: what is smaller saves less than its Cast costs
+_LARGEST_HALF_SHARE = 0.75  # with less saved, half weights are not worth a Cast each
 _LARGEST_FP16 = float(np.finfo(np.float16).max)
 # Constant folding off; and the level below "all", which since ONNX Runtime 1.31 folds casts of weights once more.
 _LEVELS = ort.GraphOptimizationLevel
@@ -56,39 +54,18 @@ _LEVEL = getattr(_LEVELS, "ORT_ENABLE_LAYOUT", _LEVELS.ORT_ENABLE_ALL)  # which 
 _LEFT_OUT = ["ConstantFolding", "NchwcTransformer"]
 
 
-class ProductWork(msgspec.Struct, frozen=True):
-    """Multiply-accumulates of a model.
-
-    Attributes:
-        macs: of each product with weights, by node name.
-        total: of all nodes.
-    """
-
-    macs: dict[str, int]
-    total: int
-
-    @property
-    def share(self) -> float:
-        """Of the products in all work, 0-1."""
-        return sum(self.macs.values()) / self.total if self.total else 0.0
-
-
-def product_work(proto: onnx.ModelProto) -> ProductWork:
-    """Count a simplified model's multiply-accumulates."""
+def _product_macs(proto: onnx.ModelProto) -> tuple[dict[str, int], float]:
+    """Multiply-accumulates of each product with weights by node name, and their share of all work, 0-1."""
     values = graph_values(proto.graph)
     weights = {w.name for w in proto.graph.initializer}
     counts = [(node, node_macs(node, values) or 0) for node in proto.graph.node]
     products = {n.name: count for n, count in counts if n.op_type in _PRODUCTS and n.input[1] in weights}
-    return ProductWork(products, sum(count for _, count in counts))
+    return products, sum(products.values()) / max(1, sum(count for _, count in counts))
 
 
-def refuse_without_products(proto: onnx.ModelProto) -> None:
-    """Refuse a model that dynamic quantization would only make slower.
-
-    Raises:
-        UsageError: less than half of its work is in products with weights.
-    """
-    share = product_work(proto).share
+def _refuse_without_products(proto: onnx.ModelProto, folder: Path) -> None:
+    """Refuse a model that dynamic quantization would only make slower."""
+    _, share = _product_macs(simplify(proto, folder).proto)
     if share < _LEAST_SHARE:
         raise UsageError(
             f"--with-dynamic: {share:.0%} of the model's multiply-accumulates are matrix products with weights, "
@@ -111,15 +88,11 @@ def _quantize_products(model: Simplified, _ranges: Ranges, recipe: Recipe, path:
     except Exception as cause:  # the quantizer raises whatever its parts raise
         raise_if_full(path.parent, cause)
         raise ModelError(f"dynamic quantization failed: {first_line(cause)}") from cause
-    return Quantized(path, macs=product_work(model.proto).macs, has_integers=True)
+    return Quantized(path, macs=_product_macs(model.proto)[0], has_integers=True)
 
 
 def with_half_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with float16 weights, each with a Cast to float32 behind it.
-
-    Raises:
-        ModelError: a weight is too large for float16.
-    """
+    """Return the graph with float16 weights, each cast to float32; a ModelError says that one is too large."""
     result = copy_of(proto)
     casts = []
     for weight in result.graph.initializer:
@@ -170,19 +143,22 @@ class PrecisionMaker(NamedTuple):
     """How a model file of one precision is made.
 
     Attributes:
-        spoken: its name for people.
         write: makes the ONNX file of a simplified model.
         convert: makes the file that a bundle carries of that.
+        refuse: raises an EdgeError for a checked model that the precision does not suit, before anything is calibrated;
+            takes a folder for files.
+        largest_share: of the float model's file, for a precision that is there to save space and need not be fast.
     """
 
-    spoken: str
     write: Callable[[Simplified, Ranges, Recipe, Path], Quantized]
     convert: Callable[[Path, Target, Path], Converted]
+    refuse: Callable[[onnx.ModelProto, Path], object] | None = None
+    largest_share: float | None = None
 
 
-PRECISIONS: dict[Precision, PrecisionMaker] = {
-    "int8": PrecisionMaker("INT8", quantize, convert),
-    "fp32": PrecisionMaker("FP32", _write_float, float_file),
-    "fp16": PrecisionMaker("FP16", _write_half, _convert_half),
-    "int8_dynamic": PrecisionMaker("dynamic INT8", _quantize_products, convert),
+MAKERS: dict[Precision, PrecisionMaker] = {
+    "int8": PrecisionMaker(quantize, convert),
+    "fp32": PrecisionMaker(_write_float, float_file),
+    "fp16": PrecisionMaker(_write_half, _convert_half, lambda proto, _: with_half_weights(proto), _LARGEST_HALF_SHARE),
+    "int8_dynamic": PrecisionMaker(_quantize_products, convert, _refuse_without_products),
 }

@@ -1,9 +1,9 @@
-"""INT8: QuantizeLinear and DequantizeLinear around every node that a recipe does not leave float.
+"""INT8 by a recipe: QuantizeLinear and DequantizeLinear around every node that the recipe does not leave float.
 
-Three rewrites make integers cheaper without changing a value. What a Concat joins has one range, so that joining is
-copying. A nearest-neighbour Resize becomes joins of runs of bytes with channels last: ONNX Runtime's works out an
-address for every byte. Softmax runs along the last axis: along another, ONNX Runtime moves every value by itself,
-twice.
+Three rewrites make integers cheaper without changing a value. The inputs of a Concat share one range, so that it only
+copies. A nearest-neighbour Resize becomes Concats of rows of bytes with channels last, because ONNX Runtime's Resize
+computes an address for every byte. Softmax runs along the last axis, because along any other axis ONNX Runtime moves
+every value twice.
 """
 
 from __future__ import annotations
@@ -20,13 +20,96 @@ from onnxruntime.quantization import CalibrationMethod, QuantType
 from onnxruntime.quantization.calibrate import TensorsData
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
+from edge_sdk.bundle.manifest import PRECISIONS, Precision
+from edge_sdk.bundle.target import IntegerType, Target
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_all
-from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.graph.profile import silenced
+from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Calibration
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
-from edge_sdk_tools.quantize.target_form import wide_weights
-from edge_sdk_tools.quiet import silenced
+from edge_sdk_tools.quantize.target_form import offsets_weights, wide_weights
+
+_SHORT = {"QUInt8": "U8", "QInt8": "S8"}
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one model file. For a float model only `precision` counts, for a dynamic one `reduce_range` too.
+
+    Attributes:
+        per_channel: whether each output channel has a weight scale, instead of one scale for the tensor.
+        reduce_range: whether weights have 7 bits, for CPUs that would saturate.
+        float_nodes: nodes that are left float in addition to the decoding tail.
+        shared_scales: whether all inputs of a Concat have one scale, so that it only copies.
+        leaves_room: whether the largest weight of wide convolutions is one integer less, so that the form for the core
+            may offset the weights.
+        core_form: the core, in qemu's spelling, for whose kernels the integers are written; empty for none.
+    """
+
+    precision: Precision = "int8"
+    activation_type: IntegerType = "QUInt8"
+    weight_type: IntegerType = "QInt8"
+    per_channel: bool = True
+    reduce_range: bool = False
+    calibration: Calibration = CALIBRATIONS[0]
+    float_nodes: tuple[str, ...] = ()
+    shared_scales: bool = False
+    leaves_room: bool = False
+    core_form: str = ""
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the model computes in integers."""
+        return PRECISIONS[self.precision].is_integer
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether zero is the middle of every activation's range, as signed integers require."""
+        return self.activation_type == "QInt8"
+
+    @property
+    def largest_weight(self) -> int:
+        """The largest integer that a weight becomes, where weights are signed."""
+        return 64 if self.reduce_range else 127
+
+    @property
+    def largest_wide_weight(self) -> int:
+        """The largest integer that a weight of a wide convolution becomes."""
+        return self.largest_weight - 1 if self.leaves_room else self.largest_weight
+
+    @property
+    def settings(self) -> dict[str, str | int | bool]:
+        """The recipe's settings by name, for the manifest."""
+        apart = ("precision", "float_nodes")  # the manifest has these in places of their own
+        return {"format": "QDQ", **{k: v for k, v in msgspec.structs.asdict(self).items() if k not in apart}}
+
+    @property
+    def text(self) -> str:
+        """The recipe in words."""
+        types = f"{_SHORT[self.activation_type]}{_SHORT[self.weight_type]}"
+        scales = "per channel" if self.per_channel else "per tensor"
+        bits = ", 7-bit weights" if self.reduce_range else ""
+        room = f", wide kernels to {self.largest_wide_weight}" if self.leaves_room else ""
+        joined = ", shared scales" if self.shared_scales else ""
+        kept = f", {len(self.float_nodes)} nodes float" if self.float_nodes else ""
+        return f"{types} {scales}{bits}{room}{joined}, {self.calibration}{kept}"
+
+
+def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
+    """Return the recipe with which every search starts: only the tail is float, and inputs of a Concat share scales.
+
+    Among the recipes without float layers it needs the fewest instructions on every core that was counted
+    (docs/arm-cost.md), and it is the fastest on x86.
+    """
+    return Recipe(
+        activation_type=target.activation_type,
+        weight_type=target.weight_type,
+        per_channel=target.per_channel,
+        reduce_range=reduce_range,
+        shared_scales=True,
+        leaves_room=offsets_weights(target.cpu),
+    )
+
 
 _PASSING = ("Concat", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 """Operators whose results the quantizer gives the scale of their input, and Concat."""
@@ -35,11 +118,7 @@ _PASSING = ("Concat", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze
 def share_ranges(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], float_nodes: Collection[str]
 ) -> dict[str, tuple[float, float]]:
-    """Widen ranges until those that meet in a Concat are the same.
-
-    Returns:
-        The same tensors.
-    """
+    """Return ranges, widened until those that meet in a Concat are the same."""
     groups: dict[str, list[str]] = {name: [name] for name in ranges}
     joined: set[str] = set()
     for node in proto.graph.node:
@@ -60,11 +139,7 @@ def share_ranges(
 def softmax_along_last_axis(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Replace, in place, each float Softmax along another axis by one along the last, between two Transposes.
 
-    The values are the same, but for the order in which a row is summed.
-
-    Args:
-        proto: of opset 13 or later, before which the axis meant something else.
-        shapes: of its tensors, by name.
+    The values are the same, but for the order in which a row is summed. Before opset 13 the axis meant something else.
     """
     graph = proto.graph
     nodes: list[onnx.NodeProto] = []
@@ -154,7 +229,7 @@ def _times(node: onnx.NodeProto, links: GraphIndex, larger: tuple[int, ...]) -> 
 
 
 def _source(place: bytes, rounding: bytes, index: int, times: int) -> int:
-    """Return an output value's source index by ONNX's definition of Resize; -1 for unknown modes."""
+    """The source index of an output value by ONNX's definition of Resize; -1 for unknown modes."""
     exact = {b"asymmetric": index / times, b"half_pixel": (index + 0.5) / times - 0.5}.get(place)
     if exact is None:
         return -1
@@ -168,7 +243,7 @@ def _source(place: bytes, rounding: bytes, index: int, times: int) -> int:
 
 
 class Quantized(msgspec.Struct, frozen=True):
-    """A quantized model on disk.
+    """A model file before conversion.
 
     Attributes:
         path: the ONNX file; in QDQ form where its ranges are fixed.
@@ -184,12 +259,7 @@ class Quantized(msgspec.Struct, frozen=True):
 
 
 def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, path: Path) -> Quantized:
-    """Quantize by a recipe.
-
-    Raises:
-        ModelError: the quantizer cannot handle the model.
-        OSError: the disk is full.
-    """
+    """Quantize by a recipe; a ModelError says that the quantizer cannot."""
     float_nodes = (*model.tail, *(name for name in recipe.float_nodes if name not in set(model.tail)))
     try:
         proto = quantized_proto(model.proto, ranges, recipe, float_nodes)
@@ -205,7 +275,7 @@ def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recip
 def quantized_proto(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Sequence[str]
 ) -> onnx.ModelProto:
-    """The quantized graph; whatever ONNX Runtime's quantizer raises passes."""
+    """Return the quantized graph; whatever ONNX Runtime's quantizer raises passes."""
     copy = copy_of(proto)
     if recipe.shared_scales:
         ranges = share_ranges(proto, ranges, set(float_nodes))

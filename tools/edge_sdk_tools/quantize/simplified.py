@@ -20,8 +20,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.check.values import nodes_of
-from edge_sdk_tools.graph.index import GraphIndex, attribute, keep_used_domains
+from edge_sdk_tools.graph.index import GraphIndex, attribute, keep_used_domains, nodes_of
 from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
 
 
@@ -122,11 +121,10 @@ class Simplified(msgspec.Struct, frozen=True, eq=False):
     """A float model, ready to be quantized.
 
     Attributes:
-        proto: simplified, with the shapes of all tensors.
-        path: the same as a file.
+        proto: simplified, with the shapes of all tensors; `path` is the same as a file.
         given: the file of the checked model, as it was before.
         tail: names of the nodes of its decoding tail.
-        macs: multiply-accumulates of every convolution outside of that, by node name.
+        macs: multiply-accumulates of every convolution outside of the tail, by node name.
     """
 
     proto: onnx.ModelProto
@@ -137,16 +135,7 @@ class Simplified(msgspec.Struct, frozen=True, eq=False):
 
 
 def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
-    """Simplify a checked model.
-
-    Args:
-        proto: with fixed shapes, float.
-        folder: for the file; must exist.
-
-    Raises:
-        ModelError: ONNX Runtime cannot.
-        OSError: the disk is full.
-    """
+    """Simplify a checked float model, in `folder`; a ModelError says that ONNX Runtime cannot."""
     source, result = folder / "fp32.onnx", folder / "simplified.onnx"
     onnx.save(proto, source)
     try:
@@ -184,11 +173,7 @@ def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:
 
 
 def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:
-    """Refuse a model that is quantized already, before other checks, because it rounds in ways of its own.
-
-    Raises:
-        ModelError: with the operators that show it.
-    """
+    """Raise ModelError for a model that is quantized already: it rounds in ways of its own."""
     found = Counter(node.op_type for node in proto.graph.node if node.op_type in _INTEGER_TYPES)
     if found:
         named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))

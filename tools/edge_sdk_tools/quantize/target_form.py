@@ -31,13 +31,8 @@ def wide_weights(proto: onnx.ModelProto, float_nodes: Collection[str]) -> list[s
 def offset_weights(proto: onnx.ModelProto) -> bool:
     """Offset the weights of wide convolutions, in place; values and scales stay what they are.
 
-    Weights that another node reads too, or that have an integer below -126, are left alone.
-
-    Args:
-        proto: quantized with symmetric signed weights, in QDQ form.
-
-    Returns:
-        Whether there were any.
+    Weights that another node reads too, or that have an integer below -126, are left alone. Returns whether any were
+    offset. The graph must have symmetric signed weights, in QDQ form.
     """
     links = GraphIndex(proto.graph)
     found = [name for name in links.constants if _may_be_offset(name, links)]
@@ -78,16 +73,7 @@ _MIDDLE = 128
 
 
 def sign_activations(proto: onnx.ModelProto) -> bool:
-    """Make unsigned zero points and constants signed ones, in place; scales stay what they are.
-
-    Each integer is 128 less, each value the same.
-
-    Args:
-        proto: quantized with unsigned activations and signed weights, in QDQ form.
-
-    Returns:
-        True: there always are some.
-    """
+    """Make unsigned zero points and constants signed, in place: each integer is 128 less, each value the same."""
     graph = proto.graph
     integers = {n.input[2] for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
     # A constant operand, as of a Mul, is quantized like an activation.
@@ -106,39 +92,18 @@ _FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {"cortex-a72": offset_wei
 """By core, in qemu's spelling. The others were not counted, or gain nothing; they take the model as it is."""
 
 
-def has_core_form(cpu: str) -> bool:
-    """Whether there is another form for a core, in qemu's spelling."""
-    return cpu in _FORMS
-
-
 def signs_activations(cpu: str) -> bool:
-    """Whether the core's form has signed activations, so that its model cannot take a picture's levels.
-
-    Args:
-        cpu: the core, in qemu's spelling.
-    """
+    """Whether the form of a core has signed activations, so that its model cannot take a picture's levels."""
     return _FORMS.get(cpu) is sign_activations
 
 
 def offsets_weights(cpu: str) -> bool:
-    """Whether the core's form offsets weights, for which a recipe must leave room.
-
-    Args:
-        cpu: the core, in qemu's spelling.
-    """
+    """Whether the form of a core offsets weights, for which a recipe must leave room."""
     return _FORMS.get(cpu) is offset_weights
 
 
 def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
-    """The form of a quantized model for one core.
-
-    Args:
-        proto: in QDQ form, unsigned activations and symmetric signed weights; left as it is.
-        cpu: the core, in qemu's spelling.
-
-    Returns:
-        None where the model is best as it is.
-    """
+    """Return the form of a quantized model for one core; None where the model is best as it is."""
     if cpu not in _FORMS:
         return None
     copy = copy_of(proto)

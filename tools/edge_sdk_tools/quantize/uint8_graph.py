@@ -44,22 +44,18 @@ def entrance(graph: onnx.GraphProto) -> Entrance:
 
 
 class LevelGraph(msgspec.Struct, frozen=True, eq=False):
-    """A graph, and what it takes."""
+    """A graph, and the tensor that it takes."""
 
     proto: onnx.ModelProto
     tensor: InputTensor
 
 
 def level_graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph] | str:
-    """The graphs that take integers, the likely fastest first; or why there are none.
+    """Return the graphs that take integers, the likely fastest first; or why there are none.
 
     ONNX Runtime convolves integers in NHWC, which is how cameras deliver pictures too: an NHWC input saves the graph a
     Transpose and the device a split into planes. Where only convolutions read the input, their weights take BGR as well
     as RGB, and the device need not touch the picture after resizing it.
-
-    Args:
-        proto: quantized, with one input; left as it is.
-        spec: of the model's own input, float32.
     """
     door = entrance(proto.graph)
     quantizers = _quantizers(proto.graph, door)
@@ -76,15 +72,9 @@ def level_graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph] | 
 
 
 def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec, taken: InputTensor) -> LevelGraph | None:
-    """The NHWC graph of `level_graphs` with a fourth channel, which the convolutions that read it multiply by nothing.
+    """Return an NHWC graph of `level_graphs` with a fourth channel, which its first convolutions multiply by nothing.
 
-    Args:
-        proto: one that `level_graphs` has graphs of; left as it is.
-        spec: of the model's own input, float32.
-        taken: by any of these graphs.
-
-    Returns:
-        None where anything else than convolutions with weights of their own reads the picture, or it is gray.
+    None where anything else than convolutions with weights of their own reads the picture, or it is gray.
     """
     door = entrance(proto.graph)
     quantizers = _quantizers(proto.graph, door)
@@ -214,10 +204,10 @@ def _change_channels(
 
 
 def _reversed(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return weights for BGR instead of RGB; the same products are summed."""
+    """Weights for BGR instead of RGB; the same products are summed."""
     return weights[:, ::-1]
 
 
 def _with_nothing(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return weights with one channel more, all of whose products are 0."""
+    """Weights with one channel more, all of whose products are 0."""
     return np.pad(weights, ((0, 0), (0, 1), (0, 0), (0, 0)))

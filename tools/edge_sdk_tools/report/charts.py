@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from edge_sdk_tools.evaluate.statistics import Interval
+from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.output_change import OutputChange, StepKind
 from edge_sdk_tools.report.schema import Candidate, LayerNoise, LayerSensitivity, Measure, OperatorSize, Step
 
@@ -177,11 +177,15 @@ def percent(share: float | None) -> str | None:
 
 
 def measure(figure: Measure | None) -> str | None:
-    """Write a measured share with its interval, without its name: `82.8% [79.7 to 85.7]`."""
+    """Write a figure with its interval, without its name: `82.8% [79.7 to 85.7]`."""
     if figure is None:
         return None
-    value, low, high = (_settled(100 * x) for x in (figure.value.value, figure.value.low, figure.value.high))
-    return f"{value:.1f}% [{low:.1f}{_SPACE}to{_SPACE}{high:.1f}]"
+    found = (figure.value.value, figure.value.low, figure.value.high)
+    if figure.unit != SHARE:
+        value, low, high = (f"{x:.3g}" for x in found)
+        return f"{value} [{low}{_SPACE}to{_SPACE}{high}]"
+    value, low, high = (f"{_settled(100 * x):.1f}" for x in found)
+    return f"{value}% [{low}{_SPACE}to{_SPACE}{high}]"
 
 
 def points(change: Interval | None) -> str | None:
@@ -460,12 +464,7 @@ class Scatter(msgspec.Struct, frozen=True):
 
 
 def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scatter | None:
-    """Return the scatter chart of the recipes, or None where no recipe has both latency and change.
-
-    Args:
-        candidates: the recipes; they are numbered from 1 in this order.
-        least_change: the gate, -1 to 0; None without a gate.
-    """
+    """Return the scatter chart of the recipes, or None where no recipe has both latency and change."""
     drawn = [(n, c) for n, c in enumerate(candidates, start=1) if c.change and c.latency_ratio is not None]
     if not drawn:
         return None

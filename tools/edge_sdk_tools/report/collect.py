@@ -19,15 +19,14 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.images import MAX_BYTES, decode_image
-from edge_sdk_tools.datasets.split import ImageSplit
-from edge_sdk_tools.distillation.step import Distilled
+from edge_sdk_tools.datasets.reading import ImageSplit
+from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.prove.output_change import OutputChange, StepKind
 from edge_sdk_tools.prove.parity import Chain
-from edge_sdk_tools.quantize.local_noise import LocalNoise
 from edge_sdk_tools.report.schema import (
     BuildReport,
     Candidate,
@@ -42,19 +41,13 @@ from edge_sdk_tools.report.schema import (
     side_by_side,
 )
 from edge_sdk_tools.search.search import Search
-from edge_sdk_tools.search.sensitivity import Sensitivity
-from edge_sdk_tools.search.uint8_input import InputTrial
+from edge_sdk_tools.search.sensitivity import LocalNoise, Sensitivity
+from edge_sdk_tools.search.shipped_form import InputTrial
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec
 
 
 class Compared(NamedTuple):
-    """Findings about the INT8 model that do not decide a gate.
-
-    Attributes:
-        int8: the graph of the INT8 model that the report shows.
-        chain: comparison of all forms of the model, step by step.
-        noise: the noise of the model's layers.
-    """
+    """Findings about the INT8 model that do not decide a gate."""
 
     int8: onnx.ModelProto
     chain: Chain
@@ -187,6 +180,7 @@ def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> St
         what=f"{Path(steps.spec.model).name}, as given",
         size_mb=steps.checked.proto.ByteSize() / 1e6,
         quality=Measure(quality[0].name, reference) if reference else None,
+        further=tuple(Measure(f.name, f.reference, f.unit) for f in quality[1:] if f.reference),
         change=_change_from_teacher(steps.distilled),
         against="teacher" if steps.distilled else None,
         latency_ratio=1.0,
@@ -232,14 +226,18 @@ def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
 
 def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bool = False) -> Step:
     """Return the row of a step with its measurements compared with FP32."""
-    quality, agreement = proof.evaluation.quality, proof.evaluation.agreement
+    quality, agreement = (
+        [Measure(f.name, f.value, f.unit) for f in figures]
+        for figures in (proof.evaluation.quality, proof.evaluation.agreement)
+    )
     return Step(
         kind=kind,
         name=name,
         what=what,
         size_mb=proof.model_mb,
-        quality=Measure(quality[0].name, quality[0].value) if quality else None,
-        agreement=Measure(agreement[0].name, agreement[0].value) if agreement else None,
+        quality=next(iter(quality), None),
+        agreement=next(iter(agreement), None),
+        further=(*quality[1:], *agreement[1:]),
         change=_change_of(proof),
         against="fp32",
         latency_ratio=proof.latency_ratio,

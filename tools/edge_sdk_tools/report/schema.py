@@ -23,7 +23,7 @@ from onnx import helper
 from edge_sdk.bundle.manifest import BoardEstimate, Precision
 from edge_sdk.core.frame import Detections, Geometry, Image, Result, Segmentation
 from edge_sdk.events.annotate import Annotator
-from edge_sdk_tools.evaluate.statistics import Interval
+from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.output_change import Amount, Count, OutputChange, Share, Signed, StepKind
 
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
@@ -98,16 +98,18 @@ class LayerNoise(Record, frozen=True, kw_only=True):
     macs_share: Share | None = None
 
 
-class Measure(Record, frozen=True):
+class Measure(Record, frozen=True, omit_defaults=True):
     """One figure of the report, with unit and interval.
 
     Attributes:
         name: such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.
-        value: a share, 0-1, with its 95 % interval.
+        value: with its 95 % interval.
+        unit: `share` for 0-1; else the unit's name.
     """
 
     name: str
     value: Interval
+    unit: str = SHARE
 
 
 class Step(Record, frozen=True, kw_only=True):
@@ -120,6 +122,7 @@ class Step(Record, frozen=True, kw_only=True):
         size_mb: of its file or files, MB of 1e6 bytes.
         quality: against labels.
         agreement: with FP32, where that was compared.
+        further: the other figures of the task: against labels, then beside FP32.
         change: its quality less that of the step before on the same images, paired, -1 to 1: what is below 0 was lost.
             Of the agreement with FP32 where there are no labels.
         against: which step `change` is measured from; None for the one before.
@@ -137,6 +140,7 @@ class Step(Record, frozen=True, kw_only=True):
     size_mb: Amount | None = None
     quality: Measure | None = None
     agreement: Measure | None = None
+    further: tuple[Measure, ...] = ()
     change: Interval | None = None
     against: StepKind | None = None
     latency_ratio: Amount | None = None

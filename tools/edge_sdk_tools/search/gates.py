@@ -12,7 +12,7 @@ import msgspec
 
 from edge_sdk.bundle.model_spec import Gates
 from edge_sdk.core.errors import SizeGateError
-from edge_sdk_tools.evaluate.tasks import NOUNS
+from edge_sdk_tools.evaluate.tasks import AGREEMENTS
 from edge_sdk_tools.prove.golden import Proof
 
 MIN_INTEGER_MAC_SHARE = 0.9
@@ -43,7 +43,6 @@ class GateFailure(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: `float` work that should be in integers, too little `agreement`, too large a `drop` of quality, or `slow`.
-        line: with what was expected and got.
         may_be_noise: whether the interval of the drop contains zero, so that these images prove no drop.
     """
 
@@ -55,25 +54,17 @@ class GateFailure(msgspec.Struct, frozen=True):
 def gate_failure_of(
     proof: Proof, gates: Gates, name: str = "INT8", *, board: BoardTimes | None = None, elsewhere: bool = False
 ) -> GateFailure | None:
-    """What keeps a model from its gates, the gravest first; None when nothing does.
+    """Return what keeps a model from its gates, the gravest first; None when nothing does.
 
-    Args:
-        proof: of a model beside FP32.
-        gates: of model.toml.
-        name: what the lines call the model's precision.
-        board: estimated times on the target's core, which decide then; None where nothing counted them.
-        elsewhere: whether the target's core is of another kind than this machine's.
+    `name` is what the messages call its precision. `board` has estimated times on the target's core, which decide
+    then. `elsewhere` says that the target's core is of another kind than this machine's.
     """
     slow = _board_time(board, name) if board else _time(proof, name, _SLOWER_ELSEWHERE if elsewhere else _SLOWER)
     return _float_work(proof) or slow or _agreement(proof, gates, name) or _drop(proof, gates)
 
 
 def check_size(gates: Gates, size_mb: float) -> None:
-    """Refuse a model that is too large.
-
-    Raises:
-        SizeGateError: exit code 5.
-    """
+    """Raise SizeGateError (exit code 5) for a model that is too large."""
     if gates.max_size_mb is not None and size_mb > gates.max_size_mb:
         raise SizeGateError(f"the model has {size_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
 
@@ -85,7 +76,7 @@ NOTHING_IN_INTEGERS = GateFailure(
 
 
 def relative_drop(proof: Proof) -> float:
-    """The share of FP32's quality that is lost, 0-1, below 0 where INT8 is better; of agreement without labels."""
+    """Return the share of FP32's quality, or without labels of agreement, that is lost; below 0 for a gain."""
     if not proof.evaluation.quality:
         return 1 - proof.agreement.value
     figure = proof.evaluation.quality[0]
@@ -108,7 +99,7 @@ def _agreement(proof: Proof, gates: Gates, name: str) -> GateFailure | None:
     agreement = proof.agreement
     if agreement.value >= gates.int8_min_agreement - _ROUNDING:
         return None
-    found = f"{agreement.value:.1%} of {agreement.reference_count} {NOUNS[agreement.metric]}"
+    found = f"{agreement.value:.1%} of {agreement.reference_count} {AGREEMENTS[agreement.metric].noun}"
     return GateFailure(
         "agreement",
         f"{name} agrees with FP32 on {found} in {agreement.images} images, expected "

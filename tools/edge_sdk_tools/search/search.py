@@ -15,10 +15,10 @@ import msgspec
 from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.datasets.split import ImageSplit
+from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calibration_warnings
-from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.search.gates import NOTHING_IN_INTEGERS, BoardTimes, GateFailure, gate_failure_of, relative_drop
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers, with_inner_nodes
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants, time_again
@@ -30,13 +30,10 @@ _MOST_FLOAT = 0.6  # of all work: with more in float there is no INT8 model left
 
 
 class Search(msgspec.Struct, frozen=True, eq=False):
-    """The outcome of a search: everything that was tried.
+    """The outcome of a search: all trials in their order, and the chosen one; None when none is good enough.
 
-    Attributes:
-        trials: in their order.
-        chosen: one of them; None when none is good enough.
-        sensitivities: sensitivities of layers, worst first; empty if they were not measured.
-        warnings: what to know of the float model, and of the images that calibrated.
+    `sensitivities` has the layers, worst first; it is empty if they were not measured. `warnings` say what to know of
+    the float model, and of the images that calibrated.
     """
 
     trials: tuple[ModelVariant, ...]
@@ -77,11 +74,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         return (*self.warnings, *(line for line in lines if line))
 
     def require_int8(self) -> None:
-        """Refuse a build whose INT8 does not hold.
-
-        Raises:
-            AccuracyGateError: nothing was chosen.
-        """
+        """Raise AccuracyGateError where nothing was chosen."""
         if self.chosen is not None:
             return
         proof = self.int8.proof
@@ -247,7 +240,7 @@ def _is_worth_trying(ranked: list[Sensitivity]) -> bool:
 def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant | None:
     """Return the candidate that agrees most with FP32, among those whose loss may be noise; None where there is none.
 
-    Their figures on labels differ by noise alone; agreement has less of it, because every detection counts.
+    Agreement has less noise than figures on labels, because every detection counts.
     """
     noisy = [trial for trial in trials if trial.gate_failure is not None and trial.gate_failure.may_be_noise]
     return max(noisy, key=lambda trial: trial.proof.agreement.value, default=None)

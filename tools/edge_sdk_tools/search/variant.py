@@ -32,11 +32,11 @@ from edge_sdk_tools.evaluate.statistics import Figure
 from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.jobs.runner import Finished, JobRunner
 from edge_sdk_tools.jobs.store import key_of
-from edge_sdk_tools.prove.board import estimate_once
+from edge_sdk_tools.prove.board import estimate_board
 from edge_sdk_tools.prove.golden import Proof, measure, timed
 from edge_sdk_tools.quantize.convert import Converted
-from edge_sdk_tools.quantize.precisions import PRECISIONS, Ranges
-from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
+from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search.gates import BoardTimes, GateFailure
 
@@ -46,19 +46,8 @@ class VariantSpec:
 
     Pickled it leaves the loaded model and the progress behind: who needs the model loads it again, once.
 
-    Args:
-        spec: says how images are prepared and outputs are read.
-        checked: the float model, which passed the export gate.
-        target: what is built for.
-        evaluation: images that measure.
-        job_runner: does the jobs.
-        counter: of instructions on the target's core; None where nothing is set up.
-        folder: for files; must exist.
-        on_progress: for progress bars.
-
     Raises:
         ModelError: ONNX Runtime computes something else than the model, or cannot simplify it.
-        OSError: the disk is full.
     """
 
     def __init__(
@@ -120,15 +109,11 @@ class VariantSpec:
         return self.spec.budget.latency_ms or self.target.latency_budget_ms
 
     def estimate(self, model: Path) -> BoardEstimate | None:
-        """The time of a model file on the target's core; None where nothing counts it. In the building process only."""
-        return estimate_once(self.job_runner, model, self.target, self.counter, self.on_progress)
+        """Estimate a model file's time on the target's core; None where nothing counts it."""
+        return estimate_board(self.job_runner, model, self.target, self.counter, self.on_progress)
 
     def check_here(self, recipe: Recipe) -> None:
-        """Refuse a machine whose integers are not those of the machine that builds.
-
-        Raises:
-            UsageError: its CPU would saturate where that one does not.
-        """
+        """Raise UsageError on a worker whose CPU saturates sums of INT8 where the builder's does not."""
         if recipe.is_integer and not recipe.reduce_range and host_saturates() and not self._saturates:
             raise UsageError(
                 "a worker's CPU saturates sums of INT8 (x86 without VNNI), and this machine's does not: their figures "
@@ -141,15 +126,7 @@ def _silent(_step: str, _done: int, _total: int) -> None:
 
 
 class BuiltModel(msgspec.Struct, frozen=True):
-    """What `build_variant` gave, wherever it ran.
-
-    Attributes:
-        onnx: the model before conversion.
-        file, suffix: what a bundle would carry, and how its name ends.
-        operators: as `Converted` has them.
-        float_nodes, macs, has_integers: as `Quantized` has them.
-        proof: without the times.
-    """
+    """What `build_variant` gave, wherever it ran: both files, the carried one's facts, and the proof without times."""
 
     onnx: bytes
     file: bytes
@@ -164,17 +141,13 @@ class BuiltModel(msgspec.Struct, frozen=True):
 def build_variant(spec: VariantSpec, recipe: Recipe, ranges: Ranges) -> BuiltModel:
     """Write the model file of a recipe and measure it beside FP32, all but its time.
 
-    Args:
-        spec: of one input size.
-        recipe: what to make.
-        ranges: of all activations as the recipe calibrates them; empty where its precision needs none.
+    `ranges` has all activations as the recipe calibrates them; it is empty where the precision needs none.
 
     Raises:
-        EdgeError: as writing, converting and measuring do.
         OutputError: the disk is full, or refuses.
     """
     spec.check_here(recipe)
-    maker = PRECISIONS[recipe.precision]
+    maker = MAKERS[recipe.precision]
     try:
         with tempfile.TemporaryDirectory(prefix="variant-", dir=spec.folder) as name:
             folder = Path(name)
@@ -201,23 +174,19 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """One model that a bundle may carry, with all that was measured of it.
 
     Attributes:
-        recipe: how it was made.
-        spec: model.toml, with this model's input size.
-        is_resized: whether that is another size than model.toml's own.
-        fp32: the float model of the same size, loaded.
+        spec: model.toml, with this model's input size; `is_resized` says that it is not model.toml's own.
+        fp32: the float model of the same size, loaded; the proof was measured beside it.
         onnx: the model before conversion, by which golden outputs are computed.
         converted: the file that ships.
         float_nodes, macs, has_integers: as `Quantized` has them.
-        proof: what was measured beside FP32 of the same size.
-        tensor: what it takes; None where that is what `spec` says, in float32.
-        timed: the file whose time was taken here, where the one that ships is written for another core; else None.
-        gate failure: why it does not hold; None when it does.
+        tensor: what it takes; None for float32 as `spec` says.
+        timed: the file whose time was taken here, where the one that ships is written for another core.
+        gate_failure: why the search does not take it.
         board: its times on the target's core, where the search counted them.
-        evaluation, agreement: beside FP32 of model.toml's own size; None where that is the size of the proof.
-        reference_ms: latency of FP32 of model.toml's own size, where all were timed in turn; else None.
-        estimate: of its time on the target; None where nothing counted it.
-        problem: why the bundle does not carry it; None when it does.
-        doubt: what to know before believing it; None where there is nothing.
+        evaluation, agreement: beside FP32 of model.toml's own size, where that is not the size of the proof.
+        reference_ms: latency of FP32 of model.toml's own size, where all were timed in turn.
+        problem: why the bundle does not carry it.
+        doubt: what to know before believing it.
     """
 
     recipe: Recipe
@@ -243,7 +212,7 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def precision(self) -> Precision:
-        """Of what it computes with."""
+        """The precision of the recipe."""
         return self.recipe.precision
 
     @property
@@ -259,12 +228,12 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def figure(self) -> Figure:
-        """What it is judged by: quality by labels, and without them agreement."""
+        """The figure it is judged by: quality by labels, and without them agreement."""
         return self.beside_first.figure
 
     @property
     def integer_mac_share(self) -> float | None:
-        """As the proof has it; None for a float model."""
+        """The share of convolutions in integers, 0-1; None for a float model."""
         return self.proof.integer_mac_share if self.recipe.is_integer else None
 
 
@@ -310,6 +279,6 @@ def _timed(spec: VariantSpec, recipe: Recipe, built: BuiltModel) -> ModelVariant
 
 
 def time_again(spec: VariantSpec, variant: ModelVariant) -> ModelVariant:
-    """The same variant with its times taken once more."""
+    """Return the variant with its times taken once more."""
     proof = timed(variant.proof, spec.spec, variant.fp32, variant.converted, spec.on_progress)
     return msgspec.structs.replace(variant, proof=proof)

@@ -1,13 +1,13 @@
-"""The kernel table of the ONNX Runtime that is installed: read from it, its limits found by trial.
+"""Write kernel tables into edge_sdk_tools/check/kernels.json: `python tools/scripts/kernel_tables.py VERSION ...`.
 
-`python -m edge_sdk_tools.check.installed_kernels VERSION ...` writes the tables that edge-sdk brings; docs/check.md
-says when.
+A table is read from an ONNX Runtime, its limits are found by trial. docs/check.md says when a new one is needed.
 """
 
 from __future__ import annotations
 
 import collections
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,12 +19,12 @@ import msgspec
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from edge_sdk_tools.check.cpu_kernels import KERNEL_TABLES, Kernel, KernelTable, element_type
+from edge_sdk.bundle.manifest import parse_version
+from edge_sdk_tools.check.operators import KERNEL_TABLES, Kernel, KernelTable
 from edge_sdk_tools.packages import pip_download
 
-LOWEST_OPSET = 13
-"""Of a model that is checked against a table: lower ones have been raised."""
-
+_LOWEST_OPSET = 13  # models of lower opsets are raised before they are checked
+_TENSOR = re.compile(r"^tensor\((\w+)\)$")  # not a sequence, map or optional
 _OPEN_END = 2**31 - 1
 _INTERNAL = "com.microsoft.nchwc"  # only ONNX Runtime's own optimizer makes these
 _OFTEN = 3  # uses from which on a name for a set is shorter
@@ -42,29 +42,31 @@ def installed_table() -> KernelTable:
         first, last = kernel.version_range
         if kernel.provider != "CPUExecutionProvider" or kernel.domain == _INTERNAL:
             continue
-        if not kernel.domain and last < LOWEST_OPSET:
+        if not kernel.domain and last < _LOWEST_OPSET:
             continue
         versions = found.setdefault((kernel.domain or "ai.onnx", kernel.op_name), {})
         versions.setdefault((first, None if last == _OPEN_END else last), []).append(_types(kernel.type_constraints))
     return _compact({key: _merge_all(versions) for key, versions in sorted(found.items())})
 
 
-def write_table(table: KernelTable, path: Path) -> None:
-    """Write a table with one operator a line, so that the difference of two versions can be read."""
+def _text(table: KernelTable) -> str:
+    """A table with one operator a line, so that the difference of two versions can be read."""
     head = {name: getattr(table, name) for name in ("onnxruntime", "max_opset", "max_ir_version", "type_sets")}
     lines = [f"{_json(name)}: {_json(value)}" for name, value in head.items()]
     domains = [
         f"{_json(domain)}: {{\n" + ",\n".join(f"{_json(o)}: {_json(k)}" for o, k in operators.items()) + "\n}"
         for domain, operators in table.kernels.items()
     ]
-    path.write_text("{\n" + ",\n".join([*lines, '"kernels": {\n' + ",\n".join(domains) + "\n}"]) + "\n}\n")
+    return "{\n" + ",\n".join([*lines, '"kernels": {\n' + ",\n".join(domains) + "\n}"]) + "\n}"
 
 
 def main(versions: Sequence[str]) -> None:
     """Write the tables of some versions, whose wheels are downloaded; without any, of the one that is installed."""
     if not versions:
-        table = installed_table()
-        write_table(table, KERNEL_TABLES / f"{table.onnxruntime}.json")
+        known = msgspec.json.decode(KERNEL_TABLES.read_bytes(), type=dict[str, KernelTable])
+        known[str(ort.__version__)] = installed_table()
+        tables = [f"{_json(version)}: {_text(known[version])}" for version in sorted(known, key=parse_version)]
+        KERNEL_TABLES.write_text("{\n" + ",\n".join(tables) + "\n}\n")
     for version in versions:
         with tempfile.TemporaryDirectory() as folder:
             pip_download(f"onnxruntime=={version}", Path(folder))
@@ -73,12 +75,14 @@ def main(versions: Sequence[str]) -> None:
                 archive.extractall(folder)
             # First on the path, so that it is found before the one that is installed.
             path = os.pathsep.join([folder, *filter(None, sys.path)])
-            command = [sys.executable, "-m", "edge_sdk_tools.check.installed_kernels"]
-            subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+            subprocess.run([sys.executable, __file__], check=True, env={**os.environ, "PYTHONPATH": path})
 
 
 def _types(constraints: dict[str, list[str]]) -> _Types:
-    tensors = {parameter: frozenset(filter(None, map(element_type, names))) for parameter, names in constraints.items()}
+    tensors = {
+        parameter: frozenset(found[1] for name in names if (found := _TENSOR.match(name)))
+        for parameter, names in constraints.items()
+    }
     return {parameter: types for parameter, types in sorted(tensors.items()) if types}
 
 
@@ -114,7 +118,7 @@ def _compact(kernels: dict[tuple[str, str], list[tuple[int, int | None, _Types]]
     return KernelTable(
         onnxruntime=str(ort.__version__),
         max_opset=_highest(lambda version: _loads(version, ir_version=8)),
-        max_ir_version=_highest(lambda version: _loads(LOWEST_OPSET, ir_version=version)),
+        max_ir_version=_highest(lambda version: _loads(_LOWEST_OPSET, ir_version=version)),
         type_sets={name: " ".join(sorted(types)) for types, name in names.items()},
         kernels=by_domain,
     )

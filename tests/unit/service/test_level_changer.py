@@ -1,8 +1,9 @@
-"""The governor at work: real models loaded beside a loop whose clock is moved by hand."""
+"""A pipeline moves between levels: real models loaded beside a loop whose clock is moved by hand."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from edge_sdk.core.errors import IncompatibleError, StoppedError
+from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Tick
 from edge_sdk.messages.schema import Running
-from tests.support.bundles import LARGE, SMALL, write_graded
-from tests.support.loops import Scene
+from tests.support.bundles import LARGE, SMALL, open_variant, write_graded
+from tests.support.loops import WAIT_S, Scene
 
 Make = Callable[..., Scene]
 
@@ -126,3 +129,61 @@ def test_the_state_says_once_that_tuning_is_over(scene: Scene) -> None:
     for scene.is_held in (True, False, False):
         scene.step()
     assert [(state.variant, state.tuning) for state in scene.announced[4:]] == [(SMALL, msgspec.UNSET)]
+
+
+# Loading beside the loop.
+
+
+def test_the_loop_goes_on_while_a_model_is_loaded(make: Make) -> None:
+    is_loading, may_end = threading.Event(), threading.Event()
+
+    def open_slowly(variant: str) -> Stages:
+        is_loading.set()
+        assert may_end.wait(WAIT_S)
+        return open_variant(slow.folder, variant)
+
+    slow = make(open_stages=open_slowly)
+    slow.until(is_loading.is_set)
+    before = slow.loop.counts[Tick.LATE]
+    slow.run(60)
+    assert slow.loop.counts[Tick.LATE] >= before + 50
+    assert slow.said == []
+    may_end.set()
+    slow.until(lambda: slow.variant == SMALL)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (IncompatibleError("another machine"), "does not load here and is left out: another machine"),
+        (ValueError("no\nsuch"), "does not load here and is left out: this is a bug in edge-sdk: ValueError: no"),
+        (MemoryError("2 GB at once"), "is left out until memory is free: out of memory: "),
+    ],
+    ids=["incompatible", "bug", "memory"],
+)
+def test_a_model_that_does_not_load_is_said_once_and_left_out(make: Make, failure: Exception, said: str) -> None:
+    def refuse(variant: str) -> Stages:
+        raise failure
+
+    scene = make(open_stages=refuse)
+    scene.until(lambda: len(scene.said) == 1)
+    assert scene.said[0].startswith(f"{SMALL} {said}")
+    if not isinstance(failure, MemoryError):  # for good
+        scene.run(300)
+        assert sum("does not load" in line for line in scene.said) == 1
+        assert scene.variant == LARGE
+        assert scene.loop.every > 1  # of what is left, frames are left out
+
+
+def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(make: Make) -> None:
+    is_asked = threading.Event()
+
+    def open_stopped(variant: str) -> Stages:
+        is_asked.set()
+        raise StoppedError
+
+    scene = make(open_stages=open_stopped)
+    scene.until(is_asked.is_set)
+    scene.governing.close()  # waits for the thread
+    scene.run(60)
+    assert (scene.said, scene.variant, scene.loop.every) == ([], LARGE, 1)

@@ -1,15 +1,19 @@
-"""Figures of classifiers: from a row of probabilities an image to top-k, divergence and calibration error.
+"""The arithmetic of scores: rows of probabilities of classifiers, and overlaps of class maps.
 
-The module has only the arithmetic. Columns are classes; the caller gives the class of each image.
+Columns of probabilities are classes; the caller gives the class of each image, and the class maps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.decoders import DecoderName
+from edge_sdk_tools.evaluate.statistics import Statistic, Weights
 
 Probabilities = NDArray[np.float64]
 """float64 (N, C), a row an image, 0-1, each row's sum is 1."""
@@ -40,12 +44,7 @@ def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64
 
 
 def ranks_of(probabilities: Probabilities, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first.
-
-    Args:
-        probabilities: float64 (N, C).
-        columns: int64 (N,), the right column of each row.
-    """
+    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first."""
     rows = np.arange(len(columns))
     right = probabilities[rows, columns][:, None]
     before = np.arange(probabilities.shape[1])[None, :] < columns[:, None]
@@ -76,13 +75,7 @@ def softened(probabilities: Probabilities, temperature: float) -> Probabilities:
 
 
 def divergences(reference: Probabilities, candidate: Probabilities, temperature: float = 1.0) -> NDArray[np.float64]:
-    """Kullback-Leibler divergence of each row, sum of p * log(p / q) with p the reference, in nats; float64 (N,).
-
-    Args:
-        reference: float64 (N, C).
-        candidate: float64 (N, C).
-        temperature: both are softened by it first.
-    """
+    """Kullback-Leibler divergence of each row, sum of p * log(p / q) with p the reference, in nats; float64 (N,)."""
     result = np.empty(len(reference))
     for start in range(0, len(reference), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
@@ -106,3 +99,53 @@ def calibration_error(confidences: NDArray[np.float64], right: NDArray[np.bool_]
     bins = np.minimum((confidences * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
     gaps = np.bincount(bins, weights=confidences - right, minlength=CALIBRATION_BINS)
     return float(np.abs(gaps).sum() / len(confidences))
+
+
+UNKNOWN = 255
+"""Class of pixels that are not labelled, or for which a model gives no class."""
+
+_PIXELS_AT_ONCE = 250_000
+
+
+class Overlap(msgspec.Struct, frozen=True, eq=False):
+    """Pixels of one image, by class: int64 (C,) each."""
+
+    both: NDArray[np.int64]
+    either: NDArray[np.int64]
+
+
+def overlap_of(answer: NDArray[np.uint8], truth: NDArray[np.uint8], classes: int) -> Overlap:
+    """Count the pixels of two uint8 (H, W) class maps of the same size; where the truth is `UNKNOWN` none counts."""
+    both, either = np.zeros(256, np.int64), np.zeros(256, np.int64)
+    # Counting widens every pixel to eight bytes: so many lines at once, and a large image costs no more than a small.
+    lines = max(1, _PIXELS_AT_ONCE // max(1, answer.shape[1]))
+    for top in range(0, len(answer), lines):
+        known = truth[top : top + lines] != UNKNOWN
+        a, t = answer[top : top + lines][known], truth[top : top + lines][known]
+        equal = np.bincount(a[a == t], minlength=256)
+        both += equal
+        either += np.bincount(a, minlength=256) + np.bincount(t, minlength=256) - equal
+    return Overlap(both[:classes], either[:classes])
+
+
+def mean_iou(overlaps: Sequence[Overlap]) -> Statistic:
+    """Mean over the classes of intersection over union, each summed over all images; classes in none are left out."""
+    both = np.stack([o.both for o in overlaps]).astype(np.float64)
+    either = np.stack([o.either for o in overlaps]).astype(np.float64)
+
+    def statistic(weights: Weights) -> NDArray[np.float64]:
+        ious = class_ious(weights, both, either)
+        known = np.isfinite(ious)
+        counts = known.sum(axis=1)
+        total = np.where(known, ious, 0.0).sum(axis=1)
+        result: NDArray[np.float64] = np.divide(total, counts, out=np.full(len(weights), np.nan), where=counts > 0)
+        return result
+
+    return statistic
+
+
+def class_ious(weights: Weights, both: NDArray[np.float64], either: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Float64 (B, C), from float64 (N, C) counts; NaN for classes that no image shows."""
+    below = weights @ either
+    result: NDArray[np.float64] = np.divide(weights @ both, below, out=np.full_like(below, np.nan), where=below > 0)
+    return result

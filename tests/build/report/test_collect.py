@@ -36,16 +36,16 @@ from tests.support.reports import empty_report, full_report, top1
 from tests.support.results import make_classification, make_detections, make_frame, make_segmentation
 
 
-def _without_pictures(ledger: BuildReport) -> BuildReport:
-    bare = tuple(msgspec.structs.replace(worst, picture=b"") for worst in ledger.worst_images)
-    return msgspec.structs.replace(ledger, worst_images=bare)
+def _without_pictures(report: BuildReport) -> BuildReport:
+    bare = tuple(msgspec.structs.replace(worst, picture=b"") for worst in report.worst_images)
+    return msgspec.structs.replace(report, worst_images=bare)
 
 
-@pytest.mark.parametrize("ledger", [full_report(), empty_report()])
-def test_json_comes_back_as_it_was_but_for_the_pictures(ledger: BuildReport) -> None:
-    data = to_json(ledger)
-    assert data == to_json(ledger)
-    assert from_json(data) == _without_pictures(ledger)
+@pytest.mark.parametrize("report", [full_report(), empty_report()])
+def test_json_comes_back_as_it_was_but_for_the_pictures(report: BuildReport) -> None:
+    data = to_json(report)
+    assert data == to_json(report)
+    assert from_json(data) == _without_pictures(report)
     assert b"picture" not in data
 
 
@@ -73,11 +73,11 @@ def test_json_of_a_later_version_is_read_and_another_meaning_is_not() -> None:
 def test_names_that_no_file_can_hold_are_made_writable() -> None:
     worst = WorstImage(image="caf\udce9\x00\x1b.jpg", truth=None, fp32="é\n", int8="\ud800")
     assert (worst.image, worst.fp32, worst.int8) == ("caf\ufffd\ufffd\ufffd.jpg", "é\n", "\ufffd")
-    ledger = msgspec.structs.replace(
+    report = msgspec.structs.replace(
         empty_report(), command=("a\udcff",), libraries={"b\udcff": "\udcff"}, worst_images=(worst,)
     )
-    assert from_json(to_json(ledger)) == ledger
-    assert ledger.command == ("a\ufffd",)
+    assert from_json(to_json(report)) == report
+    assert report.command == ("a\ufffd",)
 
 
 def test_bytes_of_weights_belong_to_the_operator_that_reads_them() -> None:
@@ -125,8 +125,8 @@ def test_weights_in_control_flow_count() -> None:
 
 def test_the_schema_fits_a_record() -> None:
     validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
-    for ledger in (full_report(), empty_report()):
-        document = json.loads(to_json(ledger))
+    for report in (full_report(), empty_report()):
+        document = json.loads(to_json(report))
         validator.validate(document)
         assert not validator.is_valid({**document, "steps": [{"kind": "fp32", "name": "FP32", "size_mb": -1}]})
         assert not validator.is_valid({**document, "steps": [{"kind": "magic", "name": "FP32"}]})
@@ -178,27 +178,28 @@ def test_a_build_is_recorded_step_by_step(tmp_path: Path) -> None:
     write_project(tmp_path / "teacher", CLASSIFIER.replace('"tiny"', '"teacher"'), pictures=0)
     model = write_project(tmp_path / "p", CLASSIFIER + '[teacher]\nmodel = "../teacher/model.toml"\n', pictures=16)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 40, wrong=4)
-    report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], bundle_version=1)
-    ledger = _recorded(tmp_path / "a.edge")
-    assert [step.kind for step in ledger.steps] == ["teacher", "fp32", "simplified", "int8", "ort"]
-    assert (ledger.name, ledger.target, ledger.images, ledger.verdict.carries) == ("tiny", "x86_64", 40, "int8")
-    shipped = ledger.shipped
+    result = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], bundle_version=1)
+    report = _recorded(tmp_path / "a.edge")
+    assert [step.kind for step in report.steps] == ["teacher", "fp32", "simplified", "int8", "ort"]
+    assert (report.name, report.target, report.images, report.verdict.carries) == ("tiny", "x86_64", 40, "int8")
+    shipped = report.shipped
     assert (shipped.kind, shipped.size_mb, shipped.change) == (
         "ort",
         report.variants[0].model_mb,
-        report.quality[0].difference,
+        result.quality[0].difference,
     )
-    [candidate] = ledger.candidates
+    [candidate] = report.candidates
     assert (candidate.chosen, candidate.held) == (True, True)
-    assert ledger.libraries["onnxruntime"]
-    assert len(ledger.local_noise) == 2
-    steps = {step.kind: step for step in ledger.steps}
+    assert report.libraries["onnxruntime"]
+    assert len(report.local_noise) == 2
+    steps = {step.kind: step for step in report.steps}
     teacher, fp32 = steps["teacher"], steps["fp32"]
     assert teacher.size_mb == pytest.approx((tmp_path / "teacher" / "model.onnx").stat().st_size / 1e6, rel=0.1)
     assert teacher.latency_ratio > 0
     # The same model under another name: nothing is lost, and the interval says how little 40 images tell.
     assert (fp32.against, fp32.change and fp32.change.value) == ("teacher", 0.0)
     assert fp32.change.low < 0 < fp32.change.high
+    assert [(figure.name, figure.unit) for figure in steps["ort"].further] == [("KL divergence (nats)", "nats")]
 
 
 def test_each_step_is_compared_with_the_one_before_and_their_errors_add_up(tmp_path: Path) -> None:
@@ -229,22 +230,22 @@ def test_images_on_which_the_two_differ_are_shown(tmp_path: Path) -> None:
     model = write_project(tmp_path / "p", model=changed(5, 0.1), pictures=16)
     data = write_labelled(tmp_path / "data", changed(5, 0.1), 60)
     build(model, "x86_64_avx2", tmp_path / "a.edge", evaluation=[data], bundle_version=1)
-    ledger = _recorded(tmp_path / "a.edge")
+    report = _recorded(tmp_path / "a.edge")
     page = (tmp_path / "a.edge" / "report.html").read_text()
-    assert page.count("data:image/jpeg;base64,") == len(ledger.worst_images)
-    for worst in ledger.worst_images:
+    assert page.count("data:image/jpeg;base64,") == len(report.worst_images)
+    for worst in report.worst_images:
         assert worst.fp32 != worst.int8
 
 
 def test_a_fallback_is_recorded_with_what_int8_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
-    report = build(write_project(tmp_path, pictures=16), "x86_64", tmp_path / "a.edge", bundle_version=1)
-    ledger = _recorded(tmp_path / "a.edge")
-    steps = {step.kind: step for step in ledger.steps}
-    assert (ledger.verdict.carries, ledger.verdict.why) == ("fp32", report.fallback_reason)
-    assert ledger.verdict.next_steps != ()
+    result = build(write_project(tmp_path, pictures=16), "x86_64", tmp_path / "a.edge", bundle_version=1)
+    report = _recorded(tmp_path / "a.edge")
+    steps = {step.kind: step for step in report.steps}
+    assert (report.verdict.carries, report.verdict.why) == ("fp32", result.fallback_reason)
+    assert report.verdict.next_steps != ()
     assert (steps["int8"].shipped, steps["ort"].shipped) == (False, True)
     assert steps["int8"].latency_ratio == 2.0
     assert steps["ort"].outputs.against == "simplified"
-    assert (steps["ort"].size_mb, steps["int8"].size_mb) == (report.variants[0].model_mb, report.int8_mb)
+    assert (steps["ort"].size_mb, steps["int8"].size_mb) == (report.variants[0].model_mb, result.int8_mb)
     assert "The bundle carries FP32" in (tmp_path / "a.edge" / "report.html").read_text()

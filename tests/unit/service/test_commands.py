@@ -1,0 +1,371 @@
+"""Commands: what is let in on the `cmd` topic, what is done and answered, and what docs/commands.md says of it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import cv2
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.events.snapshots import Jpeg
+from edge_sdk.messages.commands import (
+    COMMANDS,
+    CONTROLS,
+    PERMISSIONS,
+    UNCHANGED,
+    Code,
+    Command,
+    ControlState,
+    RefusedError,
+    ResponseMessage,
+    Resume,
+)
+from edge_sdk.messages.schema import message_schema
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.connection import Incoming
+from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandInbox, Reply
+from edge_sdk.service.runner import Controls, Shot
+from tests.support.connections import WAIT_S
+from tests.support.service import CommandedDevice
+
+TOPICS = Topics("edge/v1", "yard", "pi")
+RES = TOPICS.response
+REPORT = b'{"command":"report_state"}'
+
+
+class Admission:
+    """An admission on a clock that is set by hand."""
+
+    def __init__(self, *allowed: str) -> None:
+        self.now_s = 0.0
+        self.inner = CommandAdmission(TOPICS, allowed or PERMISSIONS, lambda: self.now_s)  # type: ignore[arg-type]
+
+    def admit(self, payload: bytes = REPORT, **fields: object) -> tuple[Reply, Command | RefusedError] | None:
+        return self.inner.admit(Incoming(TOPICS.command, payload, **fields))  # type: ignore[arg-type]
+
+    def refusal(self, payload: bytes = REPORT, **fields: object) -> tuple[str, str, Reply]:
+        """The code and the words for what is not carried out."""
+        found = self.admit(payload, **fields)
+        assert found is not None
+        reply, refused = found
+        assert isinstance(refused, RefusedError), refused
+        return refused.complaint.code, refused.complaint.message, reply
+
+
+@pytest.mark.parametrize("name", PERMISSIONS)
+def test_only_what_is_allowed_is_carried_out(name: str) -> None:
+    payload = msgspec.json.encode({"command": name, "camera": 7})
+    assert Admission(*(each for each in PERMISSIONS if each != name)).refusal(payload)[0] == "not_allowed"
+    assert Admission(name).refusal(payload)[0] == "malformed"
+
+
+def test_who_may_pause_may_resume_and_the_answer_goes_back_with_what_was_sent_along() -> None:
+    resume = b'{"command":"resume","camera":"gate"}'
+    found = Admission("pause").admit(resume, response_topic=f"{RES}/a/b", correlation=b"\0\xff")
+    assert found is not None
+    reply, command = found
+    assert command == Resume(camera="gate")
+    assert (reply.topic, reply.correlation, reply.command) == (f"{RES}/a/b", b"\0\xff", "resume")
+
+
+def test_answers_go_to_res_and_below_alone() -> None:
+    for topic in ("x", "$SYS/x", f"{RES}/+", f"{RES}/a#", f"{RES}/\n", f"{RES}x", f"{RES}/", f"/{RES}", f"{RES}/a//b"):
+        code, _, reply = Admission().refusal(response_topic=topic)
+        assert (code, reply.topic) == ("response_topic", RES)
+
+
+def test_large_correlation_data_and_retained_commands_are_refused() -> None:
+    code, _, reply = Admission().refusal(correlation=b"x" * 129)
+    assert (code, reply.correlation) == ("malformed", b"")
+    code, words, _ = Admission().refusal(retain=True)
+    assert code == "retained"
+    assert f"mosquitto_pub -r -n -t {TOPICS.command}" in words  # how it is taken away
+
+
+@pytest.mark.parametrize(
+    ("payload", "said", "example"),
+    [
+        (
+            b'{"command":"set_threshold","camera":"gate","confidence":60}',
+            "confidence is 60, expected 1 or less",
+            '{"command":"set_threshold","camera":"gate","confidence":0.6}',
+        ),
+        (
+            b'{"command":"set_rate","camera":"gate","max_fps":"5"}',
+            "max_fps: got a string, expected a number; leave out the quotes",
+            '{"command":"set_rate","camera":"gate","max_fps":5}',
+        ),
+        (b'{"command":"resume"}', "camera is missing", '{"command":"resume","camera":"gate"}'),
+        (b'{"command":"pause","camra":"gate"}', "unknown key camra; did you mean camera?", '"camera":"gate"}'),
+        (b"7", "got '7', expected a JSON object", '{"command": "report_state"}'),
+        (b"", "got '', expected a JSON object", '{"command": "report_state"}'),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_came_and_what_is_right(payload: bytes, said: str, example: str) -> None:
+    _, words, _ = Admission().refusal(payload)
+    assert words.startswith(said)
+    assert " such as {" in words
+    assert words.endswith(example)
+
+
+def test_what_turns_a_command_on_turns_no_other_off() -> None:
+    _, words, _ = Admission("snapshot", "reload").refusal(b'{"command":"resume"}')
+    assert words.startswith("resume is off here, which pause stands for; ")
+    assert 'allow = ["pause", "snapshot", "reload"]' in words
+
+
+def test_no_bytes_at_all_do_more_than_be_refused() -> None:
+    chance, admission = random.Random(7), Admission()
+    valid = b'{"command":"set_threshold","camera":"gate","confidence":0.5,"id":"a"}'
+    for _ in range(1000):
+        admission.now_s += 10
+        payload = bytearray(valid)
+        for _ in range(chance.randrange(1, 6)):
+            payload[chance.randrange(len(payload))] = chance.randrange(256)
+        found = admission.admit(bytes(payload[: chance.randrange(len(payload) + 1)]))
+        assert found is not None
+        reply, command = found
+        if isinstance(command, RefusedError):
+            assert len(command.complaint.message) < 320
+            assert command.complaint.message.isprintable()
+            msgspec.json.encode(command.complaint)
+        else:
+            assert COMMANDS[str(reply.command)].permission == "set_threshold"
+
+
+def test_the_inbox_is_bounded_and_counts_what_it_lost() -> None:
+    inbox = CommandInbox()
+    for number in range(66):
+        inbox.receive(Incoming(TOPICS.command, b"%d" % number))
+    assert [m.payload for m in inbox.take()] == [b"%d" % number for number in range(64)]
+    assert (inbox.take(), inbox.lost) == ([], 2)
+
+
+# Numbers: a command is taken exactly where the schema has it.
+
+_FRACTIONS = "5e-324 1e-310 0.00999 0.01 0.5 1 1.0000000000000002 240 240.00000000000003 1e15 1e308 1e400"
+_WHOLE = "0 63 64 1920 1921 9223372036854775808 1" + "0" * 400
+_NUMBERS = [sign + each for each in f"{_FRACTIONS} {_WHOLE}".split() for sign in ("", "-")]
+_NO_JSON = ["NaN", "-Infinity", "1e", ".5"]
+_FIELDS = [
+    (kind.__struct_config__.tag, name)
+    for kind in get_args(Command)
+    for name, hint in get_type_hints(kind).items()
+    if hint in (int, float)
+]
+
+
+def _refusal(name: str, field: str, number: str) -> str:
+    """Why a command with that number is refused; empty where it is taken."""
+    document = {**msgspec.to_builtins(COMMANDS[name].example), field: msgspec.Raw(number.encode())}
+    found = Admission().admit(msgspec.json.encode(document))
+    assert found is not None
+    return found[1].complaint.message if isinstance(found[1], RefusedError) else ""
+
+
+@pytest.mark.parametrize(("name", "field"), _FIELDS)
+def test_a_number_is_taken_where_the_schema_has_it_and_else_it_is_said_what_would_be_one(name: str, field: str) -> None:
+    assert len(_FIELDS) == 3
+    schema = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("command")))
+    for number in _NUMBERS:
+        said = _refusal(name, field, number)
+        if abs(float(number)) < 1e300:
+            example = msgspec.to_builtins(COMMANDS[name].example)
+            assert schema.is_valid({**example, field: msgspec.json.decode(number)}) == (not said), number
+        if said and field == "max_fps" and abs(float(number)) < 2**53:
+            assert ", expected 0 (as many as come) or 0.01 to 240; such as" in said
+    assert all(_refusal(name, field, number) for number in _NO_JSON)
+
+
+# What is done, said to people and answered.
+
+_EVIL = "gate\x1b]0;pwn\x07\x1b[2J\nNov 22 12:00:00 pi edge-sdk: all is well\u202e"
+
+
+@pytest.fixture
+def commanded() -> Iterator[CommandedDevice]:
+    made = CommandedDevice()
+    yield made
+    made.outlet.close(WAIT_S)
+
+
+@pytest.mark.parametrize("command", ["pause", "snapshot"])
+def test_bytes_from_the_wire_are_shown_and_never_acted_on(commanded: CommandedDevice, command: str) -> None:
+    commanded.hear(command, camera=_EVIL)
+    [answer] = commanded.answers(1)
+    assert answer["error"]["code"] == "unknown_camera"
+    [line] = commanded.said
+    assert line.isprintable()
+    assert line.startswith(f"command {command} (camera 'gate\\x1b]0;pwn\\x07\\x1b[2J\\nNov 22 ")
+
+
+def _shoot(commanded: CommandedDevice, number: int) -> None:
+    """A command for a picture, and the frame that it waits for."""
+    commanded.now_s += 1  # no more than may be asked for
+    commanded.hear("snapshot", camera="gate", id=str(number), width=64)
+    commanded.controls.of("gate").shot = Shot(np.full((48, 64, 3), number, np.uint8), number)
+    commanded.desk.look()
+
+
+def test_one_request_for_a_picture_of_a_camera_waits_at_a_time(commanded: CommandedDevice) -> None:
+    commanded.hear("snapshot", camera="gate", width=64, id="1")
+    commanded.hear("snapshot", camera="gate", width=64, id="2")
+    assert (commanded.answers(1)[0]["id"], commanded.answers(1)[0]["error"]["code"]) == ("2", "too_fast")
+    control = commanded.controls.of("gate")
+    control.wants_shot, control.shot = False, Shot(np.zeros((48, 64, 3), np.uint8), 7)  # as the pipeline does it
+    commanded.desk.look()
+    assert [answer["picture"]["seq"] for answer in commanded.answers(2)[1:]] == [7]
+    assert (control.wants_shot, control.shot) == (False, None)
+
+
+def test_a_picture_that_came_too_late_is_nobody_s(commanded: CommandedDevice) -> None:
+    commanded.hear("snapshot", camera="gate")
+    commanded.now_s += 60
+    commanded.desk.look()
+    assert commanded.answers(1)[0]["error"]["code"] == "failed"
+    control = commanded.controls.of("gate")
+    control.shot = Shot(np.zeros((48, 64, 3), np.uint8), 7)
+    commanded.hear("snapshot", camera="gate")
+    assert (control.wants_shot, control.shot) == (True, None)
+
+
+@pytest.mark.parametrize("steps", [("pause", "snapshot"), ("snapshot", "pause")])
+def test_a_picture_of_a_paused_camera_is_refused_with_what_to_do(
+    commanded: CommandedDevice, steps: tuple[str, str]
+) -> None:
+    for step in steps:
+        commanded.hear(step, camera="gate")
+    [error] = [answer["error"] for answer in commanded.answers(2) if not answer["ok"]]
+    assert error["code"] == "not_possible"
+    assert "this camera is paused" in error["message"]
+    assert "resume it" in error["message"]
+    assert "command pause (camera 'gate')" in commanded.said
+
+
+def test_a_picture_that_cannot_be_made_is_answered_and_costs_nothing_else(
+    commanded: CommandedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Jpeg:
+        raise cv2.error("/build/opencv/loadsave.cpp: error: (-4:Insufficient memory)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("edge_sdk.service.commands.jpeg_of", fail)
+        _shoot(commanded, 1)
+    _shoot(commanded, 2)
+    failed, made = commanded.answers(2)
+    assert failed["error"]["code"] == "failed"
+    assert failed["error"]["message"].startswith("out of memory")
+    assert made["ok"]
+
+
+def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(commanded: CommandedDevice) -> None:
+    def burst() -> None:
+        for _ in range(70):  # of which six find no room
+            commanded.inbox.receive(Incoming(commanded.topics.command, b'{"command":"report_state"}'))
+
+    burst()
+    commanded.look(0.0)
+    burst()
+    commanded.look(0.1)
+    commanded.look(1.2)
+    told = [answer["error"]["message"] for answer in commanded.answers(22) if not answer["ok"]]
+    assert [line.partition(",")[0] for line in told] == ["50 commands were passed over", "70 commands were passed over"]
+
+
+def test_a_few_refusals_are_said_each_and_of_many_how_many(commanded: CommandedDevice) -> None:
+    for number in range(5):
+        commanded.hear("set_rate", camera="gate", max_fps=-1 - number)
+    for _ in range(7):
+        commanded.hear("set_rate")
+    commanded.hear("exec")
+    assert [line.partition(", expected")[0] for line in commanded.said] == [
+        f"a command was refused (malformed): max_fps is -{number}" for number in range(1, 6)
+    ]
+    commanded.look(2.1)
+    commanded.hear("exec")
+    assert len(commanded.said) == 6
+    assert commanded.said[5].endswith(" (lines not told before it: 8)")
+
+
+def test_a_reload_gives_nobody_more(commanded: CommandedDevice) -> None:
+    for _ in range(20):
+        commanded.hear("report_state")
+    commanded.desk.change_to(msgspec.structs.replace(commanded.settings, commands=("report_state",)))
+    commanded.hear("report_state")
+    commanded.look(1.1)
+    assert [answer["ok"] for answer in commanded.answers(21)] == [True] * 20 + [False]
+    commanded.hear("pause", camera="gate")
+    assert commanded.answers(22)[-1]["error"]["code"] == "not_allowed"
+
+
+def test_who_asks_for_a_reload_is_told_why_it_is_not_taken(commanded: CommandedDevice) -> None:
+    commanded.why_not = "/etc/edge-sdk/a.toml: gate is missing, see mqtt://h/a/b\n\x1b[2J" + "x" * 1000
+    commanded.hear("reload")
+    [answer] = commanded.answers(1)
+    message = answer["error"]["message"]
+    assert message.startswith(
+        "the configuration is not taken, what runs goes on: …/a.toml: gate is missing, see mqtt://h/a/b; \ufffd[2Jxxx"
+    )
+    assert message.isprintable()
+    assert len(message) < 700
+    commanded.why_not = ""
+    commanded.hear("reload")
+    assert commanded.answers(2)[1]["ok"]
+
+
+def test_a_reload_keeps_what_may_still_be_set() -> None:
+    controls = Controls()
+    gate, yard = controls.of("gate"), controls.of("yard")
+    gate.change(paused=True, confidence=0.5, max_fps=2)
+    yard.change(paused=True)
+    controls.keep_only({"gate"}, PERMISSIONS)
+    assert controls.of("gate") is gate
+    assert gate.state == ControlState(paused=True, confidence=0.5, max_fps=2)
+    assert not controls.of("yard").state.paused
+    controls.keep_only({"gate"}, ("set_rate",))  # nobody could resume it any more
+    assert gate.state == ControlState(paused=False, max_fps=2)
+    controls.keep_only({"gate"}, ())
+    assert gate.state == UNCHANGED
+
+
+# The documentation.
+
+DOCS = Path(__file__).parents[3] / "docs"
+_TEXT = (DOCS / "commands.md").read_text(encoding="utf-8")
+
+
+def _rows(heading: str) -> list[list[str]]:
+    section = _TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| `")
+    ]
+
+
+def test_every_command_is_documented_with_its_fields_and_its_permission() -> None:
+    rows = {row[0].strip("`"): row for row in _rows("The commands")}
+    assert {row[3].strip("` ") for row in rows.values()} == set(PERMISSIONS)
+    for kind in get_args(Command):
+        row = rows.pop(kind.__struct_config__.tag)
+        assert re.findall(r"`(\w+)`", row[1]) == [f.name for f in msgspec.structs.fields(kind) if f.name != "id"]
+        entry = COMMANDS[kind.__struct_config__.tag]
+        assert (type(entry.example), entry.permission) == (kind, row[3].strip("` "))
+        assert (entry.control is None) is (kind in HANDLERS)
+    assert rows == {}
+    assert len(COMMANDS) == len(get_args(Command))
+    assert [control.name for control in CONTROLS] == list(ControlState.__struct_fields__)
+
+
+def test_every_code_is_documented() -> None:
+    assert sorted(row[0].strip("`") for row in _rows("The answer")) == sorted(get_args(Code))
+
+
+def test_the_example_of_an_answer_is_one() -> None:
+    [line] = [line for line in _TEXT.splitlines() if line.startswith('{"stream":"response"')]
+    assert msgspec.json.decode(line, type=ResponseMessage).command == "pause"
