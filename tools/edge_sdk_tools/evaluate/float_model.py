@@ -216,7 +216,10 @@ def _others(fp32: Subject) -> Iterator[tuple[str, ModelSpec]]:
     for decoder in DECODERS[spec.task].values():
         if decoder.name == spec.decoder or decoder.needs or spec.task == "classification":
             continue  # the outputs of a classifier show by themselves whether they are probabilities
-        other = msgspec.structs.replace(spec, decoder=decoder.name)
+        try:
+            other = msgspec.structs.replace(spec, decoder=decoder.name)
+        except ValueError:
+            continue  # it needs keys that are not there
         if decoder.is_likely(other, len(fp32.labels), shapes):
             yield f'decoder = "{decoder.name}"', other
     exchanged = _exchanged(spec)
