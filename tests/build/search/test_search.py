@@ -29,7 +29,7 @@ from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import search
 from edge_sdk_tools.search.gates import gate_failure_of
 from edge_sdk_tools.search.search import Search, closest_to_fp32
-from edge_sdk_tools.search.sensitivity import rank_layers
+from edge_sdk_tools.search.sensitivity import Layer, layers_of, rank_layers, with_inner_nodes
 from tests.support import models as tiny
 from tests.support.models import uneven
 from tests.support.projects import write_labelled, write_pictures, write_project
@@ -76,6 +76,39 @@ def test_layers_are_ranked_by_their_noise_for_their_work(tmp_path: Path) -> None
     # The first layer has more noise, and so much more work that the other is worth more.
     assert model.macs["first"] > 1.5 * model.macs["uneven"]
     assert [one.nodes[0] for one in ranked] == ["uneven", "first"]
+
+
+def test_a_layer_goes_back_to_float_with_its_activation_and_what_lies_before_it() -> None:
+    """SiLU is two nodes; the slices of a focus layer, and their join, are read by float nodes alone."""
+    nodes = [
+        onnx.helper.make_node("Slice", ["x", "start", "end"], ["even"], "even"),
+        onnx.helper.make_node("Slice", ["x", "start", "end"], ["odd"], "odd"),
+        onnx.helper.make_node("Concat", ["even", "odd"], ["joined"], "join", axis=1),
+        onnx.helper.make_node("Conv", ["joined", "w"], ["a"], "first"),
+        onnx.helper.make_node("Sigmoid", ["a"], ["gate"], "gate"),
+        onnx.helper.make_node("Mul", ["a", "gate"], ["b"], "silu"),
+        onnx.helper.make_node("MaxPool", ["b"], ["c"], "pool", kernel_shape=[1, 1]),
+        onnx.helper.make_node("Conv", ["c", "w"], ["d"], "second"),
+        onnx.helper.make_node("HardSwish", ["d"], ["e"], "swish"),
+        onnx.helper.make_node("Add", ["b", "e"], ["f"], "add"),
+        onnx.helper.make_node("Sigmoid", ["f"], ["y"], "tail"),
+    ]
+    proto = onnx.helper.make_model(onnx.helper.make_graph(nodes, "graph", [], []))
+    proto.graph.initializer.extend(
+        onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [1], [0.0]) for name in ("start", "end", "w")
+    )
+    first, second = ("first", "gate", "silu"), ("second", "swish")
+    assert layers_of(proto, {"tail"}) == [
+        Layer("Conv", first),
+        Layer("Conv", second),
+        Layer("Slice", ("even", "odd")),
+        Layer("Concat", ("join",)),
+        Layer("MaxPool", ("pool",)),
+        Layer("Add", ("add",)),
+    ]
+    assert with_inner_nodes(proto, first) == ("even", "odd", "join", *first)
+    assert with_inner_nodes(proto, second) == second
+    assert with_inner_nodes(proto, [*second, *first]) == ("even", "odd", "join", *first, "pool", *second)
 
 
 def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(

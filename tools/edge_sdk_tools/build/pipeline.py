@@ -29,6 +29,7 @@ from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.reading import split_images
 from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.evaluation import OnProgress
+from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.prove.board import board_counter, check_latency
 from edge_sdk_tools.prove.output_change import StepKind
@@ -94,9 +95,10 @@ def build(
         distilled = check_distillation(spec, checked, images.evaluation, helped, on_progress)
         counter = board_counter(target, checked.proto)
         model = VariantSpec(spec, checked, target, images.evaluation, helped, counter, folder.work, on_progress)
+        warnings = check_float_model(model.fp32, images.evaluation)
         recipe = first_recipe(target, reduce_range=model.reduce_range)
         activations = _calibrate(model, recipe, images.calibration)
-        search = RecipeSearch(model, activations, images).run(recipe)
+        search = RecipeSearch(model, activations, images, warnings).run(recipe)
         if require_int8:
             search.require_int8()
         first, taken = _fit(search.chosen or _float_model(model), target, folder.work)

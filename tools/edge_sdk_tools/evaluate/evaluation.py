@@ -17,6 +17,7 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Detections, Result, Segmentation
 from edge_sdk_tools.datasets.dataset import Format
 from edge_sdk_tools.datasets.images import Skipped
+from edge_sdk_tools.evaluate.float_model import blindness
 from edge_sdk_tools.evaluate.model import Subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, OutputError, observe, output_errors
@@ -30,6 +31,8 @@ _DESCRIBED = 3
 def warnings_about(observed: Observed) -> tuple[str, ...]:
     """Return one line for each warning about the evaluated models."""
     doubts = [line for which in range(len(observed.participants)) if (line := constant_answer(observed, which))]
+    if not doubts and (line := blindness(observed)):
+        doubts.append(line)
     if len(observed.records) < ENOUGH_IMAGES:
         doubts.append(f"too few images to judge much: {len(observed.records)}, give {ENOUGH_IMAGES} or more")
     if observed.dataset.conflicts:

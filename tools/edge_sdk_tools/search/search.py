@@ -20,7 +20,7 @@ from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calibration_warnings
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.search.gates import NOTHING_IN_INTEGERS, BoardTimes, GateFailure, gate_failure_of, relative_drop
-from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
+from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers, with_inner_nodes
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants, time_again
 
 T = TypeVar("T")
@@ -32,13 +32,14 @@ _MOST_FLOAT = 0.6  # of all work: with more in float there is no INT8 model left
 class Search(msgspec.Struct, frozen=True, eq=False):
     """The outcome of a search: all trials in their order, and the chosen one; None when none is good enough.
 
-    `sensitivities` has the layers, worst first; it is empty if they were not measured.
+    `sensitivities` has the layers, worst first; it is empty if they were not measured. `warnings` say what to know of
+    the float model, and of the images that calibrated.
     """
 
     trials: tuple[ModelVariant, ...]
     chosen: ModelVariant | None
     sensitivities: tuple[Sensitivity, ...]
-    calibration_warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def int8(self) -> ModelVariant:
@@ -70,7 +71,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         """All that a reader should know before believing the result."""
         unproved = self.chosen is not None and not self.chosen.macs
         lines = ("it has no convolutions, by whose kernels integers are proved" if unproved else None, self.doubt)
-        return (*self.calibration_warnings, *(line for line in lines if line))
+        return (*self.warnings, *(line for line in lines if line))
 
     def require_int8(self) -> None:
         """Raise AccuracyGateError where nothing was chosen."""
@@ -88,10 +89,13 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
 
 class RecipeSearch:
-    """A running search for a recipe."""
+    """A running search for a recipe; `warnings` are those about the float model."""
 
-    def __init__(self, spec: VariantSpec, activations: Activations, images: ImageSplit) -> None:
+    def __init__(
+        self, spec: VariantSpec, activations: Activations, images: ImageSplit, warnings: tuple[str, ...] = ()
+    ) -> None:
         self._spec, self._activations, self._images = spec, activations, images
+        self._warnings = warnings
         self._trials: list[ModelVariant] = []
         self._sensitivities: tuple[Sensitivity, ...] = ()
         self._board: BoardTimes | None = None  # of a model without float layers, whatever its ranges
@@ -102,7 +106,7 @@ class RecipeSearch:
         doubts = calibration_warnings(
             self._activations, self._spec.fp32.classifier_labels, self._images.calibration_classes
         )
-        return Search(tuple(self._trials), chosen, self._sensitivities, doubts)
+        return Search(tuple(self._trials), chosen, self._sensitivities, (*self._warnings, *doubts))
 
     def _chosen(self, first: Recipe) -> ModelVariant | None:
         [trial] = self._try([first])
@@ -130,7 +134,7 @@ class RecipeSearch:
         return any(node.op_type == "Concat" for node in self._spec.simplified.proto.graph.node)
 
     def _with_float_layers(self, recipe: Recipe) -> ModelVariant | None:
-        """Leave twice as many layers float each time, until the model holds; then as few as do."""
+        """Twice as many float layers each time, until it holds; then as few as do, and without the costly ones."""
         ranges = self._activations.ranges(recipe.calibration)
         ranking = Ranking(self._spec.simplified, recipe, ranges, self._tensors())
         ranked = rank_layers(ranking, self._spec.job_runner, self._spec.on_progress)
@@ -141,25 +145,34 @@ class RecipeSearch:
         counts = [count for count in counts if ranked and _is_worth_trying(ranked[:count])]
         failed = 0
         for batch in self._batches(counts):
-            for count, trial in zip(batch, self._try([_float(recipe, ranked[:n]) for n in batch]), strict=True):
+            for count, trial in zip(batch, self._try([self._float(recipe, ranked[:n]) for n in batch]), strict=True):
                 if trial.gate_failure is None:
                     return self._with_fewer(recipe, ranked, failed, count, trial)
-                if trial.gate_failure.kind == "slow":
-                    return None
                 failed = count
-        return None
+        return closest_to_fp32(self._trials)
 
     def _with_fewer(
         self, recipe: Recipe, ranked: list[Sensitivity], failed: int, count: int, held: ModelVariant
     ) -> ModelVariant:
         while count - failed > 1:
             middle = (count + failed) // 2
-            [trial] = self._try([_float(recipe, ranked[:middle])])
+            [trial] = self._try([self._float(recipe, ranked[:middle])])
             if trial.gate_failure is None:
                 held, count = trial, middle
             else:
                 failed = middle
+        # A prefix may hold layers that what comes after them has made needless; the costliest of them is tried.
+        kept = ranked[:count]
+        if len(kept) > 1:
+            costliest = max(kept, key=lambda one: one.macs_share)
+            [trial] = self._try([self._float(recipe, [one for one in kept if one is not costliest])])
+            if trial.gate_failure is None:
+                held = trial
         return held
+
+    def _float(self, recipe: Recipe, layers: Sequence[Sensitivity]) -> Recipe:
+        names = [name for one in layers for name in one.nodes]
+        return msgspec.structs.replace(recipe, float_nodes=with_inner_nodes(self._spec.simplified.proto, names))
 
     def _batches(self, items: list[T]) -> Iterator[list[T]]:
         """Yield batches of as many candidates as run at once, so that no model is made in vain."""
@@ -223,14 +236,10 @@ def _is_worth_trying(ranked: list[Sensitivity]) -> bool:
     return sum(one.macs_share for one in ranked) <= _MOST_FLOAT
 
 
-def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant:
-    """Return the candidate that agrees most with FP32, among those whose loss may be noise.
+def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant | None:
+    """Return the candidate that agrees most with FP32, among those whose loss may be noise; None where there is none.
 
     Agreement has less noise than figures on labels, because every detection counts.
     """
     noisy = [trial for trial in trials if trial.gate_failure is not None and trial.gate_failure.may_be_noise]
-    return max(noisy, key=lambda trial: trial.proof.agreement.value)
-
-
-def _float(recipe: Recipe, ranked: list[Sensitivity]) -> Recipe:
-    return msgspec.structs.replace(recipe, float_nodes=tuple(name for one in ranked for name in one.nodes))
+    return max(noisy, key=lambda trial: trial.proof.agreement.value, default=None)

@@ -1,9 +1,11 @@
 """Noise of single layers: what the integers of each layer cost the outputs, and what they cost the layer itself.
 
-`rank_layers` runs the model once for each layer, with only that layer in integers, and ranks the layers that return to
-float: those with the most noise for the least work come first. `local_noise` says what quantization does to the numbers
-that one layer reads. It is computed from histograms and weights in milliseconds; a layer with much noise here may still
-matter little, because the layers after it average it away.
+A layer is a convolution or matrix product with its activation, whatever nodes that takes: SiLU is a Sigmoid and a Mul.
+Left in integers, an activation would take away what its layer gains in float. `rank_layers` runs the model once for
+each layer, with only that layer in integers, and ranks the layers that return to float: those with the most noise for
+the least work come first, and operators without weights come last. `local_noise` says what quantization does to the
+numbers that one layer reads. It is computed from histograms and weights in milliseconds; a layer with much noise here
+may still matter little, because the layers after it average it away.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def noise_of(layer: Layer, ranking: Ranking) -> float:
 def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress) -> list[Sensitivity]:
     """Return the layers whose integers cost quality, those first whose return to float is worth most."""
     model = ranking.model
-    layers = [Layer(operator, nodes) for operator, nodes in _groups(model.proto, set(model.tail))]
+    layers = layers_of(model.proto, set(model.tail))
     noises = job_runner.run(
         noise_of,
         layers,
@@ -107,13 +109,31 @@ def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress
         for layer, noise in zip(layers, noises, strict=True)
     ]
     telling = _TELLING * sum(one.noise for one in found)
-    return sorted((one for one in found if one.noise > telling), key=lambda one: -one.worth)
+    return sorted(
+        (one for one in found if one.noise > telling), key=lambda one: (one.operator not in WEIGHTED, -one.worth)
+    )
 
 
-def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return each layer with the Relu or Clip that becomes one with it, and the other operators by their type."""
+_ACTIVATIONS = (
+    "Clip",
+    "Elu",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Mish",
+    "PRelu",
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+)
+_GATES = ("HardSigmoid", "Sigmoid", "Tanh")
+
+
+def layers_of(proto: onnx.ModelProto, tail: set[str]) -> list[Layer]:
+    """Each layer with its activation; then the other operators by their type. Nodes of `tail` are left out."""
     links = GraphIndex(proto.graph)
-    layers: list[tuple[str, tuple[str, ...]]] = []
+    layers: list[Layer] = []
     others: dict[str, list[str]] = {}
     taken: set[str] = set()
     for node in proto.graph.node:
@@ -122,15 +142,47 @@ def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str
         if node.op_type not in WEIGHTED:
             others.setdefault(node.op_type, []).append(node.name)
             continue
-        after = links.readers(node.output[0])
-        fused = [n.name for n in after if len(after) == 1 and n.op_type in ("Relu", "Clip") and n.name not in tail]
-        taken.update(fused)
-        layers.append((node.op_type, (node.name, *fused)))
+        activation = [after.name for after in _activation(node, links) if after.name not in tail]
+        taken.update(activation)
+        layers.append(Layer(node.op_type, (node.name, *activation)))
     return layers + [
-        (kind, tuple(name for name in names if name not in taken))
+        Layer(kind, tuple(name for name in names if name not in taken))
         for kind, names in others.items()
         if any(name not in taken for name in names)
     ]
+
+
+def _activation(layer: onnx.NodeProto, links: GraphIndex) -> list[onnx.NodeProto]:
+    """The nodes of a layer's activation: one, or a gate and the Mul that applies it; none where it has none."""
+    after = links.readers(layer.output[0])
+    if len(after) == 1:
+        return after if after[0].op_type in _ACTIVATIONS else []
+    gate = next((node for node in after if node.op_type in _GATES), None)
+    product = next((node for node in after if node.op_type == "Mul"), None)
+    is_gated = len(after) == 2 and gate and product and gate.output[0] in product.input
+    return [gate, product] if is_gated and gate and product else []
+
+
+def with_inner_nodes(proto: onnx.ModelProto, names: Sequence[str]) -> tuple[str, ...]:
+    """Float nodes, and those without weights between them or the image: all that they read and give is float.
+
+    Integers there would only be made to be undone.
+
+    Returns:
+        Names, in the graph's order.
+    """
+    links, given, inside = GraphIndex(proto.graph), set(names), set(names)
+    makers = {name: node for name, node in links.makers.items() if node.op_type != "Constant"}
+    for node in proto.graph.node:
+        sources = [makers[name].name for name in node.input if name in makers]
+        reads_image = any(name not in links.makers and name not in links.constants for name in node.input if name)
+        if node.op_type not in WEIGHTED and (sources or reads_image) and inside.issuperset(sources):
+            inside.add(node.name)
+    for node in reversed(proto.graph.node):
+        readers = [reader.name for name in node.output for reader in links.readers(name)]
+        if node.name not in given and not (readers and inside.issuperset(readers)):
+            inside.discard(node.name)
+    return tuple(node.name for node in proto.graph.node if node.name in inside)
 
 
 def _outputs(proto: onnx.ModelProto, tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
