@@ -1,9 +1,9 @@
 """build: from a model.toml to a bundle.
 
-Ten steps, each of which requires what those before it ensured; a step that takes long is done by the job runner, which
+Eleven steps, each of which requires what those before it ensured; a step that takes long is done by the job runner, which
 remembers what an earlier build has finished:
 
-    plan ─▶ check ─▶ split ─▶ distill-check ─▶ load ─▶ calibrate ─▶ search ─▶ fit ─▶ compare ─▶ write
+    plan ─▶ check ─▶ split ─▶ distill-check ─▶ load ─▶ judge ─▶ calibrate ─▶ search ─▶ fit ─▶ compare ─▶ write
 """
 
 from __future__ import annotations
