@@ -1,6 +1,6 @@
 """build: from a model.toml to a bundle.
 
-Eleven steps, each of which requires what those before it ensured; a step that takes long is done by the job runner, which
+Eleven steps, each of which requires what those before it ensured; one that takes long is done by the job runner, which
 remembers what an earlier build has finished:
 
     plan ─▶ check ─▶ split ─▶ distill-check ─▶ load ─▶ judge ─▶ calibrate ─▶ search ─▶ fit ─▶ compare ─▶ write
