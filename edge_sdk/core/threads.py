@@ -24,6 +24,7 @@ from threading import Event, Lock, Thread
 from types import FrameType, TracebackType
 from typing import Generic, TextIO, TypeVar
 
+_LAST_S = 1.0
 _threads: list[Thread] = []
 _lock = Lock()
 
@@ -51,11 +52,15 @@ def is_any_left() -> bool:
 
 
 def leave(exit_code: int) -> None:
-    """End the process; skip all clean-up where a thread that was left behind still runs."""
+    """End the process; skip all clean-up where a thread that was left behind still runs after a second.
+
+    On a busy machine a thread may need that long to end a child process and to remove its files.
+    """
     if not _empty(sys.stdout):
         exit_code = exit_code or 1
     _empty(sys.stderr)
     ignore_signals()
+    _wait_for_left(_LAST_S)
     if is_any_left():
         os._exit(exit_code)
     sys.exit(exit_code)
