@@ -35,7 +35,7 @@ from edge_sdk.core.errors import (
 )
 from edge_sdk.core.frame import Frame
 from edge_sdk.core.logs import counted
-from edge_sdk.core.machine import Cores
+from edge_sdk.core.machine import Cores, CpuTime
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.inference.runtime import ProviderWarnings
 from edge_sdk.inference.settings import SessionSettings
@@ -229,6 +229,8 @@ class ModelSelector:
 
 
 _RUNS = 7  # runs of which the fastest counts; the golden inputs have warmed the model up
+_BUSY = 0.2  # share of the processors that other programs take, from which a measurement may be theirs
+_PATIENCE_S = 3.0  # for a quieter moment, per variant
 _SURE = 0.5  # share of the budget; a bare model below it needs no measurement, because the other stages take less
 _ADVICE = 1.25  # times the median: room for the camera's wait and for peaks
 _CHANCE = 1.1  # times the budget: the measured run may have been a slow one
@@ -239,12 +241,19 @@ Open: TypeAlias = Callable[[str, int | None], Stages]
 
 
 class VariantTime(msgspec.Struct, frozen=True):
-    """The measured time of one variant; `parts_ms` are prepare, run and decode of the fastest run."""
+    """The measured time of one variant.
+
+    Attributes:
+        median_ms: of all runs.
+        parts_ms: prepare, run and decode of the fastest run.
+        others: share of the processors that other programs took meanwhile, 0-1.
+    """
 
     variant: str
     threads: int
     median_ms: float
     parts_ms: tuple[float, float, float]
+    others: float = 0.0
 
     @property
     def least_ms(self) -> float:
@@ -277,14 +286,23 @@ class StartChoice(msgspec.Struct, frozen=True):
         return f"the budget is {budget_ms:g} ms, and {', '.join(map(str, self.too_slow))}" if self.too_slow else "start"
 
 
-def time_stages(stages: Stages, budget_ms: float, is_stopped: Callable[[], bool] = lambda: False) -> VariantTime | None:
-    """Measure one warm variant; return None as soon as one run, or its golden run, is within the budget."""
+def time_stages(
+    stages: Stages,
+    budget_ms: float,
+    is_stopped: Callable[[], bool] = lambda: False,
+    read_cpu_time: Callable[[], CpuTime] = CpuTime.read,
+) -> VariantTime | None:
+    """Measure one warm variant; return None as soon as one run, or its golden run, is within the budget.
+
+    While other programs keep the processors busy, which may end, it is measured for longer.
+    """
     if 0 < stages.session.replay_ns <= _SURE * budget_ms * 1e6:
         return None
     width, height = stages.prepare.spec.size_wh
     frame = Frame(np.zeros((height, width, 3), np.uint8), time.monotonic_ns(), time.time(), 0, "start")
     runs: list[tuple[float, float, float]] = []
-    for _ in range(_RUNS):
+    before, until_s, others = read_cpu_time(), time.monotonic() + _PATIENCE_S, 0.0
+    while len(runs) < _RUNS or (others > _BUSY and time.monotonic() < until_s):
         if is_stopped():
             raise StoppedError
         clock = [time.perf_counter_ns()]
@@ -298,7 +316,9 @@ def time_stages(stages: Stages, budget_ms: float, is_stopped: Callable[[], bool]
             return None
         first, second, third = ((b - a) / 1e6 for a, b in pairwise(clock))
         runs.append((first, second, third))
-    return VariantTime(stages.variant, stages.threads, median(map(sum, runs)), min(runs, key=sum))
+        if len(runs) >= _RUNS:
+            others = read_cpu_time().others_since(before) or 0.0
+    return VariantTime(stages.variant, stages.threads, median(map(sum, runs)), min(runs, key=sum), others)
 
 
 def choose_start(
@@ -382,9 +402,11 @@ def budget_refusal(bundle: Bundle, start: StartChoice, budget_ms: float, *, fixe
     )
     has_choice = fixed and len(bundle.manifest.variants) > 1
     smaller = "choose another --variant" if has_choice else "build a smaller model (--sizes)"
+    others = max(taken.others for taken in start.too_slow)
+    beside = f"; other programs took {others:.0%} of the processors meanwhile: stop them" if others > _BUSY else ""
     return LatencyGateError(
-        f"{bundle.path}: this board cannot keep {budget_ms:g} ms from capture to outbox: {which}{fastest}{rest}; "
-        f"give --latency-ms well above {math.ceil(fastest.median_ms * _ADVICE)} (frames that come at a camera's pace "
+        f"{bundle.path}: this board cannot keep {budget_ms:g} ms from capture to outbox: {which}{fastest}{rest}{beside}"
+        f"; give --latency-ms well above {math.ceil(fastest.median_ms * _ADVICE)} (frames that come at a camera's pace "
         f"take longer; `edge-sdk tune` measures it and looks for better settings), {smaller}, or take what comes with "
         "--best-effort"
     )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+_EVERY_S = 10.0  # between two lines where there is no terminal
+
 
 class StepProgress:
-    """Call it with (step, done, total); a bar appears with the step's first call."""
+    """Call it with (step, done, total); a bar appears with the step's first call, and without a terminal lines do."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         console = Console(stderr=True)
@@ -24,6 +28,7 @@ class StepProgress:
         )
         # rich before 14 ends even a disabled bar with an empty line.
         self._enabled = console.is_terminal and not quiet
+        self._quiet, self._said_s = quiet, time.monotonic()
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> StepProgress:
@@ -43,6 +48,9 @@ class StepProgress:
     def __call__(self, step: str, done: int, total: int) -> None:
         """Show that `done` of `total` are done."""
         if not self._enabled:
+            if not self._quiet and time.monotonic() - self._said_s >= _EVERY_S:
+                self._said_s = time.monotonic()
+                click.echo(f"{step}: {done} of {total}", err=True)
             return
         if step not in self._tasks:
             self._tasks[step] = self._progress.add_task(step, total=total)

@@ -186,3 +186,26 @@ def test_labels_that_are_empty_or_there_twice(tmp_path: Path) -> None:
         ("note", f"{where}: the same label for several outputs: 'crane' in lines 1, 4, 6"),
     ]
     assert report.findings[0].next_step == "write the label of that output"
+
+
+@pytest.mark.parametrize(
+    ("decoder", "operator", "step"),
+    [
+        ("logits", "Softmax", 'set decoder = "softmax"'),
+        ("softmax", "Gemm", 'set decoder = "logits"'),
+        ("softmax", "Softmax", None),
+        ("logits", "GlobalAveragePool", None),
+    ],
+)
+def test_probabilities_and_logits_are_told_by_the_operator(
+    tmp_path: Path, decoder: str, operator: str, step: str | None
+) -> None:
+    spec = load_model_spec(write_project(tmp_path, CLASSIFIER.replace("softmax", decoder), pictures=0))
+    output = TensorInfo("y", "float", (1, 3), operator)
+    found = check_labels(spec, CheckReport(name="m", model="m.onnx", target=None, onnxruntime="", outputs=(output,)))
+    assert [one.next_step for one in found if one.severity == "error"] == ([step] if step else [])
+
+
+def test_the_operator_of_an_output_is_the_one_that_computes_it(tmp_path: Path) -> None:
+    model = write_project(tmp_path, CLASSIFIER.replace("softmax", "logits"), pictures=0)
+    assert [error.next_step for error in examine(load_model_spec(model)).of("error")] == ['set decoder = "softmax"']

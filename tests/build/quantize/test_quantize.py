@@ -21,7 +21,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.check.gate import check_model, examine
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.quantize.calibration import Activations, Histogram, watch_activations
@@ -223,6 +223,8 @@ def test_a_model_that_is_quantized_already_is_refused_by_name(tmp_path: Path) ->
     with pytest.raises(ModelError, match=r"model\.onnx: is quantized already \(.*ConvInteger.*expected float"):
         build(model, "x86_64", tmp_path / "a.edge")
     assert not list(tmp_path.glob("*a.edge*"))
+    report = examine(load_model_spec(model))  # `check` finds what `build` refuses
+    assert (report.passed, [error.rule for error in report.of("error")]) == (False, ["quantized"])
 
 
 def test_a_simplified_model_of_which_nothing_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

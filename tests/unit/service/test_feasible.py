@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import weakref
@@ -16,9 +17,11 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import IncompatibleError
 from edge_sdk.core.frame import Inferred, Prepared
+from edge_sdk.core.machine import CpuTime
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
+from edge_sdk.service import model_selector
 from edge_sdk.service.model_selector import (
     ModelSelector,
     StartChoice,
@@ -68,6 +71,20 @@ def test_the_best_variant_that_fits_starts_and_the_reason_has_the_numbers(bundle
     assert (start.stages.variant, start.fits) == (SMALL, True)
     assert [t.variant for t in start.too_slow] == [LARGE]
     assert f"the budget is {budget_ms:g} ms, and {LARGE} takes" in start.reason(budget_ms)
+
+
+def test_beside_busy_programs_it_is_measured_for_longer_and_they_are_named(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_selector, "_PATIENCE_S", 0.2)
+    stages, seconds, runs = Stages.open(bundle), itertools.count(1.0), list[object]()
+    task = stages.task
+    stages.task = lambda inferred: runs.append(inferred) or task(inferred)  # type: ignore[func-returns-value]
+    taken = time_stages(stages, NEVER_MS, read_cpu_time=lambda: CpuTime(passed := next(seconds), passed, 0.0))
+    assert taken is not None
+    assert len(runs) > 7
+    refusal = budget_refusal(bundle, StartChoice(stages, (taken,), fits=False), 1.0, fixed=True)
+    assert "other programs took 100% of the processors meanwhile: stop them" in str(refusal)
 
 
 def test_a_fixed_variant_is_the_only_one_that_is_tried(bundle: Bundle) -> None:

@@ -24,7 +24,7 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.build.result import LABELS_FILE, BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
-from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, runtime_range
+from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, refuse_quantized, runtime_range
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.reading import split_images
 from edge_sdk_tools.distillation.gate import Distilled, check_distillation
@@ -37,7 +37,6 @@ from edge_sdk_tools.prove.parity import Forms, measure_chain
 from edge_sdk_tools.prove.runtime_versions import replay_in, replay_variants
 from edge_sdk_tools.quantize.calibration import Activations, watch_once
 from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
-from edge_sdk_tools.quantize.simplified import refuse_quantized
 from edge_sdk_tools.quantize.target_form import signs_activations
 from edge_sdk_tools.report.collect import Compared, Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
@@ -116,7 +115,7 @@ def _check(spec: ModelSpec, target: Target, on_progress: OnProgress) -> CheckedM
     """Requires nothing of the model; ensures that it is sound, float, and runs on the target."""
     on_progress("check", 0, 1)
     checked = check_model(spec, target)
-    refuse_quantized(checked.proto, spec.model)
+    refuse_quantized(checked, spec.model)
     on_progress("check", 1, 1)
     return checked
 

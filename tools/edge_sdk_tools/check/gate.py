@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from edge_sdk.core.errors import ModelError, UsageError, one_line
 from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.model_file import assemble, open_model
 from edge_sdk_tools.check.operators import kernel_table
-from edge_sdk_tools.check.report import CheckReport, RefusedModelError, in_order
+from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, in_order
 from edge_sdk_tools.check.sandbox import Examined, Job, Limits, run_limited
 
 
@@ -97,8 +98,45 @@ class CheckedModel(msgspec.Struct, frozen=True, eq=False):
 
 
 def examine(spec: ModelSpec, target: Target | None = None) -> CheckReport:
-    """Return all findings about the model of `spec`; it passes when none of them is an error."""
-    return _examine(spec, target, wants_model=False).report
+    """Return all findings about the model of `spec` that is to be built; it passes when none of them is an error."""
+    report = _examine(spec, target, wants_model=False).report
+    found = _quantized({use.name: use.nodes for use in report.operators})
+    if found is None:
+        return report
+    return msgspec.structs.replace(report, passed=False, findings=in_order((*report.findings, found)))
+
+
+def refuse_quantized(model: CheckedModel, path: str) -> None:
+    """Raise ModelError for a model that is quantized already: it rounds in ways of its own."""
+    found = _quantized(Counter(node.op_type for node in model.proto.graph.node))
+    if found:
+        raise ModelError(f"{path}: {found.line}")
+
+
+_INTEGER_TYPES = (
+    "ConvInteger",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "DynamicQuantizeMatMul",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "MatMulNBits",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+)
+_NAMED = 3
+
+
+def _quantized(operators: Mapping[str, int]) -> Finding | None:
+    """Return what is wrong with a model of these operators, by how often each occurs, if it is no float model."""
+    found = Counter({kind: operators[kind] for kind in _INTEGER_TYPES if operators.get(kind)})
+    if not found:
+        return None
+    named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))
+    what = f"is quantized already ({named}), expected float"
+    return Finding(severity="error", rule="quantized", what=what, next_step="build from what it was made of")
 
 
 def check_model(spec: ModelSpec, target: Target | None) -> CheckedModel:

@@ -117,7 +117,27 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
         wrong = [finding("error", spec, what, step or _CORRECT)]
-    return [*check_background(spec, labels), *check_lines(spec, labels, is_counted=is_counted), *flag, *wrong]
+    lines = check_lines(spec, labels, is_counted=is_counted)
+    return [*check_background(spec, labels), *lines, *flag, *wrong, *_check_probabilities(spec, report)]
+
+
+_NO_PROBABILITIES = ("Add", "Conv", "Gemm", "MatMul")
+
+
+def _check_probabilities(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
+    """Tell probabilities from logits by the operator that computes a classifier's output."""
+    outputs = report.outputs
+    if not (outputs and TRAITS[spec.task].is_of_whole_picture) or any(
+        error.rule in _BEFORE_OUTPUTS for error in report.of("error")
+    ):
+        return
+    operator = outputs[0].operator
+    if spec.decoder == "logits" and operator == "Softmax":
+        what = f"decoder: output {outputs[0].name} comes from a Softmax, so that it has probabilities already"
+        yield finding("error", spec, what, 'set decoder = "softmax"')
+    elif spec.decoder == "softmax" and operator in _NO_PROBABILITIES:
+        what = f"decoder: output {outputs[0].name} comes from a {operator} and has no probabilities"
+        yield finding("error", spec, what, 'set decoder = "logits"')
 
 
 def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> bool:

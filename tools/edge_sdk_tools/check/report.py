@@ -46,12 +46,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class TensorInfo(msgspec.Struct, frozen=True):
     """An input or output, with the type of its elements in ONNX Runtime's spelling.
 
-    A side of the shape is a name or None where it is not fixed; the shape is None when the rank is unknown.
+    A side of the shape is a name or None where it is not fixed; the shape is None when the rank is unknown. `operator`
+    is the type of the node that computes an output's values; empty where there is none.
     """
 
     name: str
     type: str | None
     shape: tuple[int | str | None, ...] | None
+    operator: str = ""
 
 
 class OperatorUse(msgspec.Struct, frozen=True):

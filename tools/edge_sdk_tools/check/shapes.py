@@ -423,12 +423,25 @@ def with_tensors(report: CheckReport, proto: onnx.ModelProto, weights: Collectio
         image = _info(image_input(proto, weights))
     except ModelError:
         image = None
-    return msgspec.structs.replace(report, input=image, outputs=tuple(_info(output) for output in proto.graph.output))
+    links = GraphIndex(proto.graph)
+    outputs = tuple(_info(output, _operator_of(output.name, links)) for output in proto.graph.output)
+    return msgspec.structs.replace(report, input=image, outputs=outputs)
 
 
-def _info(declared: onnx.ValueInfoProto) -> TensorInfo:
+_MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+
+
+def _operator_of(name: str, links: GraphIndex) -> str:
+    """Return the type of the node that computes a tensor's values, wherever they were moved since."""
+    node = links.makers.get(name)
+    while node is not None and node.op_type in _MOVES and node.input:
+        node = links.makers.get(node.input[0])
+    return node.op_type if node is not None else ""
+
+
+def _info(declared: onnx.ValueInfoProto, operator: str = "") -> TensorInfo:
     value = declared_value(declared)
-    return TensorInfo(declared.name, value.element, value.shape)
+    return TensorInfo(declared.name, value.element, value.shape, operator)
 
 
 def _printable(*texts: object) -> str:

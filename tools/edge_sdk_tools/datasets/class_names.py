@@ -20,7 +20,9 @@ from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.toml import shown
 
-_SYNSET = re.compile(r"(n\d{8})\s+(.+)")  # ImageNet's lists may begin each line with the WordNet id, its folders' name
+SYNSET = re.compile(r"(n\d{8})\s+(.+)")
+"""ImageNet's lists may begin each line with the WordNet id, which is the name of the class's folder."""
+
 _NAMED = 3
 
 
@@ -90,7 +92,7 @@ class ClassNames:
 
 
 def _names_of(class_id: int, label: str) -> Iterator[_Name]:
-    synset = _SYNSET.fullmatch(label)
+    synset = SYNSET.fullmatch(label)
     whole = synset[2] if synset else label
     yield _Name(class_id, _plain(whole), is_whole=True)
     yield from (_Name(class_id, _plain(part), is_whole=False) for part in (*whole.split(","), label))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import DataError, ModelError
+from edge_sdk_tools.datasets.class_names import SYNSET
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_file, is_folder
@@ -31,9 +32,9 @@ def align_labels(
 ) -> NDArray[np.int64]:
     """Return the index in `others` of each of `labels`.
 
-    Labels match when they are equal without regard to case, or else when their first names are ("tench" and "tench,
-    Tinca tinca"). Where a label occurs several times ("crane" twice), its first place matches the first in `others`,
-    and so on. For some of `labels`, `renamed` has the name that they have in `others`.
+    Labels match when they are equal without regard to case and to a WordNet id before them, or else when their first
+    names are ("tench" and "tench, Tinca tinca"). Where a label occurs several times ("crane" twice), its first place
+    matches the first in `others`, and so on. For some of `labels`, `renamed` has the name that they have in `others`.
 
     Raises:
         ModelError: a label is not in `others`.
@@ -50,7 +51,8 @@ def align_labels(
 
 
 def _key(text: str) -> str:
-    return " ".join(text.replace("_", " ").split()).casefold()
+    synset = SYNSET.fullmatch(text)
+    return " ".join((synset[2] if synset else text).replace("_", " ").split()).casefold()
 
 
 def _look_up(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import logging
 import platform
 import statistics
 import threading
@@ -108,7 +109,16 @@ _ONE = threading.Lock()
 
 
 @contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Discard what is printed within the context."""
+def silenced(*words: str) -> Iterator[None]:
+    """Discard what is printed within the context, and what is logged on the root logger with any of these words."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not any(part in record.getMessage() for part in words)
+
+    root = logging.getLogger()
     with _ONE, contextlib.redirect_stdout(io.StringIO()):
-        yield
+        root.addFilter(is_other)
+        try:
+            yield
+        finally:
+            root.removeFilter(is_other)

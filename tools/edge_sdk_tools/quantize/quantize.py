@@ -8,7 +8,6 @@ every value twice.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -272,6 +271,11 @@ def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recip
     return Quantized(path, float_nodes, macs, has_integers)
 
 
+# On the root logger the quantizer advises to do what was done above, says of weights of one axis that it is one, and
+# that a bias does not fit where it has widened its scale so that it does, but for a rounding of .01 %.
+_ADVICE = ("pre-processing before quantization", "is out-of-range for weight", "exceeds the range of a int32")
+
+
 def quantized_proto(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Sequence[str]
 ) -> onnx.ModelProto:
@@ -280,7 +284,7 @@ def quantized_proto(
     if recipe.shared_scales:
         ranges = share_ranges(proto, ranges, set(float_nodes))
     as_floats = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
-    with silenced():  # the quantizer narrates
+    with silenced(*_ADVICE):  # the quantizer narrates
         quantizer = QDQQuantizer(
             copy,
             recipe.per_channel,
@@ -328,9 +332,3 @@ def _weight_ranges(
 def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     values = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
     return {value.name: tuple(d.dim_value for d in value.type.tensor_type.shape.dim) for value in values}
-
-
-# On the root logger the quantizer advises to do what was done above, says of weights of one axis that it is one, and
-# that a bias does not fit where it has widened its scale so that it does, but for a rounding of .01 %.
-_ADVICE = ("pre-processing before quantization", "is out-of-range for weight", "exceeds the range of a int32")
-logging.getLogger().addFilter(lambda record: not any(words in record.getMessage() for words in _ADVICE))

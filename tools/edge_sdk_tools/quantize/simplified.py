@@ -7,7 +7,6 @@ convolutions' work runs in integers is counted.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -101,22 +100,6 @@ QUANTIZED_TYPES = tuple(sorted({*QLinearOpsRegistry, *QDQRegistry}))
 """Operators that ONNX Runtime's quantizer takes."""
 
 
-_INTEGER_TYPES = (
-    "ConvInteger",
-    "DequantizeLinear",
-    "DynamicQuantizeLinear",
-    "DynamicQuantizeMatMul",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "MatMulNBits",
-    "QGemm",
-    "QLinearConv",
-    "QLinearMatMul",
-    "QuantizeLinear",
-)
-_NAMED = 3
-
-
 class Simplified(msgspec.Struct, frozen=True, eq=False):
     """A float model, ready to be quantized.
 
@@ -138,6 +121,11 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     """Simplify a checked float model, in `folder`; a ModelError says that ONNX Runtime cannot."""
     source, result = folder / "fp32.onnx", folder / "simplified.onnx"
     onnx.save(proto, source)
+    ort.set_default_logger_severity(3)  # by default it writes a line to standard error for every unused weight
+    # Errors of the pre-processing occur in the next step, too, which reports them in one line.
+    logger = logging.getLogger("onnxruntime.quantization.shape_inference")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
         with_extensions = _optimized(proto, folder) if extension_nodes(proto) else None
@@ -156,6 +144,8 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     except Exception as cause:  # it raises whatever its parts raise
         raise_if_full(folder, cause)
         raise ModelError(f"quantization failed: {first_line(cause)}") from cause
+    finally:
+        logger.setLevel(level)
     tail = decoding_tail(simplified)
     macs = {name: count for name, count in convolution_macs(simplified).items() if name not in tail}
     return Simplified(simplified, result, source, tail, macs)
@@ -170,17 +160,3 @@ def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:
     register_extensions(options, model)
     ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return path
-
-
-def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:
-    """Raise ModelError for a model that is quantized already: it rounds in ways of its own."""
-    found = Counter(node.op_type for node in proto.graph.node if node.op_type in _INTEGER_TYPES)
-    if found:
-        named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))
-        raise ModelError(f"{path}: is quantized already ({named}), expected float: build from what it was made of")
-
-
-# By default ONNX Runtime writes a line to standard error for every unused weight.
-ort.set_default_logger_severity(3)
-# Errors of the pre-processing occur in the next step, too, which reports them in one line.
-logging.getLogger("onnxruntime.quantization.shape_inference").setLevel(logging.CRITICAL)
