@@ -4,15 +4,15 @@ Run as `python -m benchmarks.experiments.mutations [--from N] [--count M]`.
 
 Each breakage is one small change to one line that the tests run: the other half of a comparison, a constant off by
 one, a `not` that is gone, a value that is not returned, a statement that is left out. A seed draws them: number 7 is
-the same on every machine as long as the code is. All happens in a copy of the checkout. First the test files that
-name the broken module are run, then what `make test` runs, both until the first failure; a run without end counts as
-caught.
+the same on every machine as long as the code is. All happens in a copy of the checkout. First the tests that run the
+broken line in their own process are run; where the line is also run in child processes or at import, then what `make
+test` runs; both until the first failure. A test that fails must fail once more alone, and pass alone where nothing is
+broken, because a busy machine fails some by chance. A run without end counts as caught.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import os
 import random
 import shutil
@@ -23,9 +23,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import click
+from coverage import CoverageData
 
 CHECKOUT = Path(__file__).parents[2]
 CORE = ("edge_sdk", "tools/edge_sdk_tools")
@@ -48,6 +49,11 @@ _OTHER = {
     ast.In: "not in",
     ast.NotIn: "in",
 }
+Executed: TypeAlias = dict[str, dict[int, set[str]]]
+"""For each file and line the tests that run it; the empty one stands for child processes and imports."""
+
+_MOST_TESTS = 300  # on a command line; a line that more tests run is broken before all of them
+_CHANCES = 3
 _NOTICED = (1, 2, 3)  # pytest: a test failed, it was interrupted (an import failed), or it broke itself
 
 
@@ -122,7 +128,7 @@ def _compiles(source: str) -> bool:
     return True
 
 
-def chosen(seed: int, count: int, executed: dict[str, set[int]]) -> list[Mutant]:
+def chosen(seed: int, count: int, executed: Executed) -> list[Mutant]:
     """As many of each kind, and no line twice."""
     found = [
         mutant
@@ -160,39 +166,51 @@ class Copy:
     def __exit__(self, *_: object) -> None:
         self._work.cleanup()
 
-    def notices(self, mutant: Mutant) -> str:
-        """What fails with this change, or nothing."""
+    def notices(self, mutant: Mutant, tests: set[str]) -> str:
+        """What fails with this change, or nothing; `tests` are those that run the line."""
         path = self.folder / mutant.file
         before = path.read_text(encoding="utf-8")
         path.write_text(mutant.apply(before), encoding="utf-8")
+        named = sorted(tests - {""})
         try:
-            near = self._near(mutant.file)
-            return (near and self._failure(near)) or self._failure([])
+            found = self._sure_failure(named) if 0 < len(named) <= _MOST_TESTS else ""
+            if not found and ("" in tests or len(named) > _MOST_TESTS):
+                found = self._sure_failure([])
         finally:
             path.write_text(before, encoding="utf-8")
+        if found.startswith("FAILED") and self._failure([_test_of(found)]):
+            sys.exit(f"fails with nothing broken: {found}")
+        return found
 
-    def executed(self, kept: Path) -> dict[str, set[int]]:
-        """Lines by file that the tests run; measured once, and kept."""
+    def executed(self, kept: Path) -> Executed:
+        """What the tests run; measured once, and kept."""
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            failed = self._failure(["--cov", f"--cov-report=json:{kept.absolute()}", "--cov-fail-under=0"], 6)
-            if failed or not kept.exists():
-                sys.exit(f"the tests must pass before anything is broken: {failed}")
-        files = json.loads(kept.read_text(encoding="utf-8"))["files"]
-        return {name: set(facts["executed_lines"]) for name, facts in files.items()}
+            os.environ["COVERAGE_FILE"] = str(kept.absolute())
+            measure = ["--cov", "--cov-context=test", "--cov-report=", "--cov-fail-under=0"]
+            self._failure(["--maxfail=1000", *self._tests, *measure], 6)  # being measured, some tests fail
+            del os.environ["COVERAGE_FILE"]
+        data = CoverageData(str(kept.absolute()))
+        data.read()
+        return {
+            path.rpartition("/checkout/")[2]: {
+                line: {context.partition("|")[0] for context in contexts}
+                for line, contexts in data.contexts_by_lineno(path).items()
+            }
+            for path in data.measured_files()
+        }
 
-    def _near(self, file: str) -> list[str]:
-        """Test files that name the module or its package, as imports do."""
-        module = file.removeprefix("tools/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        package = module.rpartition(".")[0]
-        names = [f"from {module} import", *([f"from {package} import"] if "." in package else [])]
-        tests = sorted((self.folder / "tests").glob("*/**/test_*.py"))
-        texts = {path: path.read_text(encoding="utf-8") for path in tests if "long" not in path.parts}
-        return [str(path) for path, text in texts.items() if any(name in text for name in names)]
+    def _sure_failure(self, named: Sequence[str]) -> str:
+        """What fails, and fails again alone."""
+        for _ in range(_CHANCES):
+            failure = self._failure([*self._tests, *named])
+            if not failure.startswith("FAILED") or self._failure([_test_of(failure)]):
+                return failure
+        return ""
 
     def _failure(self, arguments: Sequence[str], patience: float = 1) -> str:
         """The first line that says what failed; empty when all passes."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self._tests, *arguments]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
         # This copy before what is installed, for every program that a test starts.
         path = os.pathsep.join((str(self.folder), str(self.folder / "tools")))
         process = subprocess.Popen(
@@ -220,6 +238,10 @@ class Copy:
         )
 
 
+def _test_of(failure: str) -> str:
+    return failure.removeprefix("FAILED ").partition(" - ")[0]
+
+
 @click.command()
 @click.option("--seed", default=16, show_default=True, help="Which breakages are drawn.")
 @click.option("--of", "total", default=40, show_default=True, help="How many are drawn.")
@@ -230,8 +252,8 @@ class Copy:
 @click.option(
     "--executed",
     type=click.Path(path_type=Path, dir_okay=False),
-    default=CHECKOUT / ".cache" / "executed.json",
-    help="coverage.py's JSON with the lines that the tests run; made where it is missing. Remove it after a change.",
+    default=CHECKOUT / ".cache" / "executed.coverage",
+    help="What coverage.py found of the tests; made where it is missing. Remove it after a change.",
 )
 @click.argument("tests", nargs=-1)
 def main(
@@ -239,7 +261,8 @@ def main(
 ) -> None:
     """Break the core and see what the tests say; TESTS are pytest's arguments, those of `make test` by default."""
     with Copy(tests or TESTS, limit_s) as copy:
-        drawn = chosen(seed, total, copy.executed(executed))
+        lines = copy.executed(executed)
+        drawn = chosen(seed, total, lines)
         missed = tried = 0
         for number, mutant in list(enumerate(drawn))[first : first + count]:
             what = f"{number:2} {mutant.file}:{mutant.line} {mutant.kind}: {mutant.old} -> {mutant.new}"
@@ -247,7 +270,7 @@ def main(
                 print(what)
                 continue
             start = time.monotonic()
-            failure = copy.notices(mutant)
+            failure = copy.notices(mutant, lines[mutant.file][mutant.line])
             tried, missed = tried + 1, missed + (not failure)
             print(
                 f"{'caught' if failure else 'MISSED'} {what} ({time.monotonic() - start:.0f} s) {failure}", flush=True
