@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +65,24 @@ def _layouts(_spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequen
     return [(ModelOutput((1, label_count)),)]
 
 
+_IMAGENET: dict[str, Any] = {
+    "resize": "center_crop",
+    "crop_fraction": 0.875,
+    "mean": (123.675, 116.28, 103.53),
+    "std": (58.395, 57.12, 57.375),
+}
+
 LOGITS = Decoder(
-    name="logits", task="classification", layouts=_layouts, make=lambda _spec, count, _layout: Softmax(count)
+    name="logits",
+    task="classification",
+    layouts=_layouts,
+    make=lambda _spec, count, _layout: Softmax(count),
+    usual_input=_IMAGENET,
 )
 SOFTMAX = Decoder(
-    name="softmax", task="classification", layouts=_layouts, make=lambda _spec, _count, _layout: operator.getitem
+    name="softmax",
+    task="classification",
+    layouts=_layouts,
+    make=lambda _spec, _count, _layout: operator.getitem,
+    usual_input=_IMAGENET,
 )

@@ -43,4 +43,5 @@ END_TO_END = Decoder(
     reads_all=True,
     suppresses=False,
     box_axis=-1,
+    usual_input={"std": (255.0, 255.0, 255.0)},
 )

@@ -94,4 +94,15 @@ def _make(spec: TaskSpec, label_count: int, layout: Layout) -> NanoDet:
     return NanoDet(size_wh, label_count, spec.detection.reg_max, spec.thresholds.confidence, is_plus=is_plus)
 
 
-NANODET = Decoder(name="nanodet", task="detection", layouts=_layouts, make=_make)
+NANODET = Decoder(
+    name="nanodet",
+    task="detection",
+    layouts=_layouts,
+    make=_make,
+    usual_input={
+        "resize": "stretch",
+        "color": "BGR",
+        "mean": (103.53, 116.28, 123.675),
+        "std": (57.375, 57.12, 58.395),
+    },
+)

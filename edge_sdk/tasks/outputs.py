@@ -86,6 +86,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         needs: the key that a hint names beside the decoder; empty where it needs none.
         reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
+        usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
         box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
     """
 
@@ -96,6 +97,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     check: Callable[[DetectionSpec], None] = lambda _detection: None
     needs: str = ""
     reads_all: bool = False
+    usual_input: dict[str, Any] = {}
     suppresses: bool = True
     box_axis: int | None = None
 

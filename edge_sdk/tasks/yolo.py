@@ -245,6 +245,7 @@ YOLOV4 = Decoder(
     check=_check_v4,
     needs="detection.anchors",
     reads_all=True,
+    usual_input={"std": (255.0, 255.0, 255.0)},
 )
 YOLOV5 = Decoder(
     name="yolov5",
@@ -252,12 +253,14 @@ YOLOV5 = Decoder(
     layouts=_v5_layouts,
     make=lambda spec, _label_count, _layout: partial(read_yolov5, spec.thresholds.confidence),
     box_axis=-1,
+    usual_input={"std": (255.0, 255.0, 255.0)},
 )
 YOLOX = Decoder(
     name="yolox",
     task="detection",
     layouts=_x_layouts,
     make=lambda spec, _label_count, _layout: YoloX(spec.input.size_wh, spec.thresholds.confidence),
+    usual_input={"color": "BGR", "pad_anchor": "top_left"},
 )
 YOLOV8 = Decoder(
     name="yolov8",
@@ -265,4 +268,5 @@ YOLOV8 = Decoder(
     layouts=_v8_layouts,
     make=lambda spec, _label_count, _layout: partial(read_yolov8, spec.thresholds.confidence),
     box_axis=1,
+    usual_input={"std": (255.0, 255.0, 255.0)},
 )

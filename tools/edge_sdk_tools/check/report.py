@@ -117,6 +117,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         files: other files that hold its weights, relative to its folder.
         opset, used_opset: opset of ai.onnx as in the file, and after raising.
         producer: the program that wrote it.
+        metadata: what that program wrote about the model, by key.
         input: the image; None when there is not exactly one input.
         costs: None when the graph is not sound.
         operators: by type, the most multiply-accumulates first.
@@ -135,6 +136,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     used_opset: int | None = None
     ir_version: int | None = None
     producer: str = ""
+    metadata: dict[str, str] = {}
     input: TensorInfo | None = None
     outputs: tuple[TensorInfo, ...] = ()
     costs: Costs | None = None

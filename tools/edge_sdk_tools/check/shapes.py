@@ -403,6 +403,9 @@ def _plain(text: str) -> str:
 _LONGEST_PRODUCER = 100
 
 
+_MOST_KEYS, _LONGEST_KEY, _LONGEST_VALUE = 64, 100, 1 << 17  # 2,000 names of classes take 50 kB
+
+
 def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, table: KernelTable | None) -> CheckReport:
     """Add what holds before anything is changed."""
     return msgspec.structs.replace(
@@ -414,6 +417,9 @@ def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, tab
         opset=opsets_of(proto).get(""),
         ir_version=int(proto.ir_version),
         producer=_printable(proto.producer_name, proto.producer_version),
+        metadata={
+            entry.key[:_LONGEST_KEY]: entry.value[:_LONGEST_VALUE] for entry in proto.metadata_props[:_MOST_KEYS]
+        },
     )
 
 

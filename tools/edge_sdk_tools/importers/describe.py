@@ -1,0 +1,333 @@
+"""Describe an ONNX file: the model.toml and the labels that `edge-sdk init` writes.
+
+What counts, in this order: what the caller says; the metadata that the exporter wrote (Ultralytics: names, task, size);
+the shapes of input and outputs, by which the table of decoders recognises a family; and how models of that family are
+usually trained. The last is guessed, and the model.toml says so beside each such line. A file that no decoder reads is
+refused with what it shows, and never described as something else.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, read_labels
+from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
+from edge_sdk.tasks.decoders import TABLE
+from edge_sdk.tasks.outputs import Decoder
+from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, Thresholds
+from edge_sdk_tools.check.gate import examine
+from edge_sdk_tools.check.report import CheckReport, TensorInfo, show_shape
+
+_COCO = """
+person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,
+bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,
+sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,cup,fork,knife,spoon,
+bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,potted plant,bed,dining table,
+toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,refrigerator,book,clock,vase,scissors,
+teddy bear,hair drier,toothbrush
+"""
+COCO80 = tuple(_COCO.replace("\n", "").split(","))
+"""The classes of COCO, in the order in which detectors are trained on them."""
+
+_TASKS: dict[str, Task] = {"detect": "detection", "classify": "classification"}
+"""Ultralytics' words for the tasks whose outputs a decoder reads."""
+
+_USUAL_SIDE = {"detection": 640, "classification": 224, "segmentation": 512}
+_MOST_CLASSES = 10_000
+_INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What a model.toml says of a model, and where that comes from.
+
+    Attributes:
+        spec: the model.toml.
+        labels: one label for each class.
+        read: what the file itself says, in lines for people.
+        guessed: for keys of model.toml, why their values were chosen.
+    """
+
+    spec: ModelSpec
+    labels: tuple[str, ...]
+    read: tuple[str, ...]
+    guessed: dict[str, str]
+
+
+class _Reading(NamedTuple):
+    """One decoder that reads all outputs; a `TaskSpec` for so many classes."""
+
+    task: Task
+    decoder: str
+    input: InputSpec
+    entry: Decoder
+    class_count: int | None = None
+    thresholds: Thresholds = Thresholds()
+    classification: ClassificationSpec = ClassificationSpec()
+    detection: DetectionSpec = DetectionSpec()
+
+
+def describe(
+    model: Path,
+    *,
+    task: str | None = None,
+    decoder: str | None = None,
+    labels: Path | None = None,
+    size_wh: tuple[int, int] | None = None,
+) -> Description:
+    """Describe an ONNX file; what is given counts more than what the file says.
+
+    Raises:
+        UsageError: it is no .onnx file; the message has the command that makes one.
+        ModelError: it cannot be read, its metadata contradict what is given or its shapes, or no decoder reads it.
+    """
+    _refuse_other_files(model)
+    report, input_spec, is_free = _looked_at(model, size_wh)
+    metadata = report.metadata
+    wanted = _wanted_task(model, metadata, task)
+    names = _names(metadata)
+    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
+    guessed: dict[str, str] = {}
+    input_spec = _usual(input_spec, reading, guessed)
+    if is_free and size_wh is None and "imgsz" not in metadata:
+        guessed["size_wh"] = "the file takes any size"
+    chosen = _labels(model, reading, names, labels, guessed)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model"
+    spec = ModelSpec(
+        model=str(model.absolute()),
+        name=name,
+        task=reading.task,
+        decoder=reading.decoder,
+        labels="labels.txt",
+        input=input_spec,
+    )
+    return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed)
+
+
+def write_description(description: Description, folder: Path) -> tuple[Path, Path]:
+    """Write model.toml and labels.txt into a folder, where neither is yet; the model's path becomes relative to it.
+
+    Raises:
+        UsageError: one of them exists.
+        OutputError: the folder cannot be written to.
+    """
+    toml, labels = folder / "model.toml", folder / description.spec.labels
+    for path in (toml, labels):
+        if path.exists():
+            raise UsageError(f"{path}: exists and is kept; move it away, or choose another folder with -o")
+    try:
+        labels.write_text("\n".join(description.labels) + "\n", encoding="utf-8")
+        relative = os.path.relpath(description.spec.model, folder.absolute())
+        spec = msgspec.structs.replace(description.spec, model=relative)
+        toml.write_text(to_toml(msgspec.structs.replace(description, spec=spec)), encoding="utf-8")
+    except OSError as cause:
+        raise OutputError(f"{folder}: cannot be written to: {cause.strerror}") from cause
+    return toml, labels
+
+
+def to_toml(description: Description) -> str:
+    """Return the text of the model.toml, with a comment beside each guess."""
+    spec, guessed = description.spec, description.guessed
+    lines = [f"# {line}" for line in description.read]
+    lines += [_line(key, getattr(spec, key), guessed) for key in ("model", "name", "task", "decoder", "labels")]
+    lines += ["", "[input]"]
+    usual = InputSpec(size_wh=spec.input.size_wh)
+    for key in ("size_wh", *_INPUT_KEYS, "layout"):
+        value = getattr(spec.input, key)
+        if key in ("size_wh", "color") or value != getattr(usual, key):
+            lines.append(_line(key, value, guessed))
+    lines += [
+        "",
+        "[data]",
+        '# calibration = "images"      # a hundred images or more like those that the camera will see',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any, guessed: dict[str, str]) -> str:
+    text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    return f"{text:<34}# guessed: {guessed[key]}" if key in guessed else text
+
+
+def _refuse_other_files(model: Path) -> None:
+    if model.suffix == ".pt":
+        raise UsageError(
+            f"{model}: a PyTorch checkpoint, expected .onnx; with Ultralytics: yolo export model={model} format=onnx, "
+            f"then edge-sdk init {model.with_suffix('.onnx')}"
+        )
+    if model.suffix != ".onnx":
+        raise UsageError(f"{model}: expected an .onnx file; docs/importing.md says how others become one")
+
+
+def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[CheckReport, InputSpec, bool]:
+    """Examine the file at the size that it or the caller says; also tell whether its own size is free."""
+    side = _USUAL_SIDE["detection"]
+    report = _examined(model, InputSpec(size_wh=size_wh or (side, side)))
+    if report.input is None or report.input.shape is None or len(report.input.shape) != 4:
+        first = next(iter(report.of("error")), None)
+        raise ModelError(
+            f"{model}: {first.what if first else 'it has no image as its one input'}; `edge-sdk init` describes models "
+            "with one image as input"
+        )
+    shape = report.input.shape
+    is_nhwc = shape[3] in (1, 3) and shape[1] not in (1, 3)
+    height, width = shape[1:3] if is_nhwc else shape[2:]
+    declared = (width, height) if isinstance(width, int) and isinstance(height, int) else None
+    if size_wh and declared and declared != size_wh:
+        raise ModelError(f"{model}: its input is {width}x{height}, expected {size_wh[0]}x{size_wh[1]} as --size says")
+    usual = _USUAL_SIDE.get(_TASKS.get(report.metadata.get("task", ""), "detection"), side)
+    given = InputSpec(
+        size_wh=size_wh or declared or _image_size(report.metadata) or (usual, usual),
+        layout="NHWC" if is_nhwc else "NCHW",
+    )
+    if (shape[3] if is_nhwc else shape[1]) == 1:
+        given = msgspec.structs.replace(given, color="GRAY", mean=(0.0,), std=(1.0,))
+    is_free = declared is None
+    return _examined(model, given), given, is_free
+
+
+def _examined(model: Path, given: InputSpec) -> CheckReport:
+    spec = ModelSpec(
+        model=str(model), name="model", task="classification", decoder="logits", labels="labels.txt", input=given
+    )
+    report = examine(spec)
+    unread = next((error for error in report.of("error") if error.rule == "file"), None)
+    if unread is not None:
+        raise ModelError(unread.line)
+    return report
+
+
+def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
+    """Return width and height from Ultralytics' `imgsz`, which is [height, width]."""
+    sides = _literal(metadata.get("imgsz", ""))
+    if isinstance(sides, list) and len(sides) == 2 and all(isinstance(s, int) and 8 <= s <= 8192 for s in sides):
+        return sides[1], sides[0]
+    return None
+
+
+def _literal(text: str) -> Any:
+    """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
+def _names(metadata: dict[str, str]) -> tuple[str, ...]:
+    """Return the labels that Ultralytics writes as a dict of class ids; none where there are no such."""
+    found = _literal(metadata.get("names", ""))
+    named = dict(enumerate(found)) if isinstance(found, list) else found
+    if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
+        return ()
+    return tuple(one_line(str(named[number])).strip() or f"class_{number}" for number in range(len(named)))
+
+
+def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
+    said = metadata.get("task")
+    if said in ("pose", "obb", "segment"):
+        what = {"pose": "a pose model", "obb": "a model of oriented boxes", "segment": "an instance segmentation model"}
+        raise ModelError(
+            f"{model}: its metadata say that it is {what[said]} (task {said}), which no decoder reads yet; export a "
+            "detector or a classifier"
+        )
+    known = _TASKS.get(said or "")
+    if task is not None and task not in get_args(Task):
+        raise UsageError(f"--task {task}: expected one of {', '.join(get_args(Task))}")
+    if known and task and known != task:
+        raise ModelError(f"{model}: its metadata say {known} (task {said}), and --task says {task}; leave one out")
+    return next((one for one in get_args(Task) if one == (task or known)), None)
+
+
+def _recognised(
+    model: Path, report: CheckReport, given: InputSpec, task: Task | None, decoder: str | None, names: int | None
+) -> _Reading:
+    shapes = [output.shape or () for output in report.outputs]
+    if decoder is not None and decoder not in {entry.name for entry in TABLE}:
+        raise UsageError(f"--decoder {decoder}: expected one of {', '.join(dict.fromkeys(e.name for e in TABLE))}")
+    readings = [
+        reading
+        for entry in TABLE
+        if task in (None, entry.task) and decoder in (None, entry.name)
+        for reading in _readings(entry, given, report.outputs)
+    ]
+    if report.outputs and report.outputs[0].operator == "Softmax":
+        readings = [r for r in readings if (r.task, r.decoder) != ("classification", "logits")]
+    else:
+        readings = [r for r in readings if r.decoder != "softmax" or decoder == "softmax"]
+    shown = ", ".join(show_shape(shape) for shape in shapes)
+    if not readings:
+        raise ModelError(
+            f"{model}: outputs {shown} are those of no decoder{f' for {task}' if task else ''} at "
+            f"{given.size_wh[0]}x{given.size_wh[1]}; docs/model-toml.md has what each reads, and yolov4 needs its "
+            "anchors: write the model.toml by hand"
+        )
+    if names is None:
+        return readings[0]
+    fitting = [reading for reading in readings if reading.class_count in (None, names)]
+    if not fitting:
+        raise ModelError(
+            f"{model}: its metadata name {names} classes, and its outputs {shown} have {readings[0].class_count} for "
+            f"{readings[0].decoder}; give --decoder, or export it again"
+        )
+    return fitting[0]
+
+
+def _readings(entry: Decoder, given: InputSpec, outputs: Sequence[TensorInfo]) -> Iterator[_Reading]:
+    """Yield how an entry of the table reads exactly these outputs, for each number of classes that they may have."""
+    shapes = [output.shape or () for output in outputs]
+    reading = _Reading(entry.task, entry.name, given, entry)
+    counts = (output.class_count(shapes[place]) for output, place in entry.class_outputs(reading, 1, shapes))
+    for count in dict.fromkeys([*(count for count in counts if count is not None and count > 0), None]):
+        found = entry.find(reading, count or 1, shapes) if entry.is_likely(reading, count or 1, shapes) else None
+        if found is None or len(found[1]) < len(shapes):
+            continue
+        has_classes = any(output.class_axis is not None for output in found[0])
+        are_ids = TRAITS[entry.task].has_class_map and not has_classes
+        if (count is not None or not has_classes) and not (are_ids and "float" in (outputs[0].type or "")):
+            yield reading._replace(class_count=count)
+
+
+def _usual(given: InputSpec, reading: _Reading, guessed: dict[str, str]) -> InputSpec:
+    """Fill in how models of this decoder are usually trained."""
+    usual = reading.entry.usual_input if given.color != "GRAY" else {}
+    why = f"as {reading.decoder} models are usually trained"
+    guessed.update(dict.fromkeys(["color", *usual], why) if given.color != "GRAY" else {})
+    if reading.decoder == "yolox":
+        guessed["decoder"] = 'a YOLOX that decodes its boxes itself needs "yolov5"'
+    return msgspec.structs.replace(given, **usual)
+
+
+def _labels(
+    model: Path, reading: _Reading, names: tuple[str, ...], given: Path | None, guessed: dict[str, str]
+) -> tuple[str, ...]:
+    count = reading.class_count
+    if given is not None:
+        labels = read_labels(given)
+        if count not in (None, len(labels)):
+            raise ModelError(f"{given}: has {len(labels)} lines, and {model} has {count} classes; expected one a class")
+        return labels
+    if names:
+        return names
+    if count in (80, None):
+        guessed["labels"] = "80 classes are mostly those of COCO"
+        return COCO80
+    guessed["labels"] = "the file does not name its classes"
+    return tuple(f"class_{number}" for number in range(count or 0))
+
+
+def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
+    """Yield what the file says about itself."""
+    if report.producer:
+        yield f"written by {report.producer}"
+    if "description" in metadata:
+        yield one_line(metadata["description"])[:120]
+    if metadata.get("task"):
+        yield f"task {one_line(metadata['task'])[:40]}, {len(names)} names"
+    yield f"outputs {', '.join(show_shape(output.shape) for output in report.outputs)}"
