@@ -218,7 +218,8 @@ def _read_url(url: str) -> dict[str, Any]:
     except ValueError:
         raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}") from None
     if parts.scheme not in _SCHEMES or not url.isprintable() or " " in url:
-        raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}")
+        hint = "" if "://" in url else "; a bare host needs mqtt:// before it"
+        raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}{hint}")
     if parts.password is not None:
         raise UsageError(
             "--mqtt: the URL holds a password, which others on this machine can see; "

@@ -63,6 +63,7 @@ _BAD = [
     (STREAM + STREAM, "pipelines[0] and pipelines[1] are both named 'gate', expected a name of its own for each"),
     # URLs
     (_url("http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
+    (_url("localhost"), "a bare host needs mqtt:// before it"),
     (_url("mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
