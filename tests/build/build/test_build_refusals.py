@@ -61,7 +61,7 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
         (
             _edit('"softmax"', '"logits"'),
             ModelError,
-            'probabilities already (they sum to 1), expected decoder = "softmax"',
+            'comes from a Softmax, so that it has probabilities already; set decoder = "softmax"',
         ),
     ],
 )
