@@ -266,7 +266,7 @@ def test_packets_between_answers_and_whatever_comes_once_it_plays_are_passed_on_
     packet = b"$\0\0\6\r\n\r\n$$"
     answers = b"RTSP/1.0 200 OK\r\nCSeq: 1\r\n\r\n" + packet * 3 + b"RTSP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n$$"
     assert _passed_on(answers, b"SETUP", serve) == (answers, None)
-    playing = packet + b"Location: rtsp://other/\r\n\r\nContent-Length: 9999999999\r\n\r\n"
+    playing = packet + b"Location: rtsp://other/\r\n\r\n" + b"RTSP/1.0 200 OK\r\nContent-Length: 9999999999\r\n\r\n"
     assert _passed_on(playing, b"PLAY rtsp://", serve) == (playing, None)
 
 
