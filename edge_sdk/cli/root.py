@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import faulthandler
 import importlib
 import io
 import os
@@ -161,6 +162,8 @@ def unhurried() -> Iterator[None]:
     os.set_blocking(writing, False)
     os.dup2(writing, _NUMBER)
     os.close(writing)
+    if faulthandler.is_enabled():
+        faulthandler.enable(real)  # a process that crashes does not empty the pipe
     # A daemon thread, because it blocks for ever where nobody reads standard error.
     carrier = threading.Thread(target=_carry, args=(reading, real), name="edge-stderr", daemon=True)
     carrier.start()
@@ -168,6 +171,8 @@ def unhurried() -> Iterator[None]:
         yield
     finally:
         os.dup2(real, _NUMBER)  # closes the pipe's last writing end, except those of child processes
+        if faulthandler.is_enabled():
+            faulthandler.enable(_NUMBER)
         carrier.join(_PATIENCE_S)
 
 

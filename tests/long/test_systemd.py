@@ -389,15 +389,14 @@ def test_it_runs_with_no_rights_that_it_does_not_need(service: Service, systemd_
 @pytest.mark.parametrize("signal", ["SIGUSR1", "SIGSTOP"])
 def test_a_pipeline_that_hangs_is_ended_and_comes_back(signal: str, service: Service) -> None:
     """SIGUSR1 hangs the pipeline alone; SIGSTOP all of the process."""
-    # A busy machine lets three seconds pass without a frame, and then this would not be the pipeline that hangs.
-    service.configure(_VIDEO, ["WatchdogSec=10", "RestartSec=100ms"])
+    service.configure(_VIDEO, ["WatchdogSec=3", "RestartSec=100ms"])
     service.control("start")
     service.wait_until_said("s after start")
     service.send(signal)
     service.wait_until("NRestarts", "1")
     assert service.said("Watchdog timeout")
     if signal == "SIGUSR1":
-        assert service.said("step_that_never_ends"), "where it hung is not in the journal"
+        service.wait_until_said("step_that_never_ends")
     service.wait_until_said("s after start", times=2)
     assert service.show("ActiveState") == "active"
 

@@ -29,7 +29,7 @@ _RUN = ["run", "none.edge", "--source"]
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["nonsense"], "no verb 'nonsense'; expected one of: import,"),
+        (["nonsense"], "no verb 'nonsense'; expected one of: init,"),
         (["sign"], "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),
         (["keygen", "/"], "/: expected the name of a file for the key"),
