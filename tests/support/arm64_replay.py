@@ -22,7 +22,6 @@ import numpy as np
 import edge_sdk
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 
 _AT_HWCAP = 16  # <linux/auxvec.h>
@@ -50,13 +49,12 @@ def replay(path: Path) -> dict[str, np.ndarray]:
     session = Session.open(bundle)
     prepare = Prepare.of(bundle.manifest)
     tensors: dict[str, np.ndarray] = {}
-    for index, (image, expected) in enumerate(bundle.golden()):
+    for index, (image, _promised) in enumerate(bundle.golden()):
         tensor = prepare.normalise(image)
         key = f"{path}/{index}"
         tensors[f"{key}/input"] = tensor.copy()
-        for number, (output, promised) in enumerate(zip(session.run(tensor), expected, strict=True)):
+        for number, output in enumerate(session.run(tensor)):
             tensors[f"{key}/output_{number}"] = output.copy()
-            tensors[f"{key}/promised_{number}"] = promised
     return tensors
 
 
@@ -83,9 +81,6 @@ def main(out: str, bundles: list[str]) -> None:
         "machine": platform.machine(),
         "cpu_parts": cpu_parts(),
         "dot_product": platform.machine() == "aarch64" and has_dot_product(),
-        "python": platform.python_version(),
-        "onnxruntime": onnxruntime_version(),
-        "numpy": np.__version__,
         "modules": modules,
         "host_only": [name for name in HOST_ONLY if importlib.util.find_spec(name)],
     }
