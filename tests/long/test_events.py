@@ -1,12 +1,10 @@
-"""Events outlive random kills, a power cut and a week without a broker; a fleet goes through the same."""
+"""Events outlive random kills, a power cut and a week without a broker."""
 
 from __future__ import annotations
 
 import os
 import random
 import sys
-import time
-from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,18 +12,15 @@ import msgspec
 import pytest
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.fleet.fleet import Fleet
-from edge_sdk.fleet.messages import DeviceAddress, read
 from edge_sdk.messages.schema import TelemetryMessage
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings
-from tests.support.broker import WAIT_S, Broker, Subscriber, wait_until
+from tests.support.broker import WAIT_S, Broker, wait_until
 from tests.support.event_device import encoded
-from tests.support.fleet import SimulatedFleet
 from tests.support.results import IDENTITY, make_encoder
-from tests.support.subscribers import PERSISTENT, FleetWitness, KillableDevice, Witness, kill_at_random, put
+from tests.support.subscribers import PERSISTENT, KillableDevice, Witness, kill_at_random, put
 
 pytestmark = pytest.mark.system
 
@@ -99,49 +94,3 @@ def test_a_week_without_a_broker(tmp_path: Path) -> None:
         assert len(kept) > 2000
         assert list(dict.fromkeys(witness.order)) == kept  # the newest, in order
         publisher.close(WAIT_S)
-
-
-def test_a_killed_fleet_is_lost_each_device_once_and_comes_back(tmp_path: Path) -> None:
-    processes, devices_each = 2, 10
-    size = processes * devices_each
-    with (
-        Broker(tmp_path, persistence=True) as broker,
-        FleetWitness(broker) as witness,
-        SimulatedFleet(broker.port, tmp_path / "outboxes", processes=processes, devices_each=devices_each) as fleet,
-    ):
-
-        def start() -> None:
-            fleet.start()
-            wait_until(lambda: len(fleet.online_since(0.0)) == size, "all publishers to be online")
-            wait_until(lambda: witness.count("online") == size, "all devices to say online")
-
-        def runs() -> dict[str, tuple[str, str]]:
-            return {device: (said.boot_id, said.run_id) for device, said in witness.latest().items()}
-
-        start()
-        wait_until(lambda: len(fleet.acknowledged) == size, "an event of each on disk")
-        killed, killed_at = runs(), time.monotonic()
-        assert len(set(killed.values())) == size
-        fleet.kill()
-        wait_until(lambda: witness.count("offline") == size, "all last wills")
-        with Subscriber(broker, "edge/v1/#") as late:
-            late.wait_for(lambda messages: len(messages) == 2 * size, "every status and state")
-            seen = Fleet()
-            for message in late.messages():
-                address = DeviceAddress.of(message.topic, "edge/v1")
-                assert address is not None
-                seen.take(address, read(address.kind, message.payload), datetime.now(timezone.utc), is_retained=True)
-        assert Counter((view.status, view.reason) for view in seen.devices.values()) == {("offline", "lost"): size}
-
-        started_at = time.monotonic()
-        start()
-        acknowledged = {device: set(numbers) for device, numbers in fleet.acknowledged.items()}
-        wait_until(lambda: not witness.lacking(acknowledged), "all events that were on disk")
-        assert not witness.conflicts  # what came twice was the same each time: its number tells
-        wills = {device: (*killed[device], "lost") for device in killed}
-        found = witness.since(killed_at, "offline")
-        assert {device: (will.boot_id, will.run_id, will.reason) for device, will in found} == wills
-        assert len(found) == size
-        assert not witness.since(started_at, "offline")
-        assert not set(runs().values()) & set(killed.values())
-        assert Counter(said.state for run in fleet.runs.values() for said in run) == {"online": size}

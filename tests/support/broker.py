@@ -490,13 +490,10 @@ def _length(read: object) -> int:
             return total
 
 
-# A TCP proxy that does to a connection what routers do: passes, swallows, resets, or lets a trickle through.
+# A TCP proxy that does to a connection what routers do: passes, swallows, resets, or is slow.
 
-Mode: TypeAlias = Literal["pass", "swallow", "reset", "trickle"]
+Mode: TypeAlias = Literal["pass", "swallow", "reset"]
 
-TRICKLE_BYTES = 40
-"""The most that goes through at once."""
-_TRICKLE_S = 0.02
 _SLOW_BYTES = 512  # of a slow link, at once
 _SLOW_BUFFER_BYTES = 4096
 
@@ -555,10 +552,10 @@ class Proxy:
             return False
         for source in ready:
             is_slow = source is client and self.bytes_per_s < math.inf
-            data = source.recv(TRICKLE_BYTES if mode == "trickle" else _SLOW_BYTES if is_slow else 65536)
+            data = source.recv(_SLOW_BYTES if is_slow else 65536)
             if not data:
                 return False
-            time.sleep(_TRICKLE_S if mode == "trickle" else len(data) / self.bytes_per_s if is_slow else 0.0)
+            time.sleep(len(data) / self.bytes_per_s if is_slow else 0.0)
             if mode != "swallow":
                 (server if source is client else client).sendall(data)
             if source is client:

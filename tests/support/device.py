@@ -224,27 +224,6 @@ def write_blinking_config(folder: Path, bundle: Path, source: object, **tables: 
     return write_config(folder, f"{text}\n{_RULES}")
 
 
-# What a process holds and has used, as the kernel tells it.
-
-_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
-
-class Held(msgspec.Struct, frozen=True):
-    memory_mb: float
-    files: int
-    threads: int
-    cpu_s: float
-
-
-def held_by(pid: int) -> Held:
-    proc = Path(f"/proc/{pid}")
-    pages = int((proc / "statm").read_text(encoding="ascii").split()[1])
-    times = (proc / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()  # a name may hold spaces
-    files, threads = (sum(1 for _ in (proc / name).iterdir()) for name in ("fd", "task"))
-    return Held(pages * _PAGE_MB, files, threads, (int(times[11]) + int(times[12])) * _TICK_S)
-
-
 # Moments at which a run is told to end, on a device with three cameras; tests and a benchmark share them.
 
 

@@ -1,7 +1,7 @@
 """Devices that put events in a process of their own, which tests kill, and say which are acknowledged.
 
 Run as `python -m tests.support.event_device events|library PORT FOLDER RATE`. A line `first N` comes first, then
-`committed N` after every commit: all numbers in between are acknowledged. `late PORT CA_FILE FOLDER` is another one.
+`committed N` after every commit: all numbers in between are acknowledged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publisher import Publisher
 from edge_sdk.publishing.publisher import MqttPublisher
-from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.outboxes import say_acknowledged
 from tests.support.results import make_encoder
@@ -66,26 +65,10 @@ def library(port: str, folder: str, rate: str) -> None:
         time.sleep(1 / float(rate))
 
 
-def late(port: str, ca_file: str, folder: str) -> None:
-    """Tell one event over TLS, say what is heard of the broker, and end when that has the event."""
-    identity = Identity(DEVICE)
-    broker = MqttSettings(host="localhost", port=int(port), tls=True, ca_file=Path(ca_file), device=DEVICE)
-    outbox = EventOutbox(OutboxSettings(), Path(folder) / "events.sqlite", identity.boot_id)
-    publisher = MqttPublisher(broker, identity, on_state=_say_state, events=outbox, backoff=Backoff(0.05, 0.2))
-    publisher.stream(CAMERA, make_encoder(identity)).put(Event(kind="rang"))
-    while not publisher.stats().events.delivered:
-        time.sleep(0.01)
-    publisher.close()
-
-
-def _say_state(state: ConnectionState, detail: str) -> None:
-    _say(f"{state}: {detail}")
-
-
 def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    {"events": events, "library": library, "late": late}[sys.argv[1]](*sys.argv[2:])
+    {"events": events, "library": library}[sys.argv[1]](*sys.argv[2:])

@@ -9,10 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -77,14 +76,14 @@ class KillableDevice:
 class Witness(PahoUser):
     """A subscriber to events with a session that outlives connections; counts each event by (device, camera, seq)."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, **login: str) -> None:
         self.seen: Counter[tuple[str, str, int]] = Counter()
         self.contents: dict[tuple[str, str, int], bytes] = {}
         self.order: list[int] = []
         self.conflicts: list[tuple[str, str, int]] = []
         self.doubles = 0
         self.lost_sessions = -1  # the first connection finds none
-        super().__init__(broker, "edge/v1/+/+/event/#", session="witness", keepalive_s=5)
+        super().__init__(broker, "edge/v1/+/+/event/#", session="witness", keepalive_s=5, **login)
 
     @property
     def numbers(self) -> set[int]:
@@ -133,101 +132,6 @@ def kill_at_random(broker: Broker, device: KillableDevice, witness: Witness, sec
             broker.start()
             wait_until(lambda before=before: witness.subscriptions > before, "the witness to be back")  # type: ignore[misc]
     return Kills(**killed)
-
-
-# A subscriber to a whole fleet that keeps count, and shares no code with the publisher.
-
-
-class Status(NamedTuple):
-    """One status as it came; `at` is in monotonic seconds."""
-
-    at: float
-    status: str
-    reason: str
-    boot_id: str
-    run_id: str
-    retain: bool
-
-
-class Results:
-    def __init__(self) -> None:
-        self.count, self.highest = 0, -1
-
-    @property
-    def missing(self) -> int:
-        """Numbers that did not come, up to the highest that did."""
-        return self.highest + 1 - self.count
-
-
-class _Document(msgspec.Struct):
-    run_id: str
-    boot_id: str = ""
-    seq: int = 0
-    captured_at: datetime | None = None
-    status: str = ""
-    reason: str = ""
-
-
-class FleetWitness(PahoUser):
-    """One subscriber with a session that outlives its connections; the broker's configuration is its own."""
-
-    def __init__(self, broker: Broker, *, username: str | None = None, password: str | None = None) -> None:
-        self.kinds: Counter[str] = Counter()
-        self.results: dict[tuple[str, str], Results] = defaultdict(Results)
-        self.delays_ms: list[float] = []
-        self.events: Counter[tuple[str, int]] = Counter()
-        self.conflicts: list[tuple[str, int]] = []
-        self.statuses: dict[str, list[Status]] = defaultdict(list)
-        self._contents: dict[tuple[str, int], bytes] = {}
-        self._decode = msgspec.json.Decoder(_Document).decode
-        super().__init__(broker, "edge/v1/#", username=username, password=password, session="witness")
-
-    def latest(self) -> dict[str, Status]:
-        return {device: statuses[-1] for device, statuses in list(self.statuses.items())}
-
-    def count(self, status: str) -> int:
-        return sum(said.status == status for said in self.latest().values())
-
-    def since(self, moment: float, status: str) -> list[tuple[str, Status]]:
-        """What came after a moment, and not because it was retained."""
-        return [
-            (device, said)
-            for device, statuses in list(self.statuses.items())
-            for said in statuses
-            if said.at > moment and said.status == status and not said.retain
-        ]
-
-    def lacking(self, acknowledged: dict[str, set[int]]) -> list[tuple[str, int]]:
-        """Those of these that did not come."""
-        return [
-            (device, seq)
-            for device, numbers in list(acknowledged.items())
-            for seq in sorted(numbers)
-            if (device, seq) not in self.events
-        ]
-
-    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
-        now, at = time.time(), time.monotonic()
-        _, _, _, device, kind, *_ = message.topic.split("/")
-        self.kinds[kind] += 1
-        if kind not in ("result", "event", "status"):
-            return
-        said = self._decode(message.payload)
-        if kind == "result":
-            results = self.results[device, said.run_id]
-            results.count += 1
-            results.highest = max(results.highest, said.seq)
-            if said.captured_at is not None:
-                self.delays_ms.append((now - said.captured_at.timestamp()) * 1000)
-        elif kind == "event":
-            key = (device, said.seq)
-            if self._contents.setdefault(key, message.payload) != message.payload:
-                self.conflicts.append(key)
-            self.events[key] += 1
-        else:
-            self.statuses[device].append(
-                Status(at, said.status, said.reason, said.boot_id, said.run_id, message.retain)
-            )
 
 
 # Publishers to a real broker, and what a subscriber saw of them.

@@ -185,23 +185,6 @@ def test_what_was_sent_while_the_connection_was_broken_is_not_done_later(cell_bu
             assert requester.answers() == []
 
 
-def test_commands_work_again_after_an_outage_and_a_pause_lasts_through_it(cell_bundle: Path, tmp_path: Path) -> None:
-    with Broker(tmp_path, persistence=True) as broker:
-        path = write_config(tmp_path, broker, cell_bundle)
-        with running(path):
-            with Requester(broker) as requester:
-                requester.wait_results()
-                requester.do("pause", camera="gate")
-            broker.kill()
-            broker.start()
-            with Requester(broker) as requester:
-                wait_until(lambda: requester.controls().get("paused") is True, "the state after the outage")
-                # A step that was waiting for its frame when the pause came takes that one; its result waited too.
-                assert len(requester.documents("/result/gate")) <= 1
-                requester.do("resume", camera="gate")
-                requester.wait_results(3)
-
-
 def test_a_broker_that_lets_nobody_listen_is_said(cell_bundle: Path, tmp_path: Path) -> None:
     with DeafBroker() as broker, running(write_config(tmp_path, broker, cell_bundle)) as device:
         device.hear(f"warning: the broker does not let this device read {DEVICE}/cmd: Not authorized")

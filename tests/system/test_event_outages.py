@@ -28,7 +28,6 @@ from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.session import ConnectionState
 from tests.support.broker import (
-    TRICKLE_BYTES,
     WAIT_S,
     Broker,
     Mode,
@@ -39,12 +38,12 @@ from tests.support.broker import (
     require_program,
     wait_until,
 )
-from tests.support.certificates import HERE, Authority
+from tests.support.certificates import Authority
 from tests.support.configs import AT_EASE, Table, config_text, write_config
 from tests.support.device import BLINK_FRAMES, Device, blinking_pictures, own_folders, write_blinking_config
 from tests.support.event_device import encoded
 from tests.support.outboxes import outbox_at, payload
-from tests.support.results import IDENTITY, make_encoder
+from tests.support.results import IDENTITY
 from tests.support.subscribers import PERSISTENT, Witness, documents, publishing_to, put, until
 
 pytestmark = pytest.mark.system
@@ -116,80 +115,6 @@ def test_a_link_that_fails_and_comes_back(tmp_path: Path, broker: Broker, mode: 
         _brings_all(device, witness, numbers)
 
 
-def test_a_link_that_lets_little_through_at_a_time(tmp_path: Path, broker: Broker) -> None:
-    with (
-        Witness(broker) as witness,
-        Proxy(broker.port) as proxy,
-        _publisher_at(broker, tmp_path, stall_s=10, port=proxy.port) as device,
-    ):
-        numbers = device.put(50)
-        wait_until(lambda: device.waiting == 0, f"an end of waiting; {device.publisher.stats()}")
-        proxy.mode, proxy.pieces = "trickle", []
-        numbers += device.put(50)
-        wait_until(lambda: device.waiting == 0, f"an end of waiting; {device.publisher.stats()}")
-        trickled = list(proxy.pieces)
-        proxy.mode = "pass"
-        numbers += device.put(50)
-        _brings_all(device, witness, numbers)
-        # In far more pieces than there are messages.
-        assert max(trickled) == TRICKLE_BYTES
-        assert len(trickled) > 50 * 3
-        # Slow is not dead: nothing was given up, so nothing came twice.
-        assert (proxy.connections, witness.doubles) == (1, 0)
-
-
-def test_a_frozen_broker(tmp_path: Path, broker: Broker) -> None:
-    with Witness(broker) as witness, _publisher_at(broker, tmp_path) as device:
-        numbers = device.put(20)
-        wait_until(lambda: len(witness.numbers) == 20, "the first events")
-        wait_until(lambda: device.waiting == 0, "the broker's answers")
-        broker.freeze()
-        numbers += device.put(300)
-        wait_until(lambda: device.publisher.stats().state == "connecting", "the connection to be given up")
-        assert device.waiting >= 300  # the first ones are in doubt, too: it said nothing after them
-        broker.thaw()
-        _brings_all(device, witness, numbers)
-
-
-def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edge_sdk.outbox.event._EVERY_S", 0.5)  # between a refusal and the next offer
-    (folder := tmp_path / "broker").mkdir()
-    acl = ["topic readwrite edge/v1/default/pi/#", "topic deny edge/v1/default/pi/event/yard"]
-    with (
-        Broker(folder, acl=acl, config=["max_packet_size 3000"]) as broker,
-        Subscriber(broker, "edge/v1/default/pi/event/#") as subscriber,
-        _publisher_at(broker, tmp_path) as device,
-    ):
-        yard = device.publisher.stream("yard", make_encoder())
-        first = device.put(1)
-        denied = [yard.put_event(lambda seq: b'{"seq":%d}' % seq)]
-        device.stream.put_event(lambda seq: b'{"big":"%s"}' % (b"x" * 4000))
-        last = device.put(1)
-        wait_until(lambda: device.waiting == 0, f"the end of waiting; {device.publisher.stats()}")
-        stats = device.publisher.stats()
-        assert (stats.events.delivered, stats.events.lost.quarantine, stats.connects) == (2, 2, 1)
-        subscriber.wait_for(lambda messages: len(messages) == 2, "the good ones")
-        assert last[0] == first[0] + 2  # the gap is what was put aside
-        refusals = [line for name, line in device.said if name == "events_refused" and line]
-        assert any("event/yard" in line and "ACL" in line for line in refusals)
-        (folder / "acl").write_text("topic readwrite #\n")
-        os.kill(broker.pid, signal.SIGHUP)
-
-        def is_taken() -> bool:  # until it has read its ACL again it denies more of them
-            denied.append(yard.put_event(lambda seq: b'{"seq":%d}' % seq))
-            assert device.events.wait_committed(WAIT_S)
-            return denied[0] in {d["seq"] for d in documents(subscriber.messages("event/yard"))}
-
-        wait_until(is_taken, "what was denied")
-        subscriber.wait_for(
-            lambda _: {d["seq"] for d in documents(subscriber.messages("event/yard"))} == set(denied), "all of it"
-        )
-        wait_until(lambda: device.waiting == 0, "the end of waiting")
-        assert device.publisher.stats().events.lost.quarantine == 1  # the large one
-
-
 # Faults between a device and its broker.
 
 
@@ -212,25 +137,6 @@ def wrong_authority(folder: Path) -> Iterator[Fault]:
             {**broker.reach, "ca_file": known.file},
             f"by none of the authorities in {known.file}; give its own, ca_file (--mqtt-ca-file)",
             lambda: known.file.write_bytes(good),
-        )
-
-
-@contextmanager
-def expired_certificate(folder: Path) -> Iterator[Fault]:
-    authority = Authority(folder)
-    shown = authority.issue("broker", HERE, days=(-9, -1))
-
-    with TlsBroker(_made(folder / "broker"), broker_certificate=shown) as broker:
-
-        def mend() -> None:
-            authority.issue("broker", HERE)
-            broker.restart()
-
-        yield Fault(
-            broker,
-            {**broker.reach, "ca_file": authority.file},
-            "has expired; renew it at the broker",
-            mend,
         )
 
 
@@ -296,7 +202,7 @@ def rival(folder: Path, protocol: str) -> Iterator[Fault]:
 
 
 _FAULTS = {
-    **{fault.__name__: fault for fault in (wrong_authority, expired_certificate, wrong_password, no_descriptor_left)},
+    **{fault.__name__: fault for fault in (wrong_authority, wrong_password, no_descriptor_left)},
     **{f"rival, MQTT {protocol}": partial(rival, protocol=protocol) for protocol in ("3.1.1", "5")},
 }
 

@@ -41,7 +41,7 @@ from tests.support.program import edge_sdk
 from tests.support.projects import write_project
 from tests.support.requester import running
 from tests.support.results import IDENTITY
-from tests.support.subscribers import FleetWitness, documents, numbers, publishing_to, put, statuses, until
+from tests.support.subscribers import Witness, documents, numbers, publishing_to, put, statuses, until
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -282,14 +282,14 @@ def test_each_device_writes_below_its_own_prefix_and_nowhere_else(installed: Exa
 def test_events_wait_at_the_broker_for_who_is_away(installed: ExampleBroker) -> None:
     installed.add_user("default/pi")
     installed.restart()
-    with FleetWitness(installed, username="watcher", password=PASSWORD):
+    with Witness(installed, username="watcher", password=PASSWORD):
         pass  # from here on it has a session there
     with publishing_to(installed, user="default/pi", password=PASSWORD) as (publisher, door):
         given = {door.put_event(lambda seq: encoded(IDENTITY, seq)) for _ in range(_EVENTS)}
         until(publisher, lambda s: s.events.delivered == _EVENTS, "the broker to have them")
     installed.restart()
-    with FleetWitness(installed, username="watcher", password=PASSWORD) as witness:
-        wait_until(lambda: {seq for _, seq in list(witness.events)} == given, "all of them")
+    with Witness(installed, username="watcher", password=PASSWORD) as witness:
+        wait_until(lambda: witness.numbers == given, "all of them")
     # The broker reads its files as its own user.
     key = installed.ca_file.parents[1] / "certs" / "broker.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600

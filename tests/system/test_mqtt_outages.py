@@ -61,24 +61,6 @@ def test_broker_killed_and_restarted_while_results_flow(broker: Broker, qos: Lit
             until(publisher, lambda s: s.acknowledged == s.put, "an acknowledgement for every result")
 
 
-def test_a_broker_absent_at_start_costs_a_loud_camera_its_oldest_results_and_another_none(tmp_path: Path) -> None:
-    said: list[str] = []
-    with (
-        Broker(tmp_path, start=False) as broker,
-        publishing_to(broker, on_state=lambda *s: said.append(s[0])) as (publisher, door),
-    ):
-        gate = publisher.stream("gate", make_encoder())
-        put(gate, *range(10))
-        put(door, *range(2000))
-        put(gate, *range(10, 20))
-        assert (gate.stats().queued, gate.stats().dropped) == (20, 0)
-        assert (door.stats().queued, door.stats().dropped) == (980, 1020)
-        broker.start()
-        until(publisher, lambda s: s.sent == 1000, "what waited")
-        assert (gate.stats().sent, door.stats().sent) == (20, 980)
-        assert said == ["connecting", "online"]
-
-
 @pytest.mark.parametrize("qos", QOS)
 def test_a_frozen_broker_makes_nothing_grow(broker: Broker, qos: Literal[0, 1]) -> None:
     links: list[MqttConnection] = []

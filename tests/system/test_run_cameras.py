@@ -17,7 +17,6 @@ from tests.support.broker import Broker, Subscriber, free_port
 from tests.support.bundles import LARGE, endless, failing, write_graded, write_real_bundle
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
 from tests.support.device import Device, count_results, results_after, wait_for_results
-from tests.support.pictures import write_images, write_video
 from tests.support.streams import http_server, rtsp_server
 from tests.support.subscribers import statuses
 
@@ -145,28 +144,3 @@ def test_devices_that_are_not_there_no_cameras_or_in_use(cell_bundle: Path, tmp_
     finally:
         os.close(held)
         os.close(holder)
-
-
-@pytest.mark.parametrize("is_film", [True, False])
-def test_what_repeats_comes_back_as_the_only_stream(cell_bundle: Path, tmp_path: Path, is_film: bool) -> None:
-    """When it was away, and when it could not be opened for want of descriptors: that is not its end."""
-    source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
-    if is_film:
-        source = write_video(source.with_suffix(".avi"), range(10), fps=20.0)
-    else:
-        write_images(source, ["a.png", "b.png"])
-    config = write_at_ease(tmp_path, cell_bundle, {"gate": {"source": source, "repeat": True}})
-    with Device(config) as device:
-        device.run_on("gate")
-        source.rename(elsewhere)
-        device.hear(f"gate: {source}: no such file or folder", "begins again", count=2)
-        elsewhere.rename(source)
-        device.run_on("gate")
-        device.limit_files(3)  # as low as it goes: nothing more can be opened
-        source.touch()  # another version, which is opened anew
-        device.hear("oo many open files", "begins again")
-        device.limit_files(1000)
-        device.run_on("gate")
-        assert device.stop() == 0
-    assert not device.lines_with("ended")
-    assert not device.lines_with("bug")

@@ -235,23 +235,6 @@ def test_what_cannot_run_is_said_and_what_ran_goes_on(site: Site) -> None:
     assert_increasing(site.results("bars"))
 
 
-def test_ten_in_a_row(site: Site) -> None:
-    """The film goes on from hand to hand, those that never come to run a frame of it between them."""
-    bundles = [copy_bundle(site.bundle, site.folder / f"{number}.edge", number) for number in (2, 3)]
-    with site.running() as device:
-        for number in range(10):
-            site.cameras["film"]["bundle"] = bundles[number % 2]
-            device.ask_to_reload(site.text())
-        site.wait_for_version("film", 3)
-        device.reload()
-        site.wait_for_more("film", 200)
-        assert site.versions("film")[-1] == 3
-        assert device.stop() == 0, device.said
-    assert_whole(site.results("film"), FILM)
-    assert site.versions("bars") == [1]
-    assert_increasing(site.results("bars"))
-
-
 def test_during_the_start(site: Site) -> None:
     with site.start() as device:
         device.hear("no trusted key")  # the first bundle is tried
