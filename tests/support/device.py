@@ -352,27 +352,8 @@ def _caught(status: Path) -> int:
 # Results of several cameras, as a subscriber got them.
 
 
-class Result(msgspec.Struct, frozen=True):
-    camera: str
-    run_id: str
-    seq: int
-    age_ms: float
-    infer_ms: float
-
-
 def count_results(subscriber: Subscriber, cameras: Iterable[str]) -> dict[str, int]:
     return {camera: len(subscriber.messages(f"/result/{camera}")) for camera in cameras}
-
-
-def results_after(subscriber: Subscriber, counts: Mapping[str, int]) -> dict[str, list[Result]]:
-    """What came of each camera after the first so many."""
-    return {
-        camera: [
-            msgspec.json.decode(message.payload, type=Result)
-            for message in subscriber.messages(f"/result/{camera}")[count:]
-        ]
-        for camera, count in counts.items()
-    }
 
 
 def wait_for_results(subscriber: Subscriber, device: Device, cameras: Iterable[str], more: int = 1) -> None:

@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import jsonschema
 import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from edge_sdk.messages.schema import message_schema
 from tests.support import configs
 from tests.support.broker import WAIT_S, Broker, DeafBroker, PahoUser, wait_until
 from tests.support.configs import AT_EASE, config_text
 from tests.support.device import Device
 
 DEVICE = "edge/v1/default/pi"
+_ANSWER = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("response")))
 ALL = ("pause", "set_threshold", "set_rate", "snapshot", "report_state", "reload")
 
 
@@ -131,6 +134,7 @@ class Requester(PahoUser):
 
         wait_until(lambda: bool(found()), f"the answer on {topic}; answers: {self.answers(before)}")
         answer: dict[str, Any] = msgspec.json.decode(found()[0].payload)
+        _ANSWER.validate(answer)
         return answer
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cv2
-import jsonschema
-import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.messages.schema import message_schema
 from edge_sdk.publishing.client import WINDOW
 from tests.support.broker import Broker, DeafBroker, Proxy, wait_until
 from tests.support.requester import ALL, DEVICE, Requester, running, write_config
 
 pytestmark = pytest.mark.system
 _PAUSE = b'{"command":"pause","camera":"gate"}'
-_STATE = b'{"command":"report_state"}'
 
 
 @pytest.fixture(scope="module")
@@ -126,18 +121,6 @@ def test_a_reload_keeps_what_was_set_and_forgets_cameras_that_go(cell_bundle: Pa
             _wait_controls(requester, confidence=0.25)
 
 
-def test_answers_keep_to_their_schema(requester: Requester) -> None:
-    state = requester.do("report_state", id="x")["state"]["cameras"]["gate"]
-    assert (state["source"], state["controls"]["paused"]) == ("opened", False)
-    requester.do("snapshot", camera="gate")
-    requester.ask(b"{")
-    validator = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("response")))
-    answers = requester.answers()
-    assert len(answers) == 3
-    assert [error.message for answer in answers for error in validator.iter_errors(answer)] == []
-    assert all(re.fullmatch("[0-9a-f-]{36}", answer["run_id"]) for answer in answers)
-
-
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 def test_a_retained_command_is_refused_at_every_connection(cell_bundle: Path, tmp_path: Path, protocol: str) -> None:
     with Broker(tmp_path, persistence=True) as broker:
@@ -207,7 +190,8 @@ def test_what_is_far_too_large_does_not_come_or_is_refused(requester: Requester)
     before = len(requester.messages)
     for _ in range(2 * WINDOW):  # Mosquitto 2.0.11 never gives back the in-flight places of what it keeps to itself
         requester.publish(f"{DEVICE}/cmd", b"x" * 100_000)  # the broker keeps it: the device has told it so
-    assert requester.ask(_STATE)["ok"]
+    state = requester.do("report_state", id="x")["state"]["cameras"]["gate"]
+    assert (state["source"], state["controls"]["paused"]) == ("opened", False)
     assert len(requester.answers(before)) == 1
 
 
@@ -216,7 +200,7 @@ def test_nothing_is_listened_to_where_nothing_is_allowed(cell_bundle: Path, tmp_
         path = write_config(tmp_path, quiet, cell_bundle, allow=None)
         with running(path), Requester(quiet) as client:
             client.wait_results()
-            client.publish(f"{DEVICE}/cmd", b'{"command":"pause","camera":"gate"}')
+            client.publish(f"{DEVICE}/cmd", _PAUSE)
             assert client.wait_results(10)
             assert client.answers() == []
             assert client.controls() == {}

@@ -134,28 +134,16 @@ EVENT, SNAPSHOT = "/event/door", "/snapshot/door"
 JPEG = b"\xff\xd8" + bytes(30_000)
 
 
-@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
-def test_all_kinds_arrive_with_what_the_protocol_can_say(broker: Broker, protocol: str) -> None:
+def test_all_kinds_arrive_with_what_mqtt_3_can_say(broker: Broker) -> None:
+    """What MQTT 5 says of each is looked at where a whole run publishes them."""
     channels = {"events": Channel(qos=1, expiry_s=111), "snapshots": Channel(qos=0, expiry_s=222)}
     with Subscriber(broker) as subscriber:
-        with publishing_to(broker, protocol=protocol, expiry_s=333, **channels) as (_, door):
+        with publishing_to(broker, protocol="3.1.1", **channels) as (_, door):
             put(door, 41)
-            for kind in ("a", "b"):
-                door.put(Event(kind=kind))
+            door.put(Event(kind="a"))
             door.put_snapshot(JPEG, 41)
-            wanted = {RESULT: 1, EVENT: 2, SNAPSHOT: 1}
-            subscriber.wait_for(lambda _: all(len(subscriber.messages(k)) == n for k, n in wanted.items()), "all")
-        first, second = subscriber.messages(EVENT)
-        [picture], [result] = subscriber.messages(SNAPSHOT), subscriber.messages(RESULT)
-    assert (first.qos, first.retain, picture.qos, picture.retain) == (1, False, 0, False)
+            subscriber.wait_for(lambda _: all(subscriber.messages(kind) for kind in (RESULT, EVENT, SNAPSHOT)), "all")
+        [event], [picture] = subscriber.messages(EVENT), subscriber.messages(SNAPSHOT)
+    assert (event.qos, event.retain, picture.qos, picture.retain) == (1, False, 0, False)
     assert picture.payload == JPEG
-    if protocol == "3.1.1":
-        assert (first.user_properties, picture.content_type, first.expiry_s) == ((), None, None)
-        return
-    number = documents([first])[0]["seq"]
-    assert first.user_properties == (("schema", "1"), ("stream", "event"), ("seq", str(number)))
-    assert second.user_properties[-1] == ("seq", str(number + 1))
-    assert picture.user_properties == (("schema", "1"), ("stream", "snapshot"), ("seq", "41"))
-    assert picture.content_type == "image/jpeg"
-    for message, expiry_s in ((first, 111), (picture, 222), (result, 333)):
-        assert message.expiry_s in range(expiry_s - 60, expiry_s + 1)
+    assert (event.user_properties, picture.content_type, event.expiry_s) == ((), None, None)

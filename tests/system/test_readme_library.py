@@ -112,6 +112,9 @@ def test_the_program_with_a_broker_publishes_what_it_finds(folder: Path, tmp_pat
             assert (opened["kind"], opened["detail"]) == ("door opened", {"badge": 12})
             results = documents(subscriber.messages("/result/gate"))
             assert "red" in {found["label"] for result in results for found in result["detections"]}
+            online = [d for d in documents(subscriber.messages("/status")) if d["status"] == "online"][-1]
+            assert len({d["run_id"] for d in (online, opened, *results)}) == 1
+            assert {"variant": "int8", **online["cameras"]["gate"]} == results[0]["model"]
 
 
 def test_the_library_page_names_what_is_public_and_nothing_else() -> None:

@@ -44,7 +44,8 @@ class Site(Configured):
     """A device, its broker, and whoever listens there."""
 
     def __init__(self, folder: Path, bundle: Path, sources: Path) -> None:
-        self.broker = self.another_broker(folder / "broker")
+        (folder / "broker").mkdir()
+        self.broker = Broker(folder / "broker", config=["max_queued_messages 0"])
         super().__init__(folder, bundle, self.broker)
         self.sources, self.listener = sources, Subscriber(self.broker)
         self.defaults["repeat"] = True
@@ -52,11 +53,6 @@ class Site(Configured):
             "film": {"source": sources / "film.avi", "every_frame": True},
             "bars": {"source": "pattern:320x240@20"},
         }
-
-    @staticmethod
-    def another_broker(folder: Path) -> Broker:
-        folder.mkdir()
-        return Broker(folder, config=["max_queued_messages 0"])
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Device]:
@@ -176,21 +172,6 @@ def test_another_name_and_another_source(site: Site) -> None:
     for camera in ("bars", "lines"):
         assert_increasing(site.results(camera))
     assert_film_then_pictures(site.results("film"))
-
-
-def test_another_broker_gets_results_where_the_first_is_gone(site: Site) -> None:
-    with site.running() as device:
-        site.broker.kill()
-        device.hear("connection lost")
-        other = site.another_broker(site.folder / "other")
-        site.mqtt["url"] = other.url
-        with other, Subscriber(other) as site.listener:
-            assert "all pipelines begin again" in device.reload(site.text())
-            for camera in site.cameras:
-                site.wait_for_more(camera, 20)
-            site.stop(device)
-            for camera in site.cameras:
-                assert_increasing(site.results(camera))
 
 
 def _broken(site: Site) -> Iterator[tuple[str, str]]:
