@@ -13,8 +13,8 @@ import cv2
 import pytest
 
 from edge_sdk.core.errors import MissingDependencyError
+from tests.support.absent import Cache, locked
 from tests.support.broker import Broker
-from tests.support.cache import Cache, locked
 from tests.support.logs import begin_recording, forget
 
 if TYPE_CHECKING:

@@ -35,10 +35,9 @@ from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.arm_cost import counter, installation
 from edge_sdk_tools.arm_cost.counter import CORES, CORTEX_A72, Core
-from tests.support.absent import not_installed
+from tests.support.absent import Cache, not_installed
 from tests.support.arm64_replay import HOST_ONLY
 from tests.support.broker import Broker, Received, Subscriber
-from tests.support.cache import Cache
 from tests.support.models import parsed
 from tests.support.projects import CLASSIFIER, DETECTOR, write_pictures, write_project
 

@@ -24,9 +24,8 @@ from typing import NamedTuple
 import pytest
 
 from edge_sdk_tools.packages import cache_folder
-from tests.support.absent import not_allowed, not_installed
+from tests.support.absent import Cache, not_allowed, not_installed
 from tests.support.broker import find_program, free_port, wait_until
-from tests.support.cache import Cache
 from tests.support.program import edge_sdk
 from tests.support.streams import http_server
 

@@ -1,9 +1,11 @@
-"""The publisher against a real Mosquitto, read by a subscriber of its own."""
+"""The publisher, and `Publisher` of a program, against a real Mosquitto, read by a subscriber of its own."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
@@ -14,13 +16,16 @@ import pytest
 
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage, message_schema
-from tests.support.broker import Broker, Subscriber
+from tests.support.broker import Broker, Subscriber, wait_until
 from tests.support.results import IDENTITY
 from tests.support.subscribers import (
+    PERSISTENT,
     QOS,
     RESULT,
     STATE,
     STATUS,
+    KillableDevice,
+    Witness,
     documents,
     latest_state,
     numbers,
@@ -147,3 +152,42 @@ def test_all_kinds_arrive_with_what_mqtt_3_can_say(broker: Broker) -> None:
     assert (event.qos, event.retain, picture.qos, picture.retain) == (1, False, 0, False)
     assert picture.payload == JPEG
     assert (event.user_properties, picture.content_type, event.expiry_s) == ((), None, None)
+
+
+# `Publisher` of a program: kills cost no event.
+
+_PROGRAM = "library"
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Path:
+    folder = tmp_path / "outbox"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.smoke
+def test_kills_of_broker_and_program_lose_nothing_that_was_acknowledged(tmp_path: Path, outbox: Path) -> None:
+    rng = random.Random(5)
+    with Broker(tmp_path, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:
+        device = KillableDevice(broker.port, outbox, program=_PROGRAM)
+        device.start()
+        for _ in range(2):
+            before = witness.subscriptions
+            broker.kill()
+            reached = len(device.acknowledged)
+            wait_until(lambda: len(device.acknowledged) > reached + 20, "events without a broker")  # noqa: B023
+            device.kill()
+            device.start()
+            time.sleep(rng.uniform(0.0, 0.3))
+            device.kill()
+            broker.start()
+            wait_until(lambda: witness.subscriptions > before, "the witness to be back")  # noqa: B023
+            device.start()
+        device.kill()
+        device.start(rate=1.0)  # it brings what the ones before had on disk
+        acknowledged = set(device.acknowledged)
+        wait_until(lambda: acknowledged <= witness.numbers, "every acknowledged event")
+        device.kill()
+        assert len(acknowledged) > 40
+        assert not witness.conflicts
