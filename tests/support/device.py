@@ -16,13 +16,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import cv2
 import msgspec
 import numpy as np
 
 from tests.support.broker import Broker, Subscriber, free_port, wait_until
 from tests.support.bundles import cell_picture, copy_bundle, replace_bundle
 from tests.support.configs import AT_EASE, Table, config_text, write_config
+from tests.support.pictures import write_frames
 from tests.support.program import PATIENCE_S
 from tests.support.streams import StreamServer
 
@@ -198,24 +198,14 @@ class Configured:
 
 # A run that has events all the time: what its video shows comes and goes every half second.
 
-_FPS, BLINK_FRAMES = 20, 10
 _RULES = '[[events]]\nlabels = ["red", "blue"]\ndisappear_s = 0\n'
 
 
-def write_blinking_video(path: Path, seconds: int = 120) -> Path:
-    """A red and a blue cell for ten frames, and nothing for ten frames."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), _FPS, (128, 128))
-    shown, black = blinking_pictures()
-    for index in range(seconds * _FPS):
-        writer.write(shown if index // BLINK_FRAMES % 2 else black)
-    writer.release()
-    return path
-
-
-def blinking_pictures() -> tuple[np.ndarray, np.ndarray]:
-    """With cells, and without; noise makes some kilobytes of them."""
-    noise = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)
-    return np.maximum(cell_picture(1), noise), noise
+def write_blinking_video(path: Path) -> Path:
+    """Two minutes of 20 frames a second: a red and a blue cell for ten, and nothing for ten."""
+    noise = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)  # makes some kilobytes of each
+    shown = np.maximum(cell_picture(1), noise)
+    return write_frames(path, (shown if index // 10 % 2 else noise for index in range(2400)), 20)
 
 
 def write_blinking_config(folder: Path, bundle: Path, source: object, **tables: Table) -> Path:

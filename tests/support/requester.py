@@ -74,16 +74,16 @@ class Requester(PahoUser):
                 setattr(packed, name, value)
         self._client.publish(topic, payload, 1, retain, packed).wait_for_publish(WAIT_S)
 
-    def ask(self, payload: bytes | Mapping[str, Any], *, retain: bool = False) -> dict[str, Any]:
+    def ask(self, payload: bytes | Mapping[str, Any]) -> dict[str, Any]:
         """Send a command; its answer, on a topic of its own with the correlation data that was sent, or on `res`."""
         data = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
         before = len(self.messages)
         if not self._is_v5:
-            self.publish(f"{DEVICE}/cmd", data, retain=retain)
+            self.publish(f"{DEVICE}/cmd", data)
             return self._answer(before, f"{DEVICE}/res", None)
         correlation = b"%d" % next(self._numbers)
         topic = f"{DEVICE}/res/test"
-        self.publish(f"{DEVICE}/cmd", data, retain=retain, ResponseTopic=topic, CorrelationData=correlation)
+        self.publish(f"{DEVICE}/cmd", data, ResponseTopic=topic, CorrelationData=correlation)
         return self._answer(before, topic, correlation)
 
     def do(self, command: str, **fields: Any) -> dict[str, Any]:

@@ -38,9 +38,8 @@ PERSISTENT = ("autosave_on_changes true", "max_queued_messages 0", "max_inflight
 class KillableDevice:
     """A program that puts events in a process, and which of them were acknowledged."""
 
-    def __init__(self, port: int, folder: Path, program: str = "events") -> None:
-        module = "tests.support.event_device"
-        self._command = [sys.executable, "-m", module, program, str(port), str(folder)]
+    def __init__(self, port: int, folder: Path) -> None:
+        self._command = [sys.executable, "-m", "tests.support.event_device", str(port), str(folder)]
         self.acknowledged: set[int] = set()
         self._process: subprocess.Popen[str] | None = None
         self._reader = threading.Thread()
@@ -208,6 +207,17 @@ def latest_state(subscriber: Subscriber, camera: str = "door") -> dict[str, Any]
     """What the latest state says of one camera; empty where it says nothing, or there is none."""
     camera_state: dict[str, Any] = [{}, *states(subscriber)][-1].get(camera, {})
     return camera_state
+
+
+def warnings(subscriber: Subscriber) -> dict[str, str]:
+    """What the latest state says of the device."""
+    found: dict[str, str] = [{}, *documents(subscriber.messages(STATE))][-1].get("warnings", {})
+    return found
+
+
+def results(subscriber: Subscriber) -> list[dict[str, Any]]:
+    """Those of all cameras."""
+    return documents([message for message in subscriber.messages() if "/result/" in message.topic])
 
 
 def running_in(subscriber: Subscriber, camera: str) -> list[dict[str, Any]]:

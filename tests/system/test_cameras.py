@@ -22,6 +22,7 @@ from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.broker import free_port, wait_until
 from tests.support.certificates import Authority
 from tests.support.pictures import number_in
+from tests.support.service import open_cameras, open_descriptors
 from tests.support.streams import (
     NO_GSTREAMER,
     StreamServer,
@@ -75,14 +76,6 @@ def _claimed_ms(frame: Frame) -> float:
     return (time.monotonic_ns() - frame.captured_ns) / 1e6
 
 
-def _open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def _camera_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("camera")]
-
-
 @pytest.mark.smoke
 @each
 def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], StreamServer]) -> None:
@@ -98,7 +91,7 @@ def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], Str
             assert time.monotonic() < deadline, "they say that they are younger than they are"
         assert seqs == sorted(set(seqs))
         assert source.status is SourceStatus.OPENED
-    assert _camera_threads() == []
+    assert open_cameras() == []
 
 
 @pytest.mark.smoke
@@ -116,7 +109,7 @@ def test_a_server_that_dies_and_comes_back_on_its_port(
         _until(source, lambda frame: source.status is SourceStatus.REOPENED and _is_fresh(frame))
         assert source.trouble == ""
         assert source.stats.reopenings >= 1
-    assert _camera_threads() == []
+    assert open_cameras() == []
 
 
 @every_way
@@ -134,14 +127,14 @@ def test_a_frozen_server_blocks_nobody(make_server: Callable[[], StreamServer], 
 def test_close_while_the_server_is_frozen(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server:
         open_source(server.url()).close()  # what OpenCV opens once and keeps
-        descriptors = _open_descriptors()
+        descriptors = open_descriptors()
         with closing(open_source(server.url())) as source:
             _until(source, _is_fresh)
             server.pause()
             _until(source, lambda frame: frame is None)
         # Closing does not wait for it: it goes on alone until its time-out, and leaves nothing.
-        wait_until(lambda: _camera_threads() == [], "the end of its thread", TIMED_OUT_S)
-        assert _open_descriptors() <= descriptors
+        wait_until(lambda: open_cameras() == [], "the end of its thread", TIMED_OUT_S)
+        assert open_descriptors() <= descriptors
 
 
 @over_http

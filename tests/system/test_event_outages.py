@@ -9,17 +9,13 @@ import resource
 import signal
 import struct
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import msgspec
 import pytest
 
@@ -40,10 +36,11 @@ from tests.support.broker import (
 )
 from tests.support.certificates import Authority
 from tests.support.configs import AT_EASE, Table, config_text, write_config
-from tests.support.device import BLINK_FRAMES, Device, blinking_pictures, own_folders, write_blinking_config
+from tests.support.device import Device, own_folders, write_blinking_config
 from tests.support.event_device import encoded
 from tests.support.outboxes import outbox_at, payload
 from tests.support.results import IDENTITY
+from tests.support.streams import http_server
 from tests.support.subscribers import PERSISTENT, Witness, documents, publishing_to, put, until
 
 pytestmark = pytest.mark.system
@@ -340,41 +337,6 @@ class _WallClock:
             file.write(struct.pack("=q", round(off.total_seconds())))
 
 
-class _BlinkingCamera:
-    """The blinking film as a camera of MJPEG over HTTP, whose pictures bear the time at which they come."""
-
-    def __init__(self) -> None:
-        shown, black = blinking_pictures()
-        encoded = [cv2.imencode(".jpg", picture)[1].tobytes() for picture in (black, shown)]
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=next")
-                self.end_headers()
-                with contextlib.suppress(OSError):  # who looked has gone
-                    for index in itertools.count():
-                        head = b"--next\r\nContent-Type: image/jpeg\r\n\r\n"
-                        self.wfile.write(head + encoded[index // BLINK_FRAMES % 2] + b"\r\n")
-                        time.sleep(1 / 20)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> _BlinkingCamera:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 def test_events_and_results_over_leaps_of_the_wall_clock(cell_bundle: Path, tmp_path: Path) -> None:
     """A day is the most that an event may wait: by the wall clock each would be years old at the first leap."""
     clock = _WallClock(tmp_path, _LONG_AGO)
@@ -384,11 +346,11 @@ def test_events_and_results_over_leaps_of_the_wall_clock(cell_bundle: Path, tmp_
         Broker(tmp_path) as broker,
         Subscriber(broker) as subscriber,  # there before the device can be
         Proxy(broker.port) as proxy,
-        _BlinkingCamera() as camera,
+        http_server() as camera,
     ):
         proxy.mode, url = "reset", f"mqtt://127.0.0.1:{proxy.port}"
         tables: dict[str, Table] = {"mqtt": {"url": url}, "outbox": {"folder": folder, "max_age_days": 1}}
-        config = write_blinking_config(tmp_path, cell_bundle, camera.url, **tables)
+        config = write_blinking_config(tmp_path, cell_bundle, camera.url("/blinks"), **tables)
         with Device(config, environment={**own_folders(tmp_path), **clock.environment}) as device:
             device.hear("trying again")
             for offset in (_NOW, _EARLIER, _NOW):

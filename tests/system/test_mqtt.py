@@ -156,8 +156,6 @@ def test_all_kinds_arrive_with_what_mqtt_3_can_say(broker: Broker) -> None:
 
 # `Publisher` of a program: kills cost no event.
 
-_PROGRAM = "library"
-
 
 @pytest.fixture
 def outbox(tmp_path: Path) -> Path:
@@ -170,7 +168,7 @@ def outbox(tmp_path: Path) -> Path:
 def test_kills_of_broker_and_program_lose_nothing_that_was_acknowledged(tmp_path: Path, outbox: Path) -> None:
     rng = random.Random(5)
     with Broker(tmp_path, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:
-        device = KillableDevice(broker.port, outbox, program=_PROGRAM)
+        device = KillableDevice(broker.port, outbox)
         device.start()
         for _ in range(2):
             before = witness.subscriptions

@@ -24,12 +24,12 @@ from tests.support.subscribers import (
     QOS,
     RESULT,
     STATE,
-    documents,
     numbers,
     publishing_to,
     put,
     until,
     wait_online,
+    warnings,
 )
 
 pytestmark = pytest.mark.system
@@ -129,7 +129,7 @@ def test_a_message_above_the_limit_is_dropped_and_not_tried_for_ever(tmp_path: P
             return 5 in numbers(subscriber)
 
         wait_until(arrives, "a large result after the limit was raised")
-        subscriber.wait_for(lambda _: "warnings" not in documents(subscriber.messages(STATE))[-1], "the warning's end")
+        subscriber.wait_for(lambda _: not warnings(subscriber), "the warning's end")
 
 
 @pytest.mark.parametrize("qos", QOS)
@@ -277,7 +277,7 @@ def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
         until(publisher, lambda s: "takes QoS 0 only" in s.last_error, "the reason")
         [line] = doubts
         assert line.startswith("this broker takes QoS 0 only: events cannot be acknowledged, and wait; have it take")
-        subscriber.wait_for(lambda _: "mqtt_qos" in _newest_state(subscriber), "the state")
+        subscriber.wait_for(lambda _: "mqtt_qos" in warnings(subscriber), "the state")
         assert (publisher.stats().events.waiting, subscriber.messages("/event/door")) == (30, [])
         config = tmp_path / "mosquitto.conf"
         config.write_text(config.read_text().replace("max_qos 0", "max_qos 1"))
@@ -285,7 +285,7 @@ def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
         broker.restart()
         until(publisher, lambda s: s.events.delivered == 30 and not s.events.waiting, "the answers")
         subscriber.wait_for(lambda _: len(subscriber.messages(STATE)) > known, "a state")
-        subscriber.wait_for(lambda _: "mqtt_qos" not in _newest_state(subscriber), "the end of the warning")
+        subscriber.wait_for(lambda _: "mqtt_qos" not in warnings(subscriber), "the end of the warning")
         assert publisher.stats().events.lost.total == 0
 
 
@@ -303,11 +303,6 @@ def test_a_broker_that_keeps_no_retained_messages_is_told_what_to_allow(tmp_path
         until(publisher, lambda s: s.acknowledged == 1, "the answer to what waited")
 
 
-def _newest_state(subscriber: Subscriber) -> str:
-    """As text; empty where none was heard."""
-    return "".join(message.payload.decode() for message in subscriber.messages(STATE)[-1:])
-
-
 def test_a_broker_that_knows_no_mqtt_5_is_spoken_to_in_3_1_1(tmp_path: Path) -> None:
     """A door before Mosquitto refuses every CONNECT of version 5, as brokers of 2016 do."""
     doubts: list[str] = []
@@ -321,7 +316,7 @@ def test_a_broker_that_knows_no_mqtt_5_is_spoken_to_in_3_1_1(tmp_path: Path) -> 
         put(door, 2)
         until(publisher, lambda s: s.acknowledged == 2, "the next answer")
         assert old.refused == 1  # once for the program, and not once a connection
-        subscriber.wait_for(lambda _: "warnings" in documents(subscriber.messages("/state"))[-1], "the warning")
+        subscriber.wait_for(lambda _: bool(warnings(subscriber)), "the warning")
         publisher.close(WAIT_S)
     [said] = doubts
     assert said.startswith("the broker knows no MQTT 5, and 3.1.1 is spoken: ")

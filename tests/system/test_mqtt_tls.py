@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from edge_sdk.publishing.publisher import MqttPublisher
@@ -17,7 +16,7 @@ from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, Subscriber, TlsBroker, wait_until
 from tests.support.certificates import HERE, Authority
 from tests.support.results import IDENTITY
-from tests.support.subscribers import latest_state, numbers, publishing_to, put, until
+from tests.support.subscribers import latest_state, numbers, publishing_to, put, until, warnings
 
 pytestmark = pytest.mark.system
 
@@ -176,8 +175,8 @@ def test_certificates_that_end_soon_are_said_and_taken_back(tmp_path: Path) -> N
             _,
         ),
     ):
-        subscriber.wait_for(lambda _: len(_warnings(subscriber)) == 2, "both warnings")
-        ours, theirs = (_warnings(subscriber)[name] for name in ("client_certificate", "broker_certificate"))
+        subscriber.wait_for(lambda _: len(warnings(subscriber)) == 2, "both warnings")
+        ours, theirs = (warnings(subscriber)[name] for name in ("client_certificate", "broker_certificate"))
         assert f"{issued.cert_file}: this device's certificate ends on" in ours
         assert "in 9 days; renew it in its place" in ours
         assert theirs.startswith("the broker's certificate ends on")
@@ -185,10 +184,4 @@ def test_certificates_that_end_soon_are_said_and_taken_back(tmp_path: Path) -> N
         authority.issue("broker", HERE)
         broker.restart()
         until(publisher, lambda s: s.connects > 1, "the next connection")
-        subscriber.wait_for(lambda _: not _warnings(subscriber), "the end of both")
-
-
-def _warnings(subscriber: Subscriber) -> dict[str, str]:
-    messages = subscriber.messages("/state")
-    found: dict[str, str] = msgspec.json.decode(messages[-1].payload).get("warnings", {}) if messages else {}
-    return found
+        subscriber.wait_for(lambda _: not warnings(subscriber), "the end of both")

@@ -16,6 +16,7 @@ import pytest
 import edge_sdk
 from tests.support.broker import Subscriber, TlsBroker
 from tests.support.bundles import cell_picture
+from tests.support.pictures import write_frames
 from tests.support.program import PATIENCE_S
 from tests.support.program import edge_sdk as run_edge_sdk
 from tests.support.subscribers import documents, statuses
@@ -44,10 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
     shutil.copytree(folder / "person.edge", folder / "altered.edge")
     (folder / "altered.edge" / "labels.txt").write_text("cat\ndog\n")
     cv2.imwrite(str(folder / "street.jpg"), cell_picture(0))
-    writer = cv2.VideoWriter(str(folder / "street.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 20.0, (128, 128))
-    for index in range(20):
-        writer.write(cell_picture(index))
-    writer.release()
+    write_frames(folder / "street.mp4", map(cell_picture, range(20)), 20, "mp4v")
     return folder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -104,27 +104,25 @@ def test_what_was_checked_publishes_to_a_broker_with_its_password(
 # What a check says; in this process.
 
 
-class _Check:
-    """Runs `edge-sdk run --check`; its reports are 80 columns wide."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        """The exit code, the report with its white space made one, what went to standard error."""
-        code = run(["run", "--check", *map(str, arguments)])
-        self.lines = (said := self._capsys.readouterr()).out.splitlines()
-        return code, " ".join(said.out.split()), said.err
-
-
 @pytest.fixture
-def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> _Check:
+def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Runs `edge-sdk run --check` for a terminal of 80 columns: exit code and both outputs."""
     monkeypatch.setenv("COLUMNS", "80")
-    return _Check(capsys)
+
+    def checked(*arguments: object) -> tuple[int, str, str]:
+        code = run(["run", "--check", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return checked
 
 
 def test_a_check_says_what_will_run(
-    check: _Check, signed: Path, keys: Path, cell_pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    check: Callable[..., tuple[int, str, str]],
+    signed: Path,
+    keys: Path,
+    cell_pictures: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     capsys.readouterr()
     (tmp_path / "pw").write_text("hunter2\n")
@@ -140,8 +138,9 @@ def test_a_check_says_what_will_run(
         commands={"allow": ["pause", "snapshot"]},
         home_assistant={},
     )
-    code, text, errors = check("--config", path)
+    code, shown, errors = check("--config", path)
     assert (code, errors) == (0, "")
+    text = " ".join(shown.split())
     for expected in (
         f"config {path} device pi broker 127.0.0.1:",
         "as edge with a password; not encrypted MQTT 5, QoS 0 status edge/v1/home/pi/status",
@@ -157,13 +156,13 @@ def test_a_check_says_what_will_run(
     ):
         assert expected in text
     # Only a single long word is longer than the terminal is wide.
-    assert [line for line in check.lines if len(line) > 80 and len(line.split()) > 2] == []
+    assert [line for line in shown.splitlines() if len(line) > 80 and len(line.split()) > 2] == []
     assert "hunter2" not in text
-    assert "\x1b" not in text
+    assert "\x1b" not in shown
 
 
 def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(
-    check: _Check, cell_bundle: Path, tmp_path: Path
+    check: Callable[..., tuple[int, str, str]], cell_bundle: Path, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "altered.edge"
     shutil.copytree(cell_bundle, bundle)
@@ -198,9 +197,10 @@ def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(
     assert (errors.count("\n"), "labels.txt" in errors, errors[-18:]) == (1, True, "(7 more problems)\n")
 
 
-def test_a_check_of_flags(check: _Check, cell_bundle: Path, cell_pictures: Path) -> None:
+def test_a_check_of_flags(check: Callable[..., tuple[int, str, str]], cell_bundle: Path, cell_pictures: Path) -> None:
     code, report, errors = check(cell_bundle, "--source", cell_pictures, "--no-tune")
     assert (code, errors) == (0, "")
+    report = " ".join(report.split())
     assert "warning no trusted key is given" in report
     assert "results lines of JSON on standard output" in report
     assert "(as the bundle promises, without tuning)" in report
@@ -210,7 +210,11 @@ def test_a_check_of_flags(check: _Check, cell_bundle: Path, cell_pictures: Path)
 
 
 def test_a_check_names_what_tuning_remembers(
-    check: _Check, cell_bundle: Path, long_video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., tuple[int, str, str]],
+    cell_bundle: Path,
+    long_video: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = _config(tmp_path, {"gate": {"source": long_video, "bundle": cell_bundle}})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

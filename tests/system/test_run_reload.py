@@ -21,7 +21,7 @@ from edge_sdk.service.runner import RunSummary
 from tests.support.broker import Broker, Subscriber, wait_until
 from tests.support.bundles import copy_bundle, replace_bundle
 from tests.support.device import Configured, Device
-from tests.support.pictures import counted_in, write_counted_folder, write_counted_video
+from tests.support.pictures import counted_in, counted_picture, write_counted_folder, write_frames
 from tests.support.streams import rtsp_server
 from tests.support.subscribers import documents
 
@@ -35,7 +35,7 @@ FILM, FOLDER = 240, 40
 
 
 def write_sources(folder: Path) -> Path:
-    write_counted_video(folder / "film.avi", FILM)
+    write_frames(folder / "film.avi", (counted_picture(number, 512) for number in range(FILM)), 25)
     write_counted_folder(folder / "pictures", FOLDER)
     return folder
 
