@@ -18,9 +18,10 @@ from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, wait_until
+from tests.support.connections import put
 from tests.support.event_device import encoded
 from tests.support.results import IDENTITY, make_encoder
-from tests.support.subscribers import PERSISTENT, KillableDevice, Witness, kill_at_random, put
+from tests.support.subscribers import PERSISTENT, KillableDevice, Witness, kill_at_random
 
 pytestmark = pytest.mark.system
 

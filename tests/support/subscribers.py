@@ -22,12 +22,12 @@ from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.client import MqttConnection
-from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats, Stream
+from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats
 from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, PahoUser, Received, Subscriber, wait_until
 from tests.support.connections import Door
-from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
+from tests.support.results import IDENTITY, make_encoder
 
 # What tests of events need: a device to kill, and a subscriber whose session the broker keeps.
 
@@ -176,11 +176,6 @@ def publishing_to(
         yield Door(publisher, publisher.stream("door", encoder or make_encoder()))
     finally:
         publisher.close(timeout_s=WAIT_S)
-
-
-def put(stream: Stream, *numbers: int, count: int = 2) -> None:
-    for number in numbers:
-        stream.put(make_detections(count, make_frame(number, stream.camera)))
 
 
 def until(publisher: MqttPublisher, condition: Callable[[PublisherStats], bool], what: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage, message_schema
 from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.connections import put
 from tests.support.results import IDENTITY
 from tests.support.subscribers import (
     PERSISTENT,
@@ -30,7 +31,6 @@ from tests.support.subscribers import (
     latest_state,
     numbers,
     publishing_to,
-    put,
     states,
     statuses,
     wait_online,

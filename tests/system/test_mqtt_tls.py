@@ -15,8 +15,9 @@ from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, Subscriber, TlsBroker, wait_until
 from tests.support.certificates import HERE, Authority
+from tests.support.connections import put
 from tests.support.results import IDENTITY
-from tests.support.subscribers import latest_state, numbers, publishing_to, put, until, warnings
+from tests.support.subscribers import latest_state, numbers, publishing_to, until, warnings
 
 pytestmark = pytest.mark.system
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import termios
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from tests.support.broker import Broker, Subscriber, free_port
 from tests.support.bundles import LARGE, endless, failing, write_graded, write_real_bundle
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
 from tests.support.device import Device, count_results, wait_for_results
-from tests.support.streams import http_server, rtsp_server
+from tests.support.streams import http_server
 from tests.support.subscribers import documents, statuses
 
 pytestmark = pytest.mark.system
@@ -96,32 +95,6 @@ def test_broken_cameras_are_no_trouble_to_the_others(tmp_path: Path, broker: Bro
 
 
 # Sources that come, go and cannot be opened.
-
-
-def test_servers_that_start_later_and_a_file_that_appears_later(
-    cell_bundle: Path, long_video: Path, tmp_path: Path
-) -> None:
-    film = tmp_path / "film.avi"
-    with rtsp_server() as rtsp, http_server() as http:
-        rtsp.kill()
-        http.kill()
-        streams = {"film": {"source": film}, "rtsp": {"source": rtsp.url()}, "http": {"source": http.url()}}
-        with Device(write_at_ease(tmp_path, cell_bundle, {**streams, "yard": HEALTHY})) as device:
-            device.hear("film: ", f"{film}: no such file or folder", "begins again in")
-            for camera in ("rtsp", "http"):
-                device.hear(f"{camera}: ", "not there yet: connection refused; it is waited for")
-            device.run_on("yard")
-            assert [device.results(camera) for camera in streams] == [[], [], []]
-            shutil.copy(long_video, film.with_suffix(".part"))
-            film.with_suffix(".part").rename(film)
-            rtsp.start()
-            http.start()
-            for camera in streams:
-                device.hear(f"{camera}: ", "is open")
-                device.run_on(camera)
-            device.run_on("yard")
-            assert device.stop() == 0
-    assert not device.lines_with("bug")
 
 
 def test_devices_that_are_not_there_no_cameras_or_in_use(cell_bundle: Path, tmp_path: Path) -> None:

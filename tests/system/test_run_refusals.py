@@ -334,17 +334,6 @@ def test_they_are_in_no_message_line_process_list_or_file(cell_bundle: Path, sit
     assert b"bob" not in everything
 
 
-def test_nor_where_the_broker_refuses_one(cell_bundle: Path, tmp_path: Path) -> None:
-    with Broker(tmp_path, users={"edge": "another"}) as broker:
-        secret = _write_secret(tmp_path, "broker.pw", _OF_BROKER)
-        mqtt = {"url": f"mqtt://edge@127.0.0.1:{broker.port}", "password_file": secret}
-        with Device(write_at_ease(tmp_path, cell_bundle, {"gate": HEALTHY}, device=_DEVICE, mqtt=mqtt)) as device:
-            device.hear("broker", "refused us", "trying again")
-            shown = _process_shows(device.process.pid)
-            assert device.stop() == 0
-    assert _OF_BROKER.encode() not in "\n".join(device.said).encode() + shown
-
-
 def test_a_check_says_what_certificate_is_shown_and_for_how_long(
     cell_bundle: Path, site: _Site, tmp_path: Path
 ) -> None:
