@@ -36,12 +36,13 @@ from tests.support.broker import (
 )
 from tests.support.certificates import Authority
 from tests.support.configs import AT_EASE, Table, config_text, write_config
+from tests.support.connections import put
 from tests.support.device import Device, own_folders, write_blinking_config
 from tests.support.event_device import encoded
 from tests.support.outboxes import outbox_at, payload
 from tests.support.results import IDENTITY
 from tests.support.streams import http_server
-from tests.support.subscribers import PERSISTENT, Witness, documents, publishing_to, put, until
+from tests.support.subscribers import PERSISTENT, Witness, documents, publishing_to, until
 
 pytestmark = pytest.mark.system
 

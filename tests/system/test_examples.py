@@ -36,12 +36,13 @@ from tests.support.broker import (
 )
 from tests.support.bundles import NATIVE_TARGET
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
+from tests.support.connections import put
 from tests.support.event_device import encoded
 from tests.support.program import edge_sdk
 from tests.support.projects import write_project
 from tests.support.requester import running
 from tests.support.results import IDENTITY
-from tests.support.subscribers import Witness, numbers, publishing_to, put, statuses, until, warnings
+from tests.support.subscribers import Witness, numbers, publishing_to, statuses, until, warnings
 from tests.support.subscribers import results as results_of
 
 if sys.version_info >= (3, 11):

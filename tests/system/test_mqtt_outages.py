@@ -19,6 +19,7 @@ from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, OldBroker, Proxy, Subscriber, TlsBroker, wait_until
+from tests.support.connections import put
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
 from tests.support.subscribers import (
     QOS,
@@ -26,7 +27,6 @@ from tests.support.subscribers import (
     STATE,
     numbers,
     publishing_to,
-    put,
     until,
     wait_online,
     warnings,

@@ -23,8 +23,9 @@ from edge_sdk.publishing.client import WINDOW
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.subscriber import Subscriber
 from tests.support.broker import WAIT_S, Broker, DeafBroker, free_port, wait_until
+from tests.support.connections import put
 from tests.support.program import edge_sdk
-from tests.support.subscribers import publishing_to, put, until, wait_online
+from tests.support.subscribers import publishing_to, until, wait_online
 
 pytestmark = pytest.mark.system
 
