@@ -51,6 +51,10 @@ def _file(
     return path
 
 
+def _levels(anchors: int, **kinds: int) -> dict[str, list[int]]:
+    return {f"{name}_{n}": [1, n * anchors, values] for name, values in kinds.items() for n in (64, 16, 4)}
+
+
 def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
     """The model.toml as it is read again; it passes the export gate."""
     toml, labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
@@ -66,6 +70,10 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
         ({"y": [1, 300, 6]}, ULTRALYTICS, "end_to_end", "RGB", ["a", "b"]),
         ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
         ({"y": [1, 84, 85]}, {}, "yolox", "BGR", list(COCO80)),
+        ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
+        ({"y": [1, 300, 83]}, {}, "detr", "RGB", [f"class_{number}" for number in range(79)]),
+        (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
+        (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
         ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
         ({"y": [1, 3, 16, 16]}, {}, "logits", "RGB", ["class_0", "class_1", "class_2"]),
     ],
@@ -127,7 +135,7 @@ def test_the_command_says_what_it_read_and_overwrites_nothing(
     model = _file(tmp_path, {"y": [1, 6, 84]}, ULTRALYTICS)
     assert run(["init", str(model)]) == 0
     said = capsys.readouterr().out
-    assert "detection with decoder yolov8, 2 classes, input 64x64" in said
+    assert "detection with decoder yolov8, 2 labels, input 64x64" in said
     assert f"next: edge-sdk check {tmp_path / 'model.toml'}" in said
     assert run(["init", str(model)]) == 2
     assert "model.toml: exists and is kept" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
         description = describe(model)
         model, _ = write_description(description, folder)
     spec = load_model_spec(model)
-    checked = check_model(spec, target)
+    checked = check_model(spec, None, description.examined if description else None)
     refuse_quantized(checked, spec.model)
     with bundle_folder(folder / f"{spec.name}.edge") as written:
         source = written.work / "source.onnx"
