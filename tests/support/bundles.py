@@ -285,13 +285,12 @@ def write_real_bundle(
     data = model.SerializeToString()
     replayed = golden_file(*golden) if golden else _golden(data, InputSpec(size_wh=(SIDE, SIDE)), brightest=100)
     files = {"model.int8.ort": data, "labels.txt": b"red\nblue\n", "golden.npz": replayed, **(extra or {})}
-    builtins = msgspec.to_builtins(manifest := make_manifest(files, side=SIDE))
-    promise = {"count": len(golden or [1]), "absolute": 1e-5}
-    [variant] = builtins["variants"]
-    variant |= {"operators": [*variant["operators"], *operators], "golden": variant["golden"] | promise}
-    builtins |= {"machine": platform.machine(), "operators": variant["operators"]}
-    builtins |= {"onnxruntime": {"minimum": "1.20.1", "maximum": onnxruntime_version()}, **changes}
-    return write_bundle(folder, msgspec.convert(builtins, type(manifest)), files)
+    manifest = for_here(make_manifest(files, side=SIDE))
+    [variant] = (builtins := msgspec.to_builtins(manifest))["variants"]
+    variant["operators"] = [*variant["operators"], *operators]
+    variant["golden"] |= {"count": len(golden or [1]), "absolute": 1e-5}
+    builtins |= {"operators": variant["operators"], **changes}
+    return write_bundle(folder, msgspec.convert(builtins, Manifest), files)
 
 
 def open_real_bundle(folder: Path, model: onnx.ModelProto, **changes: object) -> Bundle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import resource
@@ -14,9 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import msgspec
 import numpy as np
 
 from tests.support.broker import Broker, Subscriber, free_port, wait_until
@@ -63,7 +63,7 @@ class Device:
         self._said: list[str] = []
         self._printed: list[str] = []
         self._ears = [
-            _ear(file, lines)
+            ear(file, lines)
             for file, lines in ((self.process.stdout, self._printed), (self.process.stderr, self._said))
             if file is not None
         ]
@@ -93,10 +93,6 @@ class Device:
 
     def lines_with(self, *words: str) -> list[str]:
         return [line for line in self.said if all(word in line for word in words)]
-
-    def results(self, camera: str) -> list[dict[str, Any]]:
-        decoded = [msgspec.json.decode(line) for line in self.printed]
-        return [each for each in decoded if each.get("stream") == "result" and each["camera"] == camera]
 
     def hear(self, *words: str, count: int = 1) -> str:
         """Wait for so many lines for people that hold all of these words: the last of them."""
@@ -163,12 +159,12 @@ class Device:
             ear.join(PATIENCE_S)
 
 
-def _ear(file: IO[bytes], lines: list[str]) -> threading.Thread:
+def ear(file: IO[bytes], lines: list[str]) -> threading.Thread:
     """A thread that puts each whole line into a list."""
 
     def listen() -> None:
-        with file:
-            lines.extend(line.decode().rstrip() for line in file)
+        with file, contextlib.suppress(OSError):  # as a terminal that is closed says
+            lines.extend(line.decode(errors="replace").rstrip() for line in file)
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()

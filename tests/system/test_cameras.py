@@ -239,9 +239,18 @@ def test_the_first_frame_is_fresh(make_server: Callable[..., StreamServer]) -> N
                 ages_ms.append(true_age_ms(frame))
 
 
+def _refusal(url: str, password: str | None = None, **options: float) -> str:
+    """What is said of a camera that does not open, in which no secret is."""
+    with pytest.raises(CameraError) as caught:
+        open_source(url, password=password, options=SourceOptions(**options))
+    assert "s3cret" not in str(caught.value)
+    assert "bob" not in str(caught.value)
+    return str(caught.value)
+
+
 def test_a_page_is_no_video() -> None:
-    with http_server() as server, pytest.raises(CameraError, match="it answers, but with no video that can be read"):
-        open_source(server.url("/page"))
+    with http_server() as server:
+        assert "it answers, but with no video that can be read" in _refusal(server.url("/page"))
 
 
 @pytest.mark.parametrize(
@@ -255,12 +264,7 @@ def test_a_page_is_no_video() -> None:
 )
 def test_why_nobody_answers(scheme: str, host: str, expected: str) -> None:
     url = f"{scheme}://bob:s3cret@{host.replace('{port}', str(free_port()))}/live"
-    with pytest.raises(CameraError) as caught:
-        open_source(url)
-    message = str(caught.value)
-    assert f": {expected}; check that the camera is on" in message
-    assert "s3cret" not in message
-    assert "bob" not in message
+    assert f": {expected}; check that the camera is on" in _refusal(url)
 
 
 @pytest.mark.parametrize(
@@ -285,16 +289,12 @@ def test_what_a_server_answers_is_said(answer: bytes, scheme: str, expected: str
         thread = threading.Thread(target=serve)
         thread.start()
         url = f"{scheme}://bob@127.0.0.1:{listener.getsockname()[1]}/live?key=s3cret"
-        with pytest.raises(CameraError) as caught:
-            open_source(url, password="s3cret")
+        assert f": {expected}; check that the camera is on" in _refusal(url, "s3cret")
         thread.join(30)
-    assert f": {expected}; check that the camera is on" in str(caught.value)
-    assert "s3cret" not in str(caught.value)
 
 
 def test_somebody_who_listens_and_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for scheme in ("rtsp", "http"):
             url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/x"
-            with pytest.raises(CameraError, match=rf"{url}: no answer within 0\.2 s"):
-                open_source(url, options=SourceOptions(open_timeout_s=0.2))
+            assert f"{url}: no answer within 0.2 s" in _refusal(url, open_timeout_s=0.2)

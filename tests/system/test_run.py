@@ -38,19 +38,6 @@ def _pictures(folder: Path, levels: list[int]) -> Path:
     return folder
 
 
-def test_boxes_are_in_pixels_of_the_original_frame(cell_bundle: Path, cell_pictures: Path) -> None:
-    done = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--device", "d", "--camera", "c")
-    assert done.returncode == 0, done.stderr
-    results = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
-    assert [result["seq"] for result in results] == [0, 1, 2, 3]
-    for index, result in enumerate(results):
-        # Pictures of 128 pixels, cells of 32: the model sees 64 and 16.
-        boxes = {found["label"]: found["box_xyxy"] for found in result["detections"]}
-        assert len(boxes) == len(result["detections"]) == 2
-        assert boxes["red"] == pytest.approx([index * 32, 32, index * 32 + 32, 64], abs=2)
-        assert boxes["blue"] == pytest.approx([96, index * 32, 128, index * 32 + 32], abs=2)
-
-
 @pytest.mark.smoke
 def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
     cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path

@@ -71,14 +71,6 @@ def test_sigterm_ends_a_run_whose_results_nobody_reads(
     assert "Fatal" not in rest
 
 
-def test_the_loop_goes_on_while_nobody_reads_results(cell_bundle: Path, video: Path, full_pipe: int) -> None:
-    command = [*_RUN, cell_bundle, "--source", video, "--frames", "20", *_PATIENT]
-    done = subprocess.run(command, stdout=full_pipe, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S)
-    assert done.returncode == 0
-    assert "stopped by frames; 20 results" in done.stderr
-    assert "warning: 20 of 20 results were not read from standard output" in done.stderr
-
-
 def test_nobody_waits_for_a_reader_of_standard_error(cell_bundle: Path, full_pipe: int) -> None:
     command = [*_RUN, str(cell_bundle), "--source", "pattern:128x128@20", "--no-tune"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full_pipe)

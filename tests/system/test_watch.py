@@ -6,13 +6,10 @@ import contextlib
 import io
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -24,6 +21,7 @@ from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.subscriber import Subscriber
 from tests.support.broker import WAIT_S, Broker, DeafBroker, free_port, wait_until
 from tests.support.connections import put
+from tests.support.device import ear
 from tests.support.program import edge_sdk
 from tests.support.subscribers import publishing_to, until, wait_online
 
@@ -33,57 +31,50 @@ pytestmark = pytest.mark.system
 class _Watching:
     """A running `edge-sdk watch`; a terminal is both its outputs."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
-        self.process, self._out, self._err = process, folder / "out", folder / "err"
-        self.copier: subprocess.Popen[bytes] | None = None
+    def __init__(self, broker: Broker | DeafBroker, *arguments: object, in_terminal: bool = False) -> None:
+        command = [sys.executable, "-m", "edge_sdk", "watch", "--mqtt", broker.url, *map(str, arguments)]
+        out = err = subprocess.PIPE
+        if in_terminal:
+            master, out = pty.openpty()
+            err = out
+        self.process = subprocess.Popen(command, stdin=out, stdout=out, stderr=err, env={**os.environ, "TERM": "xterm"})
+        if in_terminal:
+            os.close(out)
+        files = [os.fdopen(master, "rb")] if in_terminal else [self.process.stdout, self.process.stderr]
+        self._lines: tuple[list[str], list[str]] = ([], [])
+        self._ears = [ear(*each) for each in zip(files, self._lines, strict=False)]
+
+    def __enter__(self) -> _Watching:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.end()
 
     @property
     def shown(self) -> str:
-        return self._out.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(self._lines[0])
 
     @property
     def errors(self) -> str:
-        return self._err.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(self._lines[1])
 
     def says(self, text: str, times: int = 1) -> None:
-        wait_until(lambda: self.shown.count(text) >= times, f"{text!r} in {self._out} and {self._err}")
+        wait_until(lambda: self.shown.count(text) >= times, f"{text!r} in {self._lines}")
 
     def warns(self, text: str, times: int = 1) -> None:
-        wait_until(lambda: self.errors.count(text) >= times, f"{text!r} in {self._err}")
+        wait_until(lambda: self.errors.count(text) >= times, f"{text!r} in {self._lines}")
 
     def end(self, how: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(how)
         code = self.process.wait(WAIT_S)
-        if self.copier is not None:
-            self.copier.wait(WAIT_S)
+        for each in self._ears:
+            each.join(WAIT_S)
         return code
 
 
-@contextmanager
-def _watching(broker: Broker | DeafBroker, *arguments: object, in_terminal: bool = False) -> Iterator[_Watching]:
-    command = [sys.executable, "-m", "edge_sdk", "watch", "--mqtt", broker.url, *map(str, arguments)]
-    environment, folder = {**os.environ, "TERM": "xterm"}, Path(tempfile.mkdtemp())
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        if in_terminal:
-            master, slave = pty.openpty()
-            process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
-            watching = _Watching(process, folder)
-            watching.copier = subprocess.Popen(["cat"], stdin=master, stdout=out, stderr=subprocess.DEVNULL)
-            os.close(master)
-            os.close(slave)
-        else:
-            process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
-            watching = _Watching(process, folder)
-    try:
-        yield watching
-    finally:
-        process.kill()
-        watching.end()
-        shutil.rmtree(folder)
-
-
 def test_a_fleet_comes_works_and_goes_through_a_restart_of_the_broker(broker: Broker) -> None:
-    with _watching(broker) as watch:
+    with _Watching(broker) as watch:
         watch.warns("nothing yet, waiting for messages on edge/v1/+/+/#")
         with publishing_to(broker, qos=1) as (publisher, door):
             wait_online(publisher)
@@ -103,7 +94,7 @@ def test_a_fleet_comes_works_and_goes_through_a_restart_of_the_broker(broker: Br
 def test_the_live_view_leaves_the_terminal_as_it_was(broker: Broker) -> None:
     with publishing_to(broker) as (publisher, door):
         wait_online(publisher)
-        with _watching(broker, in_terminal=True) as watch:
+        with _Watching(broker, in_terminal=True) as watch:
             watch.says("default/pi")
             put(door, 1)
             watch.says("door")
@@ -121,7 +112,7 @@ def test_json_lines_hold_every_message(broker: Broker) -> None:
     with publishing_to(broker, qos=1) as (publisher, door):
         put(door, *range(5))
         until(publisher, lambda s: s.acknowledged == 5, "the answers")
-        with _watching(broker, "--json", "--site", "default", "--device", "pi") as watch:
+        with _Watching(broker, "--json", "--site", "default", "--device", "pi") as watch:
             watch.says('"kind":"status"')
             put(door, *range(5, 25))
             watch.says('"kind":"result"', times=20)
@@ -134,7 +125,7 @@ def test_json_lines_hold_every_message(broker: Broker) -> None:
 
 def test_coco_results_of_a_run(broker: Broker, tmp_path: Path) -> None:
     path = tmp_path / "seen.json"
-    with publishing_to(broker, qos=1) as (publisher, door), _watching(broker, "--coco", path) as watch:
+    with publishing_to(broker, qos=1) as (publisher, door), _Watching(broker, "--coco", path) as watch:
         wait_online(publisher)
         watch.says("default/pi: online")
         put(door, 1, 2, 3, count=4)
@@ -187,7 +178,7 @@ def test_who_may_not_read_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_first_answer_that_passes_by_itself_is_waited_out() -> None:
-    with DeafBroker(connects=[0x88], subscribes=[0x97]) as broker, _watching(broker) as watch:
+    with DeafBroker(connects=[0x88], subscribes=[0x97]) as broker, _Watching(broker) as watch:
         watch.warns("Server unavailable (reason code 136), trying again")
         watch.warns("Quota exceeded, trying again")
         watch.warns(": online")
