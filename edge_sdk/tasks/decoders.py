@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.classification import LOGITS, SOFTMAX
-from edge_sdk.tasks.detr import DETR
+from edge_sdk.tasks.detr import DETR, DETR_END_TO_END
 from edge_sdk.tasks.end_to_end import END_TO_END
 from edge_sdk.tasks.faces import CENTERFACE, SCRFD, YUNET
 from edge_sdk.tasks.nanodet import NANODET
@@ -67,6 +67,7 @@ TABLE: tuple[Decoder, ...] = (
     YUNET,
     SCRFD,
     END_TO_END,
+    DETR_END_TO_END,
     DETR,
     SSD,
     Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),

@@ -8,6 +8,7 @@ import numpy as np
 
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import STRIDES, Candidates, Floats, cell_count, corner_boxes, logit_of
+from edge_sdk.tasks.end_to_end import END_TO_END, EndToEnd
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
@@ -40,6 +41,18 @@ class Detr:
         return Candidates(corner_boxes(boxes[rows] * self._size), confidences, class_ids)
 
 
+class DetrRows(EndToEnd):
+    """Reads rows, float (1, N, 6): centre x, y, width, height as parts of the input, confidence 0-1, class id."""
+
+    def __init__(self, size_wh: tuple[int, int], label_count: int, confidence: float) -> None:
+        super().__init__(label_count, confidence)
+        self._size = np.array(size_wh * 2, np.float32)
+
+    def boxes(self, values: Floats) -> Floats:
+        """Return left, top, width, height in input pixels of the rows' first four values, float32 (K, 4)."""
+        return corner_boxes(values * self._size)
+
+
 def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
     """Expect any number of queries, but for the number of cells that other detectors have."""
     cells = cell_count(spec.input.size_wh, *STRIDES)
@@ -60,4 +73,13 @@ DETR = Decoder(
     make=lambda spec, _label_count, _layout: Detr(spec.input.size_wh, spec.thresholds.confidence),
     suppresses=False,
     usual_input={"resize": "stretch", "std": (255.0, 255.0, 255.0)},
+)
+DETR_END_TO_END = Decoder(
+    name="detr_end_to_end",
+    task="detection",
+    layouts=END_TO_END.layouts,
+    make=lambda spec, count, _layout: DetrRows(spec.input.size_wh, count, spec.thresholds.confidence),
+    reads_all=True,
+    suppresses=False,
+    usual_input=DETR.usual_input,
 )

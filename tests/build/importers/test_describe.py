@@ -71,6 +71,13 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
         ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
         ({"y": [1, 84, 85]}, {}, "yolox", "BGR", list(COCO80)),
         ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
+        (
+            {"y": [1, 300, 6]},
+            {**ULTRALYTICS, "description": "Ultralytics rtdetr-l"},
+            "detr_end_to_end",
+            "RGB",
+            ["a", "b"],
+        ),
         ({"y": [1, 300, 83]}, {}, "detr", "RGB", [f"class_{number}" for number in range(79)]),
         (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
         (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),

@@ -236,6 +236,17 @@ def test_scrfd_measures_from_the_corners_of_its_cells(batched: bool) -> None:
     _check(_detect(_spec("scrfd"), 1, *(o[None] if batched else o for o in outputs)), expected)
 
 
+def test_detr_with_ranked_rows_has_boxes_in_parts_of_the_input() -> None:
+    rows = _random().uniform(0.2, 0.7, (300, 6)).astype(np.float32)
+    rows[:, 5] = np.arange(300) % 3
+    expected = [
+        (score, int(class_id), [v * side for v, side in zip(_box(cx, cy, w, h), (96, 64, 96, 64), strict=True)])
+        for cx, cy, w, h, score, class_id in rows.tolist()
+        if score >= 0.3
+    ]
+    _check(_detect(_spec("detr_end_to_end"), 3, rows[None]), expected)
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_detr_counts_each_likely_class_of_a_query(joined: bool) -> None:
     boxes, logits = _random().uniform(0.2, 0.7, (40, 4)).astype(np.float32), _random().normal(-1, 1, (40, 3))
@@ -340,6 +351,7 @@ SILENT = {
     "yunet": (*_zeros_of_levels(1, 1), *_zeros_of_levels(1, 1), *_zeros_of_levels(1, 4)),
     "scrfd": (*_zeros_of_levels(2, 1), *_zeros_of_levels(2, 4)),
     "detr": (np.zeros((1, 300, 6), np.float32),),
+    "detr_end_to_end": (np.zeros((1, 300, 6), np.float32),),
 }
 
 
@@ -398,6 +410,8 @@ def _one_object(decoder: str) -> tuple[ModelSpec, list[np.ndarray], tuple[int, s
         for output in outputs[3:]:  # sides of one stride; of YuNet the second scores, and exp(1) strides
             output[...] = 1.0
         on_boxes = (len(outputs) - 3, 0)
+    elif decoder == "detr_end_to_end":
+        outputs, scores = [np.tile(np.float32([0.3, 0.3, 0.2, 0.2, 0.01, 0]), (1, 126, 1))], (0, slice(4, 5))
     elif decoder == "end_to_end":
         outputs, scores = [np.tile(np.float32([8, 8, 24, 24, 0.01, 0]), (1, 126, 1))], (0, slice(4, 5))
     else:

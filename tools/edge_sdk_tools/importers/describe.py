@@ -100,7 +100,7 @@ def describe(
     names = _names(metadata)
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
     guessed: dict[str, str] = {}
-    input_spec = _usual(input_spec, reading, guessed)
+    input_spec = _usual(input_spec, reading, metadata, guessed)
     if is_free and size_wh is None and "imgsz" not in metadata:
         guessed["size_wh"] = "the file takes any size"
     chosen = _labels(model, reading, names, labels, guessed)
@@ -264,6 +264,8 @@ def _recognised(
         readings = [r for r in readings if (r.task, r.decoder) != ("classification", "logits")]
     else:
         readings = [r for r in readings if r.decoder != "softmax" or decoder == "softmax"]
+    if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
+        readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
     shown = ", ".join(show_shape(shape) for shape in shapes)
     if not readings:
         raise ModelError(
@@ -297,10 +299,14 @@ def _readings(entry: Decoder, given: InputSpec, outputs: Sequence[TensorInfo]) -
             yield reading._replace(class_count=count)
 
 
-def _usual(given: InputSpec, reading: _Reading, guessed: dict[str, str]) -> InputSpec:
-    """Fill in how models of this decoder are usually trained."""
+def _usual(given: InputSpec, reading: _Reading, metadata: dict[str, str], guessed: dict[str, str]) -> InputSpec:
+    """Fill in how models of this decoder, or those of its exporter, are usually trained."""
     usual = reading.entry.usual_input if given.color != "GRAY" else {}
     why = f"as {reading.decoder} models are usually trained"
+    if usual and metadata.get("description", "").startswith("Ultralytics"):
+        of_whole = {"resize": "center_crop"} if TRAITS[reading.task].is_of_whole_picture else {}
+        usual = {**of_whole, **{key: value for key, value in usual.items() if key == "resize"}, "std": (255.0,) * 3}
+        why = "as Ultralytics trains"
     guessed.update(dict.fromkeys(["color", *usual], why) if given.color != "GRAY" else {})
     if reading.decoder == "yolox":
         guessed["decoder"] = 'a YOLOX that decodes its boxes itself needs "yolov5"'
