@@ -30,7 +30,7 @@ class EndToEnd:
 
     def boxes(self, values: Floats) -> Floats:
         """Return left, top, width, height in input pixels of the rows' first four values, float32 (K, 4)."""
-        boxes = values.copy()
+        boxes: Floats = values.copy()
         boxes[:, 2:] -= boxes[:, :2]
         return boxes
 
