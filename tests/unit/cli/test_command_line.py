@@ -29,12 +29,11 @@ _RUN = ["run", "none.edge", "--source"]
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["nonsense"], "no verb 'nonsense'; expected one of: init,"),
+        (["nonsense"], "No such command 'nonsense'. (see `edge-sdk --help`)"),
         (["sign"], "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),
         (["keygen", "/"], "/: expected the name of a file for the key"),
-        ([*_RUN, "0", "--duration", "nan"], "--duration"),
-        ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more; was it seconds?"),
+        ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more"),
         ([*_RUN, "0", "--cpu-share", "9999"], "which this machine has; 0.5 is half a core"),
         ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "--source-tls-fingerprint: 'ab', expected 64"),
         ([*_RUN, "0", "--cpu-share", "0.5", "--no-tune"], "--cpu-share is a limit that tuning keeps"),
