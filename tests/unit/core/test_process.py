@@ -1,27 +1,32 @@
-"""What the process does beside its work: signals, background tasks, threads left behind, garbage, freed memory."""
+"""What the process does beside its work: signals, background tasks, threads left behind, garbage, memory, imports."""
 
 from __future__ import annotations
 
 import gc
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
 
 import numpy as np
 import pytest
 from onnx import helper
 
-from edge_sdk.core import threads
+import edge_sdk
 from edge_sdk.core.errors import BundleError
 from edge_sdk.core.machine import no_collection
 from edge_sdk.core.threads import BackgroundTask, Stop, is_any_left, stopping_on_signals
 from tests.support import models as tiny
+
+
+def _output_of(program: str, *arguments: str, **environment: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | environment).stdout
 
 
 @pytest.fixture
@@ -95,23 +100,6 @@ def test_a_part_ends_with_the_whole_and_the_whole_not_with_a_part() -> None:
     assert (part.reason, other.reason) == ("reload", "signal")
 
 
-def test_a_thread_that_was_left_behind_is_forgotten_with_the_next_once_it_has_ended() -> None:
-    before, ends = [*threads._threads], [Event() for _ in range(3)]
-    running = [Thread(target=end.wait, daemon=True) for end in ends]
-    for thread, end in zip(running, ends, strict=True):
-        thread.start()
-        threads.join_or_leave(thread, 0.0)
-        assert threads.is_any_left()
-        assert thread in threads._threads
-        end.set()
-        thread.join()
-    assert [thread for thread in threads._threads if thread not in before] == running[-1:]
-    in_time = Thread(target=lambda: None)
-    in_time.start()
-    threads.join_or_leave(in_time, 10.0)
-    assert in_time not in threads._threads
-
-
 @pytest.fixture
 def _collecting() -> Iterator[None]:
     yield
@@ -126,8 +114,7 @@ def test_the_end_of_python_waits_for_a_thread_that_was_left_behind() -> None:
         "thread = Thread(target=lambda: (sleep(0.3), print('done')), daemon=True)\n"
         "thread.start(); join_or_leave(thread, 0.0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "done\n"
+    assert _output_of(program) == "done\n"
 
 
 def test_no_garbage_is_looked_for_in_what_was_made_inside() -> None:
@@ -198,7 +185,7 @@ needs_glibc = pytest.mark.skipif(
 @needs_glibc
 @pytest.mark.parametrize(("how", "is_one"), [("one", True), ("each its own", False)])
 def test_threads_share_one_heap(how: str, is_one: bool, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", _HEAPS, how, str(tmp_path / "heaps.xml")], check=True)
+    _output_of(_HEAPS, how, str(tmp_path / "heaps.xml"))
     heaps = (tmp_path / "heaps.xml").read_text().count("<heap nr=")
     assert (heaps == 1) is is_one
 
@@ -212,9 +199,8 @@ def test_a_loaded_model_does_not_hold_the_memory_that_reading_it_took(tmp_path: 
     nodes = [helper.make_node("Conv", ["images", "w1"], ["a"]), helper.make_node("Conv", ["a", "w2"], ["y"])]
     file = tmp_path / "m.onnx"
     file.write_bytes(tiny.model(nodes, [1, 3, 8, 8], {"y": [1, 4096, 4, 4]}, weights).SerializeToString())
-    done = subprocess.run([sys.executable, "-c", _LOAD, str(file)], capture_output=True, text=True, check=True)
     # ONNX Runtime's Python package keeps the bytes, and its session the weights as its kernels want them.
-    assert int(done.stdout) < 2.6 * file.stat().st_size
+    assert int(_output_of(_LOAD, str(file))) < 2.6 * file.stat().st_size
 
 
 def test_what_comes_of_it_is_taken_once() -> None:
@@ -274,5 +260,40 @@ def test_who_is_told_to_stop_does_not_wait() -> None:
 def test_the_first_model_loads_before_opencv_and_what_speaks_mqtt() -> None:
     """Otherwise nothing is left to be loaded beside it."""
     code = "import sys, edge_sdk.service.startup; print({'cv2', 'paho', 'onnxruntime'} & {*sys.modules})"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert found.strip() == "{'onnxruntime'}"
+    assert _output_of(code) == "{'onnxruntime'}\n"
+
+
+# OpenCV is whole in every thread, however its imports meet.
+
+_OPENCV = """
+import sys, threading, types
+package = sys.modules.pop("cv2")
+sys.modules["cv2"] = types.ModuleType("cv2")  # the native part, as others may find it
+threading.is_halfway.set()
+threading.has_looked.wait(0.5)
+sys.modules["cv2"] = package
+dnn = "all of it"
+"""
+_PROGRAM = """
+import threading
+threading.is_halfway, threading.has_looked = threading.Event(), threading.Event()
+def look():
+    threading.is_halfway.wait()
+    from edge_sdk.core.opencv import cv2
+    print(getattr(cv2, "dnn", "a part"))
+    threading.has_looked.set()
+thread = threading.Thread(target=look)
+thread.start()
+from edge_sdk.core.opencv import cv2
+thread.join()
+"""
+
+
+def test_a_thread_that_imports_opencv_while_another_does_gets_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "cv2.py").write_text(_OPENCV)
+    assert _output_of(_PROGRAM, PYTHONPATH=str(tmp_path)) == "all of it\n"
+
+
+def test_one_module_imports_opencv_and_the_others_take_it_from_there() -> None:
+    modules = {path: path.read_text() for path in Path(edge_sdk.__file__).parent.rglob("*.py")}
+    assert [path.name for path, text in modules.items() if re.search(r"^\s*import cv2", text, re.M)] == ["opencv.py"]
