@@ -134,6 +134,8 @@ class _Watch:
         self.broker = f"{self._address}: {words}"
         if self._screen is None:
             _log.info(f"broker {self.broker}")
+            if self._is_online and not self._messages:
+                _log.info(self._hint.partition("\n")[0])
 
     def run(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
         """Watch until a stop is asked for, the count or time is reached, or the broker refuses the first connection."""
