@@ -270,14 +270,12 @@ def no_collection() -> Iterator[None]:
     Use it only for imports at the start: searching for garbage while modules load takes a tenth of the start. Objects
     that exist at the end are never freed, even if they become garbage.
     """
-    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 _ROOT = Path("/sys")

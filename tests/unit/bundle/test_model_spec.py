@@ -184,15 +184,8 @@ def test_every_target_loads_and_explains_each_field(name: str) -> None:
         assert explained, f"{name}: {key} has no comment"
 
 
-def test_what_sets_the_targets_apart() -> None:
-    assert load_target("x86_64_avx2").reduce_range
-    assert not load_target("x86_64").reduce_range
-    assert load_target("raspberry_pi_4").cpu == "cortex-a72"
-    assert load_target("raspberry_pi_5").cpu == "cortex-a76"
-    assert load_target("raspberry_pi_zero_2w").memory_mb == 512
+def test_what_a_target_says_of_its_providers() -> None:
     jetson = load_target("jetson_orin_nano")
-    assert jetson.providers == ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
-    assert jetson.python == "3.10"
     assert jetson.provider_options.given() == ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
     # In full precision: what is less exact is beyond the tolerance of a float model's golden inputs.
     assert jetson.provider_options.of("TensorrtExecutionProvider") == {"trt_max_workspace_size": "1073741824"}
@@ -202,16 +195,13 @@ def test_what_sets_the_targets_apart() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ('machine = "aarch64"', 'machin = "aarch64"', "unknown key machin; did you mean machine?"),
         ("intra_op_num_threads = 2", "intra_op_num_threads = 0", "intra_op_num_threads is 0, expected 1 or more"),
-        ("intra_op_num_threads = 2", 'intra_op_num_threads = "2"', "got a string, expected a whole number"),
         ('["CPUExecutionProvider"]', '["NeonExecutionProvider"]', "'NeonExecutionProvider' is not an execution"),
         ('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]', "expected CPUExecutionProvider last"),
         ('weight_type = "QInt8"', 'weight_type = "int8"', "'int8', expected 'QInt8' or 'QUInt8'; did you mean QInt8?"),
         ("latency_budget_ms = 200.0", "latency_budget_ms = inf", "latency_budget_ms is inf, expected a finite number"),
         ('max_onnxruntime = ""', 'max_onnxruntime = "new"', "max_onnxruntime: 'new', expected a version, or empty"),
         ('name = "arm64"', 'name = "other"', "name is 'other', expected 'arm64'"),
-        ('name = "arm64"', "name = ", "not valid TOML"),
     ],
 )
 def test_wrong_target_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
@@ -236,9 +226,7 @@ _TENSORRT, _CUDA = "[provider_options.TensorrtExecutionProvider]\n", "[provider_
             _TENSORRT + "trt_fp16_enabled = true",
             "ExecutionProvider: unknown key trt_fp16_enabled; did you mean trt_fp16_enable?",
         ),
-        (_TENSORRT + "trt_builder_optimization_level = 6", "trt_builder_optimization_level is 6, expected 5 or less"),
         (_CUDA + 'arena_extend_strategy = "kSame"', "expected 'kNextPowerOfTwo' or 'kSameAsRequested'"),
-        ("[provider_options.TensorRTExecutionProvider]", "did you mean TensorrtExecutionProvider?"),
         # A bundle must not say where a device writes, nor what code it loads.
         (
             _TENSORRT + 'trt_engine_cache_path = "/tmp"',

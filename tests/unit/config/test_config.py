@@ -38,7 +38,7 @@ def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
         """
         device = { name = "pi", site = "home" }
         mqtt = { url = "mqtts://edge@broker:1234", password_file = "pw", ca_file = "ca.pem", prefix = "x/y", qos = 1 }
-        trust.keys = ["a.pub", "/b.pub"]
+        trust = { keys = ["a.pub", "/b.pub"], allow_older = true }
         [[pipelines]]
         name = "gate"
         source = "rtsp://viewer@h/x"
@@ -63,6 +63,7 @@ def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
             size_wh=(640, 480),
             bundle=Path("/b.edge"),
             trusted_keys=(tmp_path / "a.pub", Path("/b.pub")),
+            allow_older=True,
             latency_ms=200,
             variant="int8",
         ),

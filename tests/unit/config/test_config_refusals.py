@@ -50,7 +50,6 @@ _BAD = [
     (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),
     (_source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n", "expected 1 or more, or a read_timeout_s above 2"),
     (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
-    (_source("rtsps://h/x") + 'tls_fingerprint = "12:34"\n', f"{_GATE}: tls_fingerprint: '12:34', expected 64 hex"),
     (
         _source("rtsps://h/x") + f'tls_fingerprint = "{"ab" * 32}"\ntls_verify = false\n',
         "tls_verify = false: expected one",
@@ -63,12 +62,10 @@ _BAD = [
     (STREAM + STREAM, "pipelines[0] and pipelines[1] are both named 'gate', expected a name of its own for each"),
     # URLs
     (_url("http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
-    (_url("localhost"), "a bare host needs mqtt:// before it"),
     (_url("mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
     (_source("ftp://h/x"), f"{_GATE}: source: ftp://h/x: this kind of URL is not supported, expected a V4L2 index"),
-    (_source("rtsp:/h/x"), f"{_GATE}: source: rtsp:/h/x: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
     (_source("rtsp:/admin:hunter2@h/x"), f"{_GATE}: source: …@h/x: `//` is missing behind rtsp:"),
     (STREAM.replace('"0"', "2"), f"{_GATE}: source: got a whole number, expected a string: a V4L2 index"),
     (_mqtt('cert_file = "pi.pem"'), "mqtt.cert_file: it is for mqtts:// and wss:// only"),
