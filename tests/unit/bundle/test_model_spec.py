@@ -248,8 +248,3 @@ def test_unknown_target_lists_the_known_ones_and_a_name_is_no_path() -> None:
     for name in ("pi4", "../targets/arm64"):
         with pytest.raises(TargetError, match=f"unknown target '{name}'.*raspberry_pi_4"):
             load_target(name)
-
-
-def test_missing_file() -> None:
-    with pytest.raises(TargetError, match=r"nowhere/x\.toml: no such file"):
-        load_target("nowhere/x.toml")

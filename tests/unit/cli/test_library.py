@@ -85,7 +85,6 @@ def test_a_picture_gives_the_same_as_its_frame_of_any_size(model: Model) -> None
     [
         (None, "NoneType"),
         (_PICTURE[..., 0], "uint8 (48, 80)"),
-        (np.zeros((48, 80, 4), np.uint8), "uint8 (48, 80, 4)"),
         (_PICTURE.astype(np.float32), "float32 (48, 80, 3)"),
         (_PICTURE[None], "uint8 (1, 48, 80, 3)"),
         (_PICTURE[:0], "uint8 (0, 80, 3)"),

@@ -10,7 +10,7 @@ import pytest
 from edge_sdk.cli.run import command, config_file
 from edge_sdk.config import load
 from edge_sdk.config.load import read_config
-from edge_sdk.core.errors import ConfigError, EdgeError, UsageError
+from edge_sdk.core.errors import ConfigError, UsageError
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, default_device
 from edge_sdk.publishing.settings import Secret
@@ -257,15 +257,6 @@ def test_one_password_for_all_cameras_but_those_that_have_their_own(
     )
     secrets = [stream.source_password for stream in run_settings_of(read_config(path)).pipelines]
     assert [secret.reveal() if secret else None for secret in secrets] == ["of all", "its own", None, None]
-
-
-def test_what_is_wrong_with_one_password_can_be_passed_over(tmp_path: Path) -> None:
-    path, problems = _config(tmp_path, 'password_file = "none"'), list[EdgeError]()
-    settings = run_settings_of(read_config(path), problems=problems)
-    assert settings.mqtt is not None
-    assert settings.mqtt.password is None
-    [problem] = problems
-    assert str(problem).startswith(f"mqtt.password_file: {tmp_path / 'none'}: the MQTT password cannot be read")
 
 
 def _context(*arguments: str) -> click.Context:

@@ -146,20 +146,6 @@ def test_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str], version: s
     assert capsys.readouterr().err.startswith(f"edge-sdk: {path}: {expected}")
 
 
-def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    latin = tmp_path / "latin"
-    latin.write_bytes(b"version = 1\n[device]\nname = '\xe9'\n")
-    for path, expected in (
-        (tmp_path / "none.toml", "no such file"),
-        (latin, "cannot be read: line 3 is not UTF-8; save it as UTF-8"),
-        (Path("/dev/zero"), "cannot be read: it is a device, expected a regular file"),
-    ):
-        assert run(["run", "--config", str(path)]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith(f"edge-sdk: {path}: {expected}")
-        assert err.count("\n") == 1
-
-
 def test_all_wrong_values_are_said_at_once_and_then_all_that_contradict_each_other(tmp_path: Path) -> None:
     path = write_config(
         tmp_path,
