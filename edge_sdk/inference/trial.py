@@ -51,12 +51,7 @@ _SPARE_SHARE = 0.8  # share of the free memory; the rest is for other processes
 
 
 class TrialLimits(msgspec.Struct, frozen=True):
-    """Limits of the process that tries a bundle: memory and seconds.
-
-    Attributes:
-        memory_bytes: memory in addition to that of its imports.
-        seconds: wall-clock seconds after its imports.
-    """
+    """Limits of the process that tries a bundle: memory and wall-clock seconds in addition to those of its imports."""
 
     memory_bytes: int
     seconds: float
@@ -90,14 +85,9 @@ def _lower(kind: int, value: int) -> None:
 
 
 class TrialJob(msgspec.Struct, frozen=True):
-    """The request to the process that tries a bundle.
+    """The request to the process that tries a bundle."""
 
-    Attributes:
-        bundle: absolute path of its folder as bytes, because a file name may be no valid text.
-        limits: limits to apply before the bundle is read.
-    """
-
-    bundle: bytes
+    bundle: bytes  # absolute path of its folder; a file name may be no valid text
     digest: str
     signed: bool
     variant: str
@@ -133,11 +123,7 @@ class TrialRecord(msgspec.Struct, frozen=True):
             return False
 
     def remember(self) -> None:
-        """Write the record; keep only the newest 64.
-
-        Raises:
-            OutputError: the record cannot be written.
-        """
+        """Write the record; keep only the newest 64."""
         path = self._path()
         write_record(path, msgspec.json.encode(self))
         forget_oldest(path.parent, _MAX)
@@ -171,9 +157,7 @@ _SOUND = b"sound"  # the end of the output of a success, because an exit code of
 _FAMILIES = {family.exit_code: family for family in (BundleError, ModelError, MissingDependencyError)}
 
 
-@functools.cache
-def _warn_once(line: str) -> None:
-    _log.warning(line)
+_warn_once = functools.cache(_log.warning)
 
 
 def prove_here(

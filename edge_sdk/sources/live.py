@@ -28,11 +28,7 @@ _WAITED = 0.5  # a grab that took this share of a frame period waited for the ca
 
 
 class FrameBacklog:
-    """Computes when a frame of a stream was captured.
-
-    Args:
-        since_ns: monotonic nanoseconds at which opening and buffering began; None: nothing was buffered.
-    """
+    """Computes when the frames of a stream were captured; buffering began at `since_ns`; None: none was."""
 
     def __init__(self, since_ns: int | None, fps: float, *, comes_with_next: bool = False) -> None:
         self._period_ns = int(1e9 / fps)
@@ -43,9 +39,7 @@ class FrameBacklog:
     def captured_ns(self, asked_ns: int, got_ns: int) -> int:
         """Return when a frame was captured: when it began to arrive, or the estimate while the backlog lasts.
 
-        Args:
-            asked_ns: monotonic nanoseconds before the grab.
-            got_ns: monotonic nanoseconds right after the grab.
+        `asked_ns` and `got_ns` are monotonic nanoseconds right before and after its grab.
         """
         before_ns, self._before_ns = self._before_ns, got_ns
         if self._estimate_ns is not None:
@@ -83,11 +77,9 @@ class Rate:
         self._since_ns = 0
 
     def note(self, got_ns: int) -> float:
-        """Count a frame that came at `got_ns` monotonic nanoseconds.
+        """Count a frame that came at `got_ns` monotonic nanoseconds, and return frames per second.
 
-        Returns:
-            Frames per second: the mean of the last fifty frames if it differs by more than a tenth from the promised
-            rate, else the promised rate.
+        It is the mean of the last fifty frames if that differs by more than a tenth from the stated rate, else that.
         """
         if self._frames == 0:
             self._since_ns = got_ns

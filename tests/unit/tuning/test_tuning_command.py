@@ -13,23 +13,19 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.tuning.candidates import Limits, Tuned
-from edge_sdk.tuning.records import Records, Request, TunedMachine
+from edge_sdk.tuning.tuning import Records, Request, TunedMachine
 from tests.support.bundles import write_variants
 from tests.support.pictures import write_video
-from tests.support.results import CPU, candidate, measurement
+from tests.support.results import candidate, measurement, plan
 
 FPS = 100
 LIMITS = Limits(1000, 1.0)
 TUNED = Tuned.of(
+    plan(limits=LIMITS, fps=FPS, metric="agreement with FP32"),
     [
         measurement(candidate(), 12.5, cpu_share=0.3, quality=0.95, p50_ms=10),
         measurement(candidate("fp32", threads=2), 50, cpu_share=0.6, quality=1.0, p50_ms=40),
     ],
-    candidate(),
-    LIMITS,
-    metric="agreement with FP32",
-    providers=CPU,
-    fps=FPS,
     seconds=9,
     others=0.0,
 )

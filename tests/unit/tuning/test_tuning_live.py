@@ -18,13 +18,13 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import SessionError, StoppedError
 from edge_sdk.core.frame import Classification, Frame
 from edge_sdk.loop import Tick
-from edge_sdk.tuning.candidates import Candidate, Limits, Pace
+from edge_sdk.tuning.candidates import Candidate, Limits
 from edge_sdk.tuning.live import Window
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
 from tests.support.bundles import open_candidate, write_variants
 from tests.support.logs import SAID
 from tests.support.loops import Board, Slowed
-from tests.support.results import candidate
+from tests.support.results import candidate, plan
 
 TOOK_MS = {"int8": 10.0, "int8.8x8": 5.0, "fp32": 20.0}
 
@@ -155,8 +155,8 @@ def test_a_candidate_whose_outputs_are_no_numbers_fails_and_what_ran_before_answ
     frame = Frame(np.zeros((4, 4, 3), np.uint8), 0, 0.0, 0, "camera")
 
     def window(fallback: Callable[[Frame], Classification] | None) -> Window:
-        stages, pace = partial(result, is_finite=False), Pace(50, 30, 1)
-        return Window(candidate(), stages, fallback, pace, clock_ns=lambda: 0, cpu_ns=lambda: 0)
+        stages = partial(result, is_finite=False)
+        return Window(candidate(), stages, fallback, plan(), clock_ns=lambda: 0, cpu_ns=lambda: 0)
 
     failing = window(partial(result, is_finite=True))
     assert failing(frame).is_finite
