@@ -48,11 +48,7 @@ class _Pen(NamedTuple):
 
 
 class Annotator:
-    """Draws results on pictures.
-
-    Args:
-        background_class: of a classifier: whether the first label is the background, whose class id is -1.
-    """
+    """Draws results on pictures; with `background_class` a classifier's first label has the class id -1."""
 
     def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
         self._labels = tuple(labels)

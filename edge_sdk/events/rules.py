@@ -143,13 +143,8 @@ _MAX_BETWEEN_NS = 1_000_000_000  # longest time between two results that counts 
 class EventWatch:
     """Publishes an event when a class appears on one camera or disappears; an observer of the camera's loop.
 
-    Args:
-        rules: classes that no rule names are ignored, and so are labels that no class has.
-        labels: labels of the classes by their ids.
-        sink: takes the events, in the loop's thread.
-
-    Raises:
-        UsageError: two rules name the same label.
+    Classes that no rule names are ignored, and so are labels that no class has. `sink` takes the events, in the loop's
+    thread. A UsageError says that two rules name the same label.
     """
 
     def __init__(self, rules: Iterable[EventRule], labels: Mapping[int, str], sink: EventSink) -> None:

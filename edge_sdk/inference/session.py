@@ -174,10 +174,9 @@ class Session:
         return Inferred(outputs, time.perf_counter_ns() - start_ns, prepared)
 
     def run(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """Run the model on a tensor of the input's shape and type, C-contiguous.
+        """Run the model on a tensor of the input's shape and type, C-contiguous; return one array per output.
 
-        Returns:
-            One array per output; the next call overwrites outputs of fixed shape.
+        The next call overwrites outputs of fixed shape.
 
         Raises:
             SessionError: the tensor does not fit, or ONNX Runtime fails.

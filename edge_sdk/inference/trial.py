@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -170,8 +171,6 @@ def prove_here(
 ) -> bool:
     """Load a model and replay its golden inputs in a process of its own, unless that succeeded here before.
 
-    Any thread may call it; it waits for the end of the trial.
-
     Args:
         bundle: verified; the variant in front is tried.
         settings: settings with which it will run; by default the bundle's.
@@ -213,7 +212,10 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
     # A new process group, so that Ctrl-C reaches only this process; and the folder /, so that Python imports no file
     # from the user's folder.
     with contextlib.ExitStack() as stack:
-        folder = _folder_of_its_own(stack)
+        variables = _environment()
+        with contextlib.suppress(OSError):  # without a writable disk; most bundles unpack nothing
+            own = tempfile.TemporaryDirectory(prefix="edge-trial-", ignore_cleanup_errors=True)
+            variables["TMPDIR"] = stack.enter_context(own)  # what a crash would leave is removed
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "edge_sdk.inference.trial"],
@@ -221,7 +223,7 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env=_environment() | folder,
+                env=variables,
                 start_new_session=True,
             )
         except OSError as cause:
@@ -240,20 +242,6 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
         finally:
             with contextlib.suppress(OSError):
                 process.kill()
-
-
-def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
-    """Make a folder for files that the process unpacks, which a crash would leave; return the variable that names it.
-
-    Without a writable disk there is no folder, because most bundles unpack nothing; others raise an error.
-    """
-    import tempfile
-
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="edge-trial-", ignore_cleanup_errors=True)
-    except OSError:
-        return {}
-    return {"TMPDIR": stack.enter_context(folder)}
 
 
 def _is_sound(

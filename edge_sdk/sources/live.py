@@ -3,12 +3,8 @@
 After a failed read the same OpenCV capture never recovers, so `LiveSource` throws it away and opens another one.
 
 `FrameBacklog` computes the true age of a stream's frames. While FFmpeg opens a stream it buffers frames, and then hands
-them out at once; without this class the first 28 frames of an RTSP camera were stamped as new while being up to 1.1 s
-old. Except for JPEGs, FFmpeg also returns a frame only when the next one begins to arrive, because nothing else marks
-the end of a frame.
-
-`Rate` measures how many frames per second a camera delivers. Many cameras do not report it. FFmpeg's own guess was 29.8
-for a stream of 10; for MJPEG over HTTP it always reports 25.
+them out at once. Except for JPEGs, it also returns a frame only when the next one begins to arrive, because nothing
+else marks the end of a frame. `Rate` measures how many frames per second a camera delivers, which many do not report.
 """
 
 from __future__ import annotations

@@ -8,10 +8,6 @@ names, and allocates memory for any length that a server announces. Its connecti
 Until FFmpeg plays an RTSP stream, or has the head of an HTTP answer, the relay reads the camera's answers: it follows
 redirects only to the same server, and limits the length of answers. After that it passes bytes on unread. Over UDP the
 pictures do not pass through the relay.
-
-Most IP cameras have self-signed certificates. A certificate is therefore verified in one of three ways before a byte is
-sent: by its SHA-256 fingerprint (`tls_fingerprint`), by authorities and the host's name (`tls_ca_file`, or the
-system's), or not at all (`tls_verify = false`).
 """
 
 from __future__ import annotations

@@ -85,11 +85,7 @@ def decoder_of(spec: TaskSpec) -> Decoder:
 
 
 def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:
-    """Check that a decoder of a model.toml or a manifest fits its task and has the keys that it needs.
-
-    Raises:
-        ValueError: the task has no such decoder, or a key is missing; the message names the key.
-    """
+    """Raise a ValueError where the task has no such decoder, or a key that it needs is missing."""
     decoder = DECODERS[task].get(name)
     if decoder is None:
         raise ValueError(f"decoder: {name!r} is not for {task}; expected {' or '.join(DECODERS[task])}")

@@ -17,7 +17,7 @@ import numpy as np
 
 from edge_sdk.bundle.manifest import UNRATED, Rating
 from edge_sdk.core.clock import percentiles_of
-from edge_sdk.core.errors import EdgeError, StoppedError, typed_line
+from edge_sdk.core.errors import EdgeError, StoppedError, failure_line
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.machine import CpuTime
 from edge_sdk.core.protocols import Stage
@@ -155,7 +155,7 @@ _Steps: TypeAlias = Generator[None, None, T]
 
 
 class LiveTuner:
-    """An observer of the loop that tunes while the loop runs.
+    """An observer of the loop that tunes while the loop runs, until it is `done` and the loop keeps its stages.
 
     While a model loads, however long that takes, the loop goes on with the stages that it has.
 
@@ -165,10 +165,6 @@ class LiveTuner:
         on_trying: called with every candidate before it is loaded or measured.
         on_variant: called with the name of the variant that gives the next results, whenever it changes.
         on_tuned: called with the result, and with the reason why it could not be stored or "".
-        clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
-
-    Attributes:
-        done: whether tuning is over, so that the loop keeps its stages.
     """
 
     def __init__(
@@ -274,7 +270,7 @@ class LiveTuner:
             except StoppedError:
                 raise
             except Exception as cause:  # noqa: BLE001 - what is loaded is somebody else's; frames are still to be run
-                _log.info(f"tuning passes over {candidate}: {_line(cause)}")
+                _log.info(f"tuning passes over {candidate}: {failure_line(cause)}")
                 return None
             finally:
                 self._slowest_load_ns = max(self._slowest_load_ns, self._clock_ns() - began_ns)
@@ -320,7 +316,7 @@ class LiveTuner:
         except StoppedError:
             raise
         except Exception as cause:  # noqa: BLE001 - as above
-            _log.info(f"tuning cannot load what it chose: {_line(cause)}; what ran before stays")
+            _log.info(f"tuning cannot load what it chose: {failure_line(cause)}; what ran before stays")
             return
         self._give(loop, stages, tuned.chosen.candidate.variant)
         self._on_tuned(tuned, remark)
@@ -342,7 +338,3 @@ class LiveTuner:
     def _give(self, loop: Loop, stages: _Stages, variant: str) -> None:
         loop.stages = stages
         self._on_variant(variant)
-
-
-def _line(cause: Exception) -> str:
-    return str(cause) if isinstance(cause, EdgeError) else typed_line(cause)

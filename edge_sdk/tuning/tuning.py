@@ -142,11 +142,7 @@ class Records:
         return record
 
     def remember(self, request: Request, machine: TunedMachine, tuned: Tuned) -> None:
-        """Write a record, and delete the oldest ones beyond 32.
-
-        Raises:
-            OutputError: the record cannot be written.
-        """
+        """Write a record, and delete the oldest ones beyond 32; an OutputError says that it cannot be written."""
         at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         record = Record(request=request, machine=machine, at=at, tuned=tuned)
         write_record(self._folder / request.file_name, msgspec.json.encode(record))
@@ -187,11 +183,7 @@ class Tuning:
             _log.info(f"tuning is not remembered: {cause}")
 
     def open(self) -> Stages:
-        """Load and prove what is remembered, or else what the bundle promises.
-
-        Raises:
-            EdgeError: when what is promised cannot be loaded, read or trusted here.
-        """
+        """Load and prove what is remembered, or else what the bundle promises."""
         record = self._records.recall(self._request, self._machine) if self._records is not None else None
         if not isinstance(record, Record):
             if record is not None:
@@ -273,11 +265,7 @@ class Tuning:
         return Candidate.promised(self._bundle.manifest).within(self._cores)
 
     def open_beside(self, candidate: Candidate) -> Stages:
-        """Load a candidate while another one runs.
-
-        Raises:
-            SessionError: one of its providers does not start: what would be measured is another candidate.
-        """
+        """Load a candidate while another one runs; raise a SessionError where one of its providers does not start."""
         check_free_memory(self._bundle, candidate.variant)
         stages = self._open(self._bundle, candidate)
         why_not = stages.session.providers.why_not
@@ -342,7 +330,7 @@ def tune(
     silence_s: float = _SILENCE_S,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Tuned, str]:
-    """Tune on a source that comes at its own pace, whatever is remembered; the caller closes it.
+    """Tune on a source that comes at its own pace, which the caller closes, whatever is remembered.
 
     Returns:
         What came out, and why it is not remembered; empty where it is.

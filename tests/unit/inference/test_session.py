@@ -86,7 +86,10 @@ def test_outputs_of_changing_shape_are_read_too() -> None:
     ("tensor", "expected"),
     [
         (np.zeros((1, 3, 8, 8), np.float32), "float32 (1, 3, 16, 16), got float32 (1, 3, 8, 8)"),
-        (np.zeros((1, 3, 16, 16), np.float64), "got float64 (1, 3, 16, 16); give numpy.ascontiguousarray(it, numpy.float32)"),
+        (
+            np.zeros((1, 3, 16, 16), np.float64),
+            "got float64 (1, 3, 16, 16); give numpy.ascontiguousarray(it, numpy.float32)",
+        ),
         (np.full((1, 3, 16, 16), None), "got object (1, 3, 16, 16); give"),
         (np.zeros((1, 3, 16, 32), np.float32)[..., ::2], "is not C-contiguous; give numpy.ascontiguousarray(it"),
         ([[0.0]], "got list; give a numpy array"),

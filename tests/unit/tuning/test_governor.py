@@ -91,10 +91,10 @@ class World:
     def _finish(self, move: Move) -> None:
         self._move = None
         if move.level.variant == self.broken:
-            self.governor.fail(self.clock.now_ns)
+            self.governor.leave_out(self.clock.now_ns, for_now=False)
         elif move.level.variant in self.short(self.now_s).split():
             self.postponed_s.append(self.now_s)
-            self.governor.postpone(self.clock.now_ns)
+            self.governor.leave_out(self.clock.now_ns, for_now=True)
         else:
             self.governor.arrive(self.clock.now_ns)
             self.loop.every, self.loop.stages = self.governor.level.every, self.work
@@ -228,13 +228,6 @@ def test_after_a_time_without_frames_nothing_is_held_against_anybody() -> None:
     assert governor.decide(3603 * S) is None
 
 
-def test_a_move_that_is_not_under_way_cannot_end() -> None:
-    governor = Governor(LADDER, 100 * MS, 100 * MS, 0)
-    for end in (governor.arrive, governor.fail, governor.postpone):
-        with pytest.raises(ValueError, match="no move"):
-            end(0)
-
-
 # Models that take something else than the bundle says of them.
 
 
@@ -285,11 +278,11 @@ def test_several_that_come_back_at_once_are_tried_one_after_the_other() -> None:
     governor = Governor(THREE, 100 * MS, 100 * MS, 0)
     for second, wanted in ((2, "middle"), (4, "small")):
         assert _missing(governor, second) == wanted
-        governor.postpone(second * S)
+        governor.leave_out(second * S, for_now=True)
     assert _missing(governor, 6) == "large, every 2nd frame"
     governor.arrive(6 * S)
     assert _missing(governor, 1000) == "middle"
-    governor.postpone(1000 * S)
+    governor.leave_out(1000 * S, for_now=True)
     assert str(governor.level) == "large, every 2nd frame"
     assert _missing(governor, 1002) == "small"
     governor.arrive(1002 * S)
