@@ -217,18 +217,6 @@ def test_one_slow_frame_among_fifty_decides_nothing(p99_ms: float, p50_ms: float
     assert measured.index(choose(measured, Limits(50))[0]) == expected
 
 
-def test_what_keeps_nothing_is_still_chosen_by_speed() -> None:
-    chosen, reason = choose([FP32], Limits(50))
-    assert chosen is FP32
-    assert reason == "a budget of 50 ms cannot be kept here: the fastest of the one that was tried takes 80 ms (p99)"
-
-
-def test_where_nothing_keeps_the_budget_the_slowest_frames_decide_and_not_the_usual_ones() -> None:
-    steady = measurement(candidate(threads=1), p99_ms=60, p50_ms=58)
-    jumpy = measurement(candidate(threads=2), p99_ms=90, p50_ms=30)
-    assert choose([jumpy, steady], Limits(50))[0] is steady
-
-
 def test_a_variant_runs_as_it_was_measured_best_and_one_that_was_not_as_the_chosen_one() -> None:
     measured = [
         measurement(candidate("int8", threads=2), 30, quality=0.9),
