@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.tasks.anchor_free import CENTERFACE, NANODET
 from edge_sdk.tasks.classification import LOGITS, SOFTMAX
+from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, END_TO_END
+from edge_sdk.tasks.faces import CENTERFACE, SCRFD, YUNET
+from edge_sdk.tasks.nanodet import NANODET
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 from edge_sdk.tasks.ssd import SSD
-from edge_sdk.tasks.yolo import END_TO_END, YOLOV4, YOLOV5, YOLOV8, YOLOX
+from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
 
 
 def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
@@ -61,8 +63,12 @@ TABLE: tuple[Decoder, ...] = (
     YOLOV8,
     NANODET,
     CENTERFACE,
-    SSD,
+    YUNET,
+    SCRFD,
     END_TO_END,
+    DETR_END_TO_END,
+    DETR,
+    SSD,
     Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),
     Decoder(name="argmax", task="segmentation", layouts=_id_layouts, make=_make_ids),
 )

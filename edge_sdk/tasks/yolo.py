@@ -1,9 +1,8 @@
-"""The YOLO family: v4 (raw convolutions), v5 (rows), YOLOX (boxes relative to cells), v8 and 11 (columns), v10 and 26.
+"""The YOLO family: v4 (raw convolutions), v5 (decoded rows), YOLOX (boxes relative to cells), v8 and 11 (columns).
 
 Each reads only what can reach the threshold, so that the cost follows the number of objects and not of cells. Layouts
-as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression, YOLOX
-as its exporter writes it by default (activated, but not decoded), and YOLOv10 and YOLO26, which suppress overlaps in
-their own graph (`end_to_end`).
+as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression, and
+YOLOX as its exporter writes it by default: activated, but not decoded.
 """
 
 from __future__ import annotations
@@ -160,19 +159,6 @@ class YoloX:
         return Candidates(corner_boxes(boxes), rows[:, 4] * classes.max(axis=1), classes.argmax(axis=1))
 
 
-def read_end_to_end(label_count: int, confidence: float, outputs: Sequence[Tensor]) -> Candidates:
-    """Read rows of a model that suppressed overlaps: float (1, N, 6), corners in input pixels, confidence, class id.
-
-    Rows after the last object have confidence 0. A row whose class id no label has is no detection.
-    """
-    rows: Floats = outputs[0][0]
-    class_ids = np.rint(rows[:, 5])
-    rows = rows[(rows[:, 4] >= confidence) & (class_ids >= 0) & (class_ids < label_count)]
-    boxes = rows[:, :4].copy()
-    boxes[:, 2:] -= boxes[:, :2]
-    return Candidates(boxes, rows[:, 4], np.rint(rows[:, 5]).astype(np.int64))
-
-
 def _sigmoid(x: Floats) -> None:
     """Apply the sigmoid in place, by tanh, which unlike exp cannot overflow: (tanh(x / 2) + 1) / 2."""
     x *= _HALF
@@ -251,10 +237,6 @@ def _v8_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequ
     return [(ModelOutput((1, 4 + label_count, _cells(spec.input.size_wh)), others=4),)]
 
 
-def _end_to_end_layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, "N", 6), None),)]
-
-
 YOLOV4 = Decoder(
     name="yolov4",
     task="detection",
@@ -286,15 +268,5 @@ YOLOV8 = Decoder(
     layouts=_v8_layouts,
     make=lambda spec, _label_count, _layout: partial(read_yolov8, spec.thresholds.confidence),
     box_axis=1,
-    usual_input={"std": (255.0, 255.0, 255.0)},
-)
-END_TO_END = Decoder(
-    name="end_to_end",
-    task="detection",
-    layouts=_end_to_end_layouts,
-    make=lambda spec, label_count, _layout: partial(read_end_to_end, label_count, spec.thresholds.confidence),
-    reads_all=True,
-    suppresses=False,
-    box_axis=-1,
     usual_input={"std": (255.0, 255.0, 255.0)},
 )

@@ -66,7 +66,7 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         ('decoder = "yolov8"', 'decoder = "softmax"', "decoder: 'softmax' is not for detection; expected yolov4 or"),
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
-        ('decoder = "yolov8"', "", "decoder is missing, expected one of argmax, centerface, end_to_end, logits"),
+        ('decoder = "yolov8"', "", "decoder is missing, expected one of argmax, centerface, detr, detr_end_to_end"),
         ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line, in output order"),
         ('task = "detection"', 'task = "detect"', "detection or segmentation; did you mean detection?"),
         (
@@ -101,7 +101,7 @@ def test_wrong_spec_names_file_and_key(tmp_path: Path, old: str, new: str, expec
 
 def test_another_number_is_another_decoder_and_no_slip(tmp_path: Path) -> None:
     for decoder in ("yolov7", "nanodet2"):
-        with pytest.raises(ModelError, match=rf"'{decoder}', expected argmax, .*, yolov8 or yolox$"):
+        with pytest.raises(ModelError, match=rf"'{decoder}', expected argmax, .*, yolox or yunet$"):
             load_model_spec(_write(tmp_path, GOOD.replace("yolov8", decoder)))
 
 

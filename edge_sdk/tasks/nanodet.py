@@ -1,30 +1,16 @@
-"""Detectors without anchors: NanoDet, NanoDet-Plus and CenterFace.
+"""NanoDet and NanoDet-Plus: scores, and for each side of a box a distribution of its distance.
 
-NanoDet has scores, and for each side of a box a distribution of its distance, as in generalized focal loss: the
-distance is the mean of a softmax over 0, 1, ..., reg_max strides. CenterFace has a heatmap of the faces' centres, and
-the size and offset of the face around each; its landmarks are not read, because a result holds boxes.
+The sides are those of generalized focal loss: the distance is the mean of a softmax over 0, 1, ..., reg_max strides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import (
-    NO_CANDIDATES,
-    STRIDES,
-    Candidates,
-    Floats,
-    cell_count,
-    cells_of,
-    corner_boxes,
-    level_size,
-    rows_of,
-    sizes_of,
-)
+from edge_sdk.tasks.boxes import NO_CANDIDATES, STRIDES, Candidates, Floats, cell_count, cells_of, rows_of
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
@@ -87,7 +73,7 @@ class NanoDet:
         return boxes
 
 
-def _nanodet_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     input_wh, sides = spec.input.size_wh, 4 * (spec.detection.reg_max + 1)
     levels = [cell_count(input_wh, stride) for stride in STRIDES]
     plus = cell_count(input_wh, *_PLUS_STRIDES)
@@ -102,7 +88,7 @@ def _nanodet_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) ->
     return [flat, batched, *joined]
 
 
-def _make_nanodet(spec: TaskSpec, label_count: int, layout: Layout) -> NanoDet:
+def _make(spec: TaskSpec, label_count: int, layout: Layout) -> NanoDet:
     size_wh = spec.input.size_wh
     is_plus = len(layout) == 1 and layout[0].shape[1] == cell_count(size_wh, *_PLUS_STRIDES)
     return NanoDet(size_wh, label_count, spec.detection.reg_max, spec.thresholds.confidence, is_plus=is_plus)
@@ -111,49 +97,12 @@ def _make_nanodet(spec: TaskSpec, label_count: int, layout: Layout) -> NanoDet:
 NANODET = Decoder(
     name="nanodet",
     task="detection",
-    layouts=_nanodet_layouts,
-    make=_make_nanodet,
+    layouts=_layouts,
+    make=_make,
     usual_input={
         "resize": "stretch",
         "color": "BGR",
         "mean": (103.53, 116.28, 123.675),
         "std": (57.375, 57.12, 58.395),
     },
-)
-
-
-_CENTERFACE_STRIDE = 4
-
-
-def read_centerface(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
-    """Read heatmap float (1, 1, H, W), 0-1; scale (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
-
-    Box centre = (cell + offset + 0.5) * 4, size = exp(scale) * 4. A heatmap of several classes is read as well.
-    """
-    heat, scale, offset = (output[0].reshape(output.shape[1], -1) for output in outputs)
-    places = np.flatnonzero(heat >= np.float32(confidence))
-    if not len(places):
-        return NO_CANDIDATES
-    class_ids, found = np.divmod(places, heat.shape[1])
-    row, column = np.divmod(found, outputs[0].shape[3])
-    boxes = np.empty((len(found), 4), np.float32)
-    boxes[:, 0] = column + offset[1, found]
-    boxes[:, 1] = row + offset[0, found]
-    boxes[:, :2] += np.float32(0.5)
-    boxes[:, 2:] = sizes_of(scale[::-1, found].T)
-    boxes *= np.float32(_CENTERFACE_STRIDE)
-    return Candidates(corner_boxes(boxes), heat[class_ids, found], class_ids)
-
-
-def _centerface_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    width, height = level_size(spec.input.size_wh, _CENTERFACE_STRIDE)
-    pair = ModelOutput((1, 2, height, width), None)
-    return [(ModelOutput((1, label_count, height, width)), pair, pair)]
-
-
-CENTERFACE = Decoder(
-    name="centerface",
-    task="detection",
-    layouts=_centerface_layouts,
-    make=lambda spec, _label_count, _layout: partial(read_centerface, spec.thresholds.confidence),
 )
