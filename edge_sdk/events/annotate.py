@@ -12,11 +12,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -48,11 +48,7 @@ class _Pen(NamedTuple):
 
 
 class Annotator:
-    """Draws results on pictures.
-
-    Args:
-        background_class: of a classifier: whether the first label is the background, whose class id is -1.
-    """
+    """Draws results on pictures; with `background_class` a classifier's first label has the class id -1."""
 
     def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
         self._labels = tuple(labels)
@@ -66,13 +62,7 @@ class Annotator:
 
     def draw(self, image: Image, result: Result) -> None:
         """Draw a result on a picture, in place."""
-        pen = _pen_for(image)
-        if isinstance(result, Detections):
-            self._draw_detections(image, result, pen)
-        elif isinstance(result, Segmentation):
-            self._draw_segments(image, result, pen)
-        else:
-            self._draw_classes(image, result, pen)
+        _DRAWING[type(result)](self, image, result, _pen_for(image))
 
     def _draw_detections(self, image: Image, result: Detections, pen: _Pen) -> None:
         usable = np.isfinite(result.boxes_xyxy).all(axis=1)
@@ -114,6 +104,13 @@ class Annotator:
     def _name(self, class_id: int, offset: int = 0) -> str:
         index = class_id + offset
         return self._labels[index] if 0 <= index < len(self._labels) else f"class {class_id}"
+
+
+_DRAWING: dict[type[Result], Callable[[Annotator, Image, Any, _Pen], None]] = {
+    Detections: Annotator._draw_detections,
+    Classification: Annotator._draw_classes,
+    Segmentation: Annotator._draw_segments,
+}
 
 
 def _segment_colour(class_id: int, label: str) -> _Colour | None:
@@ -171,15 +168,11 @@ _LOG_TAIL = 300  # bytes of ffmpeg's log that go into an error
 
 
 class VideoWriter:
-    """Writes pictures to an .mp4 at a constant rate; the file appears at `close()`, and only if it is whole.
+    """Writes pictures to a new .mp4 at a constant rate; the file appears at `close()`, and only if it is whole.
 
     The first picture determines the size, rounded up to even numbers for H.264; later ones are fitted into it. `write`
-    waits while the encoder is busy. The end of the context closes the file.
-
-    Args:
-        path: the file, ending in .mp4; an existing file is never replaced, because it may be the source itself.
-        fps: frames per second, above 0.
-        ffmpeg: name or path of the program; without it OpenCV writes the file.
+    waits while the encoder is busy. The end of the context closes the file. Without the program `ffmpeg` OpenCV writes
+    it. An existing file is never replaced, because it may be the source itself.
 
     Raises:
         UsageError: the name has another ending, or exists.
@@ -211,14 +204,11 @@ class VideoWriter:
         self.close()
 
     def write(self, image: Image) -> None:
-        """Append a picture.
-
-        Raises:
-            OutputError: the encoder failed, for instance because the disk is full; nothing is left behind.
-        """
+        """Append a picture; where the encoder fails, for instance on a full disk, nothing is left behind."""
         try:
             if self._canvas is None or self._encoder is None:
-                self._canvas = np.zeros((_even(image.shape[0]), _even(image.shape[1]), 3), np.uint8)
+                height_px, width_px = (side + side % 2 for side in image.shape[:2])
+                self._canvas = np.zeros((height_px, width_px, 3), np.uint8)
                 self._encoder = self._open(self._canvas)
             self._encoder.write(fit(image, self._canvas))
         except OSError as cause:
@@ -227,11 +217,7 @@ class VideoWriter:
             raise self._error(said or cause) from cause
 
     def close(self) -> None:
-        """Finish the file and give it its name; may be called twice. Without a picture there is no file.
-
-        Raises:
-            OutputError: the encoder failed; nothing is left behind.
-        """
+        """Finish the file and give it its name; may be called twice. Without a picture there is no file."""
         encoder, self._encoder = self._encoder, None
         try:
             said = encoder.close() if encoder else ""
@@ -372,10 +358,6 @@ def fit(image: Image, canvas: Image) -> Image:
     canvas[:] = 0
     canvas[y : y + fitted_h, x : x + fitted_w] = cv2.resize(image, (fitted_w, fitted_h))
     return canvas
-
-
-def _even(length_px: int) -> int:
-    return length_px + length_px % 2
 
 
 _LONGEST_STILL_S = 1  # if results are missing for longer the video jumps, because more pictures would delay the loop

@@ -46,11 +46,7 @@ _Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=
 
 
 def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -> None:
-    """Refuse numbers that TOML can write and no model can use.
-
-    Raises:
-        ValueError: one of them is refused; the message names key and value.
-    """
+    """Raise a ValueError for numbers that TOML can write and no model can use."""
     for value in values:
         if not math.isfinite(value) or (positive and value <= 0):
             raise ValueError(f"{key} holds {value}, expected {'positive' if positive else 'finite'} numbers")
