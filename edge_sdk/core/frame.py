@@ -253,7 +253,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
         return pixels
 
     def polygons(self, index: int) -> list[NDArray[np.float32]]:
-        """Return the outlines of an object's mask, the largest first: float32 (points, 2), pixels of the original frame."""
+        """Return the outlines of an object's mask, the largest first: float32 (points, 2), pixels of the frame."""
         from edge_sdk.core.opencv import cv2
 
         if self.masks is None:

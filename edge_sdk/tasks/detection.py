@@ -78,7 +78,8 @@ class Detect:
         if self._details is None:
             return {}
         none = np.empty((0, self._details.width), np.float32)
-        return self._details(outputs, none if extras is None else extras, prepared)
+        details: dict[str, Any] = self._details(outputs, none if extras is None else extras, prepared)
+        return details
 
     def _is_finite(self, confidences: NDArray[np.float32], outputs: Sequence[Tensor]) -> bool:
         """Tell whether the checked outputs of a frame with candidates are finite."""
