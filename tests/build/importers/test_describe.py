@@ -125,9 +125,21 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
     ("shapes", "metadata", "options", "error", "expected"),
     [
         ({"y": [1, 20, 84]}, {"task": "obb"}, {}, ModelError, r"oriented boxes \(task obb\), which no decoder reads"),
-        ({"y": [1, 56, 84]}, {"task": "pose", "kpt_shape": "[9]"}, {}, ModelError, "are those of no decoder for detection"),
+        (
+            {"y": [1, 56, 84]},
+            {"task": "pose", "kpt_shape": "[9]"},
+            {},
+            ModelError,
+            "are those of no decoder for detection",
+        ),
         ({"y": [1, 34, 84]}, ULTRALYTICS, {}, ModelError, "name 2 classes, and its outputs 1x34x84 have 30 for yolov8"),
-        ({"y": [1, 84, 84], "z": [1, 33, 16, 16]}, ULTRALYTICS, {}, ModelError, "are those of no decoder for detection"),
+        (
+            {"y": [1, 84, 84], "z": [1, 33, 16, 16]},
+            ULTRALYTICS,
+            {},
+            ModelError,
+            "are those of no decoder for detection",
+        ),
         ({"y": [1, 6, 84]}, ULTRALYTICS, {"task": "classification"}, ModelError, "say detection .* and --task says"),
         ({"y": [1, 6, 84]}, {}, {"size_wh": (32, 32)}, ModelError, "its input is 64x64, expected 32x32"),
         ({"y": [1, 6, 84]}, {}, {"decoder": "yolo99"}, UsageError, "--decoder yolo99: expected one of logits"),
