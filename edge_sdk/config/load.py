@@ -34,7 +34,7 @@ from edge_sdk.config.schema import (
 from edge_sdk.core.errors import ConfigError, UsageError
 from edge_sdk.core.toml import convert, entry_label, first_lines, problems, read_document
 from edge_sdk.messages.schema import SNAPSHOTS, Channel, default_device
-from edge_sdk.outbox.settings import OutboxConfig, OutboxSettings
+from edge_sdk.outbox.event import OutboxConfig, OutboxSettings
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 from edge_sdk.sources.location import holds_password, is_encrypted, names_user
 from edge_sdk.sources.opening import named_kind

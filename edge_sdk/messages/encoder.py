@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import WallClock
-from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Classification, Detections, Result, Segmentation
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import (
@@ -84,11 +83,6 @@ class ResultEncoder:
         encoder = cls(identity, bundle.labels(), model, background_class=background, wall_clock=wall_clock)
         encoder.answers_by(manifest.variants[0].name)
         return encoder
-
-    def check(self, identity: Identity) -> None:
-        """Raise `UsageError` where the encoder belongs to another device, boot or run."""
-        if identity != self.identity:
-            raise UsageError(f"results are encoded for {self.identity}, published by {identity}; give both the same")
 
     def answers_by(self, variant: str) -> None:
         """Name this variant in results from now on; to be called between two results, in the encoding thread."""

@@ -18,10 +18,9 @@ from itertools import islice
 from pathlib import Path
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox.event import OutboxWarnings, QueuedEvent
+from edge_sdk.outbox.event import OutboxSettings, OutboxWarnings, QueuedEvent
 from edge_sdk.outbox.queue import OutboxQueue
 from edge_sdk.outbox.recovery import DiskTroubleError, disk_trouble, open_store, put_back
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, CommitState, EventStore
 
 _BATCH_EVENTS = 1000
@@ -33,7 +32,7 @@ _LONGEST_RETRY_S = 30.0
 
 
 def batches(events: Iterable[QueuedEvent], max_bytes: int) -> Iterator[list[QueuedEvent]]:
-    """Yield batches of at most 1000 events and `max_bytes`; a larger event gets a batch of its own. None is empty."""
+    """Yield batches of 1 to 1000 events of at most `max_bytes`; a larger event gets a batch of its own."""
     batch: list[QueuedEvent] = []
     size = 0
     for event in events:
@@ -49,11 +48,7 @@ def batches(events: Iterable[QueuedEvent], max_bytes: int) -> Iterator[list[Queu
 class Writer:
     """Writes the events of one queue to one file, or keeps them in memory where no file is configured.
 
-    One thread uses a writer.
-
-    Attributes:
-        set_aside: number of damaged files that were set aside.
-        has_offered: whether the events that the broker's access rules denied were queued again; False: do that.
+    One thread uses a writer. `set_aside` is the number of damaged files that were set aside.
     """
 
     def __init__(
@@ -79,7 +74,7 @@ class Writer:
         self._salvage: CommitState | None = None  # the outcome of a salvage, until it is logged
         self._unread: list[tuple[int, int]] = []  # id ranges of a closed file that were not read
         self._earlier_to = 0  # events up to this id may have been sent by an earlier process
-        self._has_opened = self.has_offered = False
+        self._has_opened = False
         self._look_at = -math.inf
 
     @property
@@ -161,7 +156,6 @@ class Writer:
             numbers.restore(state.bounds, is_orderly=state.is_orderly)
         if not is_ours:
             behind_s = self._clock.behind_s(state.mark) if state.mark is not None else 0.0
-            self.has_offered = False
             by = queue.make_room(state.last_id)
             if not by:
                 self._seen_to = state.last_id
@@ -284,7 +278,6 @@ class Writer:
             for event, _ in rejected:
                 self._remove(event.id)
         done_to = queue.done_to(is_quarantined=True)
-        offered = self._offer_again(store)
         with queue.numbers() as numbers:
             bounds = numbers.due()
         self._keep_bounds(store)
@@ -298,16 +291,6 @@ class Writer:
                 self._remove(event.id)
             queue.committed(bounds, self._safe_to)
             self._keep_bounds(store)
-        if offered:  # after the commit: a kill in between sends them twice, with the same numbers
-            store.forget_denied(offered)
-
-    def _offer_again(self, store: EventStore) -> list[int]:
-        """Queue denied events again, once; return the ids of their rows in quarantine."""
-        if self.has_offered:
-            return []
-        denied, self.has_offered = store.denied(), True
-        self._add(self._queue.take_new(denied))
-        return [event.id for event in denied]
 
     def _keep_bounds(self, store: EventStore) -> None:
         """Delete events that are through, then those that are too many or, checked once a second, too old."""

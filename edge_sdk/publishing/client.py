@@ -85,38 +85,25 @@ class ProtocolFallback:
     """The protocol that one broker understands, as found out during the life of its publisher or subscriber.
 
     Attributes:
-        protocol: the MQTT version to use from now on.
+        is_v5: whether MQTT 5 is spoken, whose messages carry properties.
         max_qos: the highest quality of service that the broker accepts, also for the last will.
+        warning: a line for people about what the older version lacks; empty unless the connection fell back to it.
     """
 
     def __init__(self, protocol: Literal["5", "3.1.1"]) -> None:
-        self.protocol = protocol
+        self.is_v5 = protocol == "5"
         self.max_qos = 1
-        self._has_fallen_back = False
-
-    @property
-    def is_v5(self) -> bool:
-        """Whether the connection speaks MQTT 5, whose messages carry properties."""
-        return self.protocol == "5"
-
-    @property
-    def warning(self) -> str:
-        """A line for people about what the older version lacks; empty unless the connection fell back to it."""
-        return _OLD if self._has_fallen_back else ""
+        self.warning = ""
 
     def accept(self, reason: ReasonCode) -> str:
         """Use a simpler protocol from now on if a broker's refusal asks for it, and return the reason for people."""
         if reason.value == _UNSUPPORTED_PROTOCOL and self.is_v5:
-            self.protocol, self._has_fallen_back = "3.1.1", True
+            self.is_v5, self.warning = False, _OLD
             return "the broker knows no MQTT 5"
         if reason.value == _UNSUPPORTED_QOS and self.max_qos:  # the QoS of the last will
             self.max_qos = 0
             return "the broker takes QoS 0 only"
         return ""
-
-
-class _UntrustedError(Exception):
-    """The device or the broker does not trust the other; the message says what a person must correct."""
 
 
 class _Client(mqtt.Client):
@@ -135,7 +122,7 @@ class MqttConnection:
         settings: the broker, and the device's names and credentials there.
         will: JSON of the status that the broker publishes when the device's connection breaks; None for a subscriber,
             which has no name and no session at the broker.
-        fallback: the protocol that the broker is known to understand; by default that of the settings.
+        fallback: the protocol that the broker is known to understand.
 
     Attributes:
         phase: `opening` until the broker answers, then `up`; `refused` or `lost` is the end.
@@ -172,9 +159,8 @@ class MqttConnection:
             OSError: the broker does not answer.
         """
         try:
-            self._connect()
-        except _UntrustedError as cause:
-            self.phase, self.detail = "refused", str(cause)
+            if refusal := self._connect():
+                self.phase, self.detail = "refused", refusal
         finally:
             if self._client.socket() is None and self._tls is not None and self._tls.connection is not None:
                 self._tls.connection.close()  # paho does not close it if the handshake fails
@@ -298,12 +284,13 @@ class MqttConnection:
         client.on_subscribe = self._on_subscribe
         return client
 
-    def _connect(self) -> None:
+    def _connect(self) -> str:
+        """Connect; return why one side does not trust the other, which a person must correct, or ""."""
         settings = self._settings
         try:
             self._tls = broker_tls(settings)
         except UsageError as cause:
-            raise _UntrustedError(f"{UNUSABLE}: {cause}") from None
+            return f"{UNUSABLE}: {cause}"
         if self._tls is not None:
             self._client.tls_set_context(self._tls)
         options: dict[str, Any] = {}
@@ -317,10 +304,11 @@ class MqttConnection:
                 raise
             raise ConnectionError(_NOT_ENCRYPTED) from cause
         except ssl.SSLError as cause:
-            raise _UntrustedError(explain(cause, settings)) from None
+            return explain(cause, settings)
         except mqtt.WebsocketConnectionError:
             hint = "" if settings.tls else _WANTS_TLS
             raise ConnectionError(f"there is no MQTT over websockets at {settings.websocket_path}{hint}") from None
+        return ""
 
     def _connect_properties(self) -> Properties:
         if self._is_device:
@@ -457,7 +445,7 @@ class MqttConnection:
 
 
 class PublishOptions(NamedTuple):
-    """The options of publishing one kind of message: quality of service, retention, and MQTT 5's properties."""
+    """The options of publishing one kind of message; MQTT 3.1.1 has no properties."""
 
     qos: int
     retain: bool
@@ -499,7 +487,7 @@ def _user_property(name: bytes, value: bytes) -> bytes:
 
 
 def publish_options(settings: MqttSettings, *, is_v5: bool) -> dict[MessageKind, PublishOptions]:
-    """Return the publish options of each kind of message; messages of MQTT 3.1.1 have no properties."""
+    """Return the publish options of each kind of message."""
     options: dict[MessageKind, PublishOptions] = {}
     for name, kind in MESSAGES.items():
         channel = settings.channel(name)

@@ -58,13 +58,7 @@ _OF_CAMERA = (
 
 
 class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[home_assistant]` of a configuration file: whether Home Assistant finds this device by itself.
-
-    Attributes:
-        is_enabled: key `enabled`; False takes back what was told before.
-        prefix: first level of Home Assistant's own topics.
-        labels: labels of the bundles, each of which gets a count of its own.
-    """
+    """Table `[home_assistant]` of a configuration file: whether Home Assistant finds this device by itself."""
 
     is_enabled: Annotated[bool, Meta(description="false: take back what was told")] = msgspec.field(
         default=True, name="enabled"
@@ -74,23 +68,14 @@ class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class CameraTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """What Home Assistant is told of one camera.
-
-    Attributes:
-        name: the camera's name in topics.
-        task: the task of its bundle.
-        tells_events: whether events of what appears and disappears are published.
-        labels: the labels of its bundle.
-        refusals: why the camera lacks a control, by the name of each `Control` that it lacks.
-        has_pictures: whether pictures are published without a command.
-    """
+    """What Home Assistant is told of one camera."""
 
     name: str
     task: Task
-    tells_events: bool = False
+    tells_events: bool = False  # whether events of what appears and disappears are published
     labels: tuple[str, ...] = ()
-    refusals: dict[str, str] = {}
-    has_pictures: bool = False
+    refusals: dict[str, str] = {}  # why the camera lacks a control, by the name of each `Control` that it lacks
+    has_pictures: bool = False  # whether pictures are published without a command
 
 
 class DiscoveredMachine(msgspec.Struct, frozen=True, kw_only=True):

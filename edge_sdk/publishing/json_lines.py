@@ -23,7 +23,6 @@ from edge_sdk.messages.schema import Message, check_name
 from edge_sdk.publishing.publisher import (
     CameraSequence,
     LinesStats,
-    ResultPublisher,
     Stream,
     StreamStats,
 )
@@ -33,13 +32,12 @@ _LOOK_S = 0.05  # time between two checks whether to go on waiting
 _RETRY_S = 0.01  # wait before a non-blocking file is tried again
 
 
-class JsonLinesPublisher(ResultPublisher):
+class JsonLinesPublisher:
     """Writes one line for each result or event, in a thread of its own, which starts at once.
 
     Args:
         file: open for writing bytes, best unbuffered, because a blocked write would hold the buffer's lock for ever.
             The publisher does not close it.
-        outbox: the queue in which lines wait for a slow reader; it keeps the newest.
         keeps_all: whether no line may be dropped; `put` then waits for room and `close` for the reader, without limit.
         is_stopped: called while waiting; once it returns True, nothing waits for the reader any more.
     """
@@ -48,12 +46,11 @@ class JsonLinesPublisher(ResultPublisher):
         self,
         file: BinaryIO | RawIOBase,
         *,
-        outbox: MemoryOutbox | None = None,
         keeps_all: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._file = file
-        self._outbox = MemoryOutbox() if outbox is None else outbox
+        self._outbox = MemoryOutbox()  # lines that wait for a slow reader; it keeps the newest
         self._keeps_all, self._is_stopped = keeps_all, is_stopped
         self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
         self._news, self._closing = threading.Event(), False
@@ -66,7 +63,7 @@ class JsonLinesPublisher(ResultPublisher):
         self._thread.start()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> JsonLinesStream:
-        """Return the stream of a camera, which replaces an earlier one; see `ResultPublisher.stream`."""
+        """Return the stream of a camera, which replaces an earlier one; see `MqttPublisher.stream`."""
         check_name("camera", camera)
         return JsonLinesStream(self, camera, encoder, self._sequences.setdefault(camera, CameraSequence()))
 

@@ -8,7 +8,6 @@ a broker takes a client that reads no answer for dead.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -85,8 +84,7 @@ class Subscriber:
         topics: Sequence[str],
         on_state: Callable[[ConnectionState, str], None] | None = None,
     ) -> None:
-        with contextlib.suppress(OSError):  # a shortage, which may be over when it connects
-            broker_tls(settings)
+        broker_tls(settings)
         self.state: ConnectionState = "connecting"
         self.detail = ""
         self.has_been_online = False

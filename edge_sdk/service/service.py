@@ -20,13 +20,13 @@ from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.publishing.publisher import NameLock
 from edge_sdk.service.commands import CommandHandler, CommandInbox, Told
 from edge_sdk.service.health import HealthReporter
+from edge_sdk.service.model_selector import Loading
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
 from edge_sdk.service.process import Notifier, Start
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.startup import Loading
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
 
 _log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from edge_sdk.messages.encoder import EventEncoder
 from edge_sdk.messages.schema import Identity
 from edge_sdk.messages.schema import TelemetryMessage as Telemetry
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher, load_client
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S

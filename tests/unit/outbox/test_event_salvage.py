@@ -22,7 +22,7 @@ from edge_sdk.outbox.event import Losses, OutboxWarnings
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.recovery import open_store
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, EventStore, unsealed
 from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import (
