@@ -49,7 +49,7 @@ class ResultEncoder:
         labels: lines of labels.txt, in output order.
         model: the model whose results these are; it names no variant.
         background_class: line 0 of the labels is the background, and class_id is the output's index - 1.
-        clock_ns: monotonic nanoseconds, the clock of `Frame.captured_ns`.
+        clock_ns: the clock of `Frame.captured_ns`.
         wall_clock: tells whether times can be trusted; None claims nothing of it.
     """
 
@@ -72,11 +72,7 @@ class ResultEncoder:
 
     @classmethod
     def for_bundle(cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None) -> ResultEncoder:
-        """Make an encoder for the results of one bundle.
-
-        Raises:
-            BundleError: its labels changed since it was opened.
-        """
+        """Make an encoder for the results of one bundle; a label file that changed meanwhile raises `BundleError`."""
         manifest = bundle.manifest
         model = ModelRef(manifest.name, manifest.version, bundle.digest)
         background = has_background(manifest)

@@ -80,9 +80,8 @@ class EventOutbox:
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
         """Queue one event of a camera, which `encode` encodes with its number; never wait for a disk or a network.
 
-        Returns:
-            The event's number among the camera's. Numbers grow over restarts, and no two published events share one.
-            None where the event has no number yet, because its rate holds it back or the file is not read yet.
+        Return the event's number, or None where it has none yet, because its rate holds it back or the file is not read
+        yet. Numbers of a camera grow over restarts, and no two published events share one.
         """
         seq = self._limiter.put(camera, (topic, camera, encode))
         if self._is_idle:
@@ -92,9 +91,8 @@ class EventOutbox:
     def wait_committed(self, timeout_s: float) -> bool:
         """Wait until all events that were put before, and that no rate holds back, are on disk or at the broker.
 
-        Returns:
-            False after `timeout_s` seconds, or where an event put since this thread's last call was lost before it was
-            safe (see `stats`), or could not be encoded after it had waited for the file or its rate.
+        Return False after `timeout_s` seconds, or where an event put since this thread's last call was lost before it
+        was safe (see `stats`), or could not be encoded after it had waited for the file or its rate.
         """
         return self._queue.wait_committed(timeout_s)
 

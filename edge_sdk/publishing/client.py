@@ -123,17 +123,12 @@ class MqttConnection:
         will: JSON of the status that the broker publishes when the device's connection breaks; None for a subscriber,
             which has no name and no session at the broker.
         fallback: the protocol that the broker is known to understand.
-
-    Attributes:
-        phase: `opening` until the broker answers, then `up`; `refused` or `lost` is the end.
-        detail: the reason of a refusal or loss, for people.
-        window: number of messages that may be in flight at once.
     """
 
     def __init__(self, settings: MqttSettings, will: bytes | None, fallback: ProtocolFallback | None = None) -> None:
-        self.phase: Phase = "opening"
-        self.detail = ""
-        self.window = WINDOW
+        self.phase: Phase = "opening"  # until the broker answers, then `up`; `refused` or `lost` is the end
+        self.detail = ""  # the reason of a refusal or loss, for people
+        self.window = WINDOW  # messages that may be in flight at once
         self._settings, self._is_device = settings, will is not None
         self._fallback = fallback or ProtocolFallback(settings.protocol)
         self._is_v5 = self._fallback.is_v5

@@ -6,7 +6,6 @@ block a camera's loop, and no signal ends a blocked write. State, telemetry and 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
@@ -141,22 +140,11 @@ class JsonLinesPublisher:
 
     def _write(self, line: bytes) -> None:
         rest = memoryview(line)
-        try:
-            while rest:
-                count = self._file.write(rest)
-                if not count:
-                    time.sleep(_RETRY_S)
-                rest = rest[count or 0 :]
-        except OSError:
-            with contextlib.suppress(OSError, ValueError):  # not a file, or closed by its owner
-                self._remove_rest(len(line) - len(rest))
-            raise
-
-    def _remove_rest(self, count: int) -> None:
-        """Remove an unfinished line of `count` bytes from a file on a full disk; a pipe cannot take it back."""
-        end = self._file.tell()
-        if count and end == os.fstat(self._file.fileno()).st_size:
-            self._file.truncate(end - count)
+        while rest:
+            count = self._file.write(rest)
+            if not count:
+                time.sleep(_RETRY_S)
+            rest = rest[count or 0 :]
 
 
 class JsonLinesStream(Stream):

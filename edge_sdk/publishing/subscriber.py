@@ -72,10 +72,8 @@ class ReceiveQueue:
 class Subscriber:
     """Subscribes from a thread of its own, which starts at once; a `Receiver` of its connections.
 
-    `on_state` is called from the thread with each new state and a detail for people.
-
-    Raises:
-        UsageError: a file that the settings name cannot be used.
+    The thread calls `on_state` with each new state and a detail for people. A file of the settings that cannot be used
+    raises `UsageError`.
     """
 
     def __init__(

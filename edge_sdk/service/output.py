@@ -47,13 +47,7 @@ _FILE_S = 0.5  # the longest wait for the file of events, which normally opens i
 
 
 class Output:
-    """The publisher of a process; its methods may be called from any thread.
-
-    Attributes:
-        identity: device and run in the messages; after `restart` those of another run.
-        clock: the wall clock that gives the times in the messages.
-        has_temperature: whether the processor's temperature can be read; None before the first telemetry.
-    """
+    """The publisher of a process; its methods may be called from any thread."""
 
     def __init__(
         self,
@@ -63,7 +57,7 @@ class Output:
         receiver: Receiver | None = None,
     ) -> None:
         self.identity, self.clock = Identity(settings.device), WallClock()
-        self.has_temperature: bool | None = None
+        self.has_temperature: bool | None = None  # of the processor; None before the first telemetry
         self._settings, self._is_stopped = settings, is_stopped
         self._receiver, self._make_link = receiver, make_link
         self._lock = threading.Lock()

@@ -49,13 +49,6 @@ class Pipeline:
         gate: the gate to wait for before the first frame.
         before: the pipeline to replace once this one's model is loaded; its source is taken over if it is the same.
         loading: the load of the model, where that has begun already.
-
-    Attributes:
-        began: event that is set once frames run, or never will.
-        has_place: whether the pipeline has ended the one before it, and is about to run frames, or did.
-        digest: digest of the bundle, once it is verified.
-        threads: number of threads of the model; 0: not yet known.
-        model_ns, source_ns: times at which the model was loaded and the source open, monotonic nanoseconds; 0: not yet.
     """
 
     def __init__(
@@ -71,11 +64,12 @@ class Pipeline:
         loading: Loading | None = None,
     ) -> None:
         self.settings = settings
-        self.began = threading.Event()
+        self.began = threading.Event()  # set once frames run, or never will
         self.failure: BaseException | None = None
-        self.has_place = False
-        self.digest = None if loading is None else loading.bundle.digest
-        self.threads = self.model_ns = self.source_ns = 0
+        self.has_place = False  # whether it has ended the pipeline before it, and is about to run frames, or did
+        self.digest = None if loading is None else loading.bundle.digest  # of the bundle, once it is verified
+        self.threads = 0  # of the model; 0: not yet known
+        self.model_ns = self.source_ns = 0  # when the model was loaded and the source open, monotonic; 0: not yet
         self._output, self._shared, self._waits = output, shared, waits
         self._stop, self._gate = Stop(stop), gate or Gate(0)
         self._before, self._loading = before, loading

@@ -17,8 +17,8 @@ from edge_sdk.core.threads import Backoff
 from edge_sdk.fleet.fleet import Fleet
 from edge_sdk.fleet.messages import DeviceAddress, read
 from edge_sdk.messages.schema import TelemetryMessage
-from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.event import OutboxSettings
+from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, Subscriber, wait_until

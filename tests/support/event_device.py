@@ -16,8 +16,8 @@ import msgspec
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.schema import Identity
-from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.event import OutboxSettings
+from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publisher import Publisher
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.session import ConnectionState

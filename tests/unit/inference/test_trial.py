@@ -20,9 +20,9 @@ from edge_sdk.core.errors import BundleError, IncompatibleError
 from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.trial import TrialLimits, prove_here
+from edge_sdk.service.model_selector import begin_loading
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared
-from edge_sdk.service.startup import begin_loading
 from tests.support.bundles import deep, edit_manifest, endless_of_hostile, sound, wants, write_hostile
 from tests.support.logs import SAID
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.event import Losses, OutboxSettings, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.store import EventStore
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, committed, delivered, outbox_at, payload, put, taken, until
 

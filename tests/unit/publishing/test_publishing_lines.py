@@ -62,8 +62,10 @@ class Lines(NamedTuple):
     stream: JsonLinesStream
 
 
-def _door(file: BinaryIO, **options: Any) -> Lines:
+def _door(file: BinaryIO, outbox: MemoryOutbox | None = None, **options: Any) -> Lines:
     publisher = JsonLinesPublisher(file, **options)
+    if outbox is not None:
+        publisher._outbox = outbox
     return Lines(publisher, publisher.stream("door", make_encoder()))
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from edge_sdk.core.errors import UsageError
-from edge_sdk.messages.schema import Identity, Topics, as_name, check_name, default_device
+from edge_sdk.messages.schema import Topics, as_name, check_name, default_device
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
 from edge_sdk.publishing.tls import (
@@ -146,17 +146,10 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
             MqttPublisher(settings, IDENTITY)
 
 
-def test_an_identity_of_another_device() -> None:
-    with pytest.raises(UsageError, match="'pi', the MQTT topics of 'other'"):
-        MqttPublisher(MqttSettings.parse("mqtt://broker", device="other"), IDENTITY)
-
-
 def test_a_stream_that_cannot_be() -> None:
     publisher = publisher_over(FakeLink())
     with pytest.raises(UsageError, match="camera name 'a/b'"):
         publisher.stream("a/b", make_encoder())
-    with pytest.raises(UsageError, match="give both the same"):
-        publisher.stream("door", make_encoder(Identity("pi")))
     publisher.close()
 
 

@@ -9,7 +9,8 @@ import threading
 
 from edge_sdk.core.logs import CAMERA, name_cameras
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.service.shared import Gate, Shared, TuningLock
+from edge_sdk.service.model_selector import TuningLock
+from edge_sdk.service.shared import Gate, Shared
 from tests.support.connections import WAIT_S, until
 from tests.support.logs import SAID
 
