@@ -25,10 +25,8 @@ Permission: TypeAlias = Literal["pause", "set_threshold", "set_rate", "snapshot"
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
-SLOWEST_FPS = 0.01
-"""A frame in 100 s. Who wants fewer pauses; far below, the nanoseconds are too many for a number."""
-
-FASTEST_FPS = 240
+# A frame in 100 s: who wants fewer pauses. Far below, the nanoseconds are too many for a number.
+SLOWEST_FPS, FASTEST_FPS = 0.01, 240
 
 _EXPECTED_FPS = f"0 (as many as come) or {SLOWEST_FPS:g} to {FASTEST_FPS}"
 _RATES = {"minimum": 0, "maximum": FASTEST_FPS, "anyOf": [{"const": 0}, {"minimum": SLOWEST_FPS}]}

@@ -265,16 +265,12 @@ class EventStore:
     """One open file of events, which is made if missing, and its commit record, which is closed with it.
 
     Its methods raise `sqlite3.Error` where the disk fails, or the file is damaged; `recovery.disk_trouble` tells which.
-
-    Attributes:
-        state: the state of the last commit.
-        earlier_to: an id; events up to it may have been sent by an earlier process.
     """
 
     def __init__(self, path: Path, max_bytes: int, record: CommitRecord) -> None:
         self._path, self._log, self._record = path, path.with_name(path.name + "-wal"), record
         self._max_pages, self._is_too_large = max_bytes // PAGE_BYTES, False
-        self.earlier_to = 0
+        self.earlier_to = 0  # an id; events up to it may have been sent by an earlier process
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # only this user may read events
         self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # for damaged files
@@ -295,11 +291,6 @@ class EventStore:
         """Copy the whole store, including its log, into an empty file, even if its own files were moved or removed."""
         self._sql.execute("VACUUM INTO ?", (str(path),))
 
-    @property
-    def last_id(self) -> int:
-        """The largest id that was ever in the file."""
-        return self.state.last_id
-
     def __len__(self) -> int:
         return self.state.count
 
@@ -310,7 +301,7 @@ class EventStore:
         """
         new = [event for event in events if event.id > done_to]
         # Deleted ids may be written again, and the state, which each commit writes, must stay small.
-        if (new and new[0].id <= self.last_id and self.state.gone) or len(self.state.gone) > _MAX_GONE:
+        if (new and new[0].id <= self.state.last_id and self.state.gone) or len(self.state.gone) > _MAX_GONE:
             self.shift(0, 0, 0, 0.0)
         with self._committing() as state:
             gone = self._delete(state, "id <= ?", (done_to,))
@@ -384,7 +375,7 @@ class EventStore:
         if row is None or row[0] >= put_s:
             return []
         young = "SELECT coalesce(min(id), ?) FROM event WHERE id > ? AND put_s >= ?"
-        [before] = self._sql.execute(young, (self.last_id + 1, after, put_s)).fetchone()
+        [before] = self._sql.execute(young, (self.state.last_id + 1, after, put_s)).fetchone()
         return self._drop("", after, "id > ? AND id < ?", (after, before))
 
     @property

@@ -162,7 +162,7 @@ class Writer:
                 self._clock.advance(max(0.0, behind_s))
             elif state.number:  # not a new file
                 store.shift(0, state.last_id, by, -behind_s)
-            self._earlier_to = store.last_id
+            self._earlier_to = store.state.last_id
         store.earlier_to = self._earlier_to
         store.own(self._token, self._clock.mark())
         # Only after `own` succeeded, because otherwise all of this is repeated.
@@ -175,11 +175,11 @@ class Writer:
         for after, to in list(self._unread):
             if after < queue.fed and store.count_to(to) > store.count_to(after):
                 # Events from memory have overtaken those that could not be read. Even if this fails, it may be done.
-                by = queue.make_room(store.last_id)
+                by = queue.make_room(store.state.last_id)
                 self._add(queue.take_new())  # events put until then have smaller ids, and must be fed first
                 self._unread.append((after + by, to + by))
                 store.shift(after, to, by, 0.0)
-                store.earlier_to = self._earlier_to = store.last_id
+                store.earlier_to = self._earlier_to = store.state.last_id
         self._unread.clear()
         self._count_missing(store)
         self._done_to = store.state.done_to
@@ -233,7 +233,7 @@ class Writer:
         line = f"{self._path} was removed or replaced while it was used; {len(store)} events were carried over"
         instead = f", what was there instead is put aside as {aside}" if aside else ""
         self._warnings.say("outbox_damaged", f"{line}{instead}; nothing else may touch it")
-        self._unread = [(self._queue.fed, store.last_id)]
+        self._unread = [(self._queue.fed, store.state.last_id)]
         self._close_store()
         self.open()
 
@@ -242,7 +242,7 @@ class Writer:
         store = self._store
         is_damaged = self._note(cause)
         if self._store is None and store is not None:
-            self._unread = [(self._queue.fed, store.last_id)]
+            self._unread = [(self._queue.fed, store.state.last_id)]
         if is_damaged:
             self.open()
         return is_damaged and self._store is not None
@@ -317,7 +317,7 @@ class Writer:
     def _feed(self) -> None:
         """Feed the queue with the next events while it has room: from the file, or from memory while the disk fails."""
         queue = self._queue
-        while (store := self._store) is not None and store.last_id > queue.fed:
+        while (store := self._store) is not None and store.state.last_id > queue.fed:
             room, room_bytes = queue.room()
             if room <= 0 or room_bytes <= 0:
                 return
@@ -330,11 +330,11 @@ class Writer:
                     break
                 self._try_disk()  # writes the events of memory to the new file, as the next turn may be far off
                 continue
-            to = to if to > queue.fed else store.last_id  # nothing was read, because the last events were dropped
+            to = to if to > queue.fed else store.state.last_id  # nothing was read, because the last events were dropped
             # Unsaved events may have smaller ids than later ones that are already in the file.
             events += [event for number, event in self._unsaved.items() if queue.fed < number <= to]
             events.sort(key=lambda event: event.id)
-            queue.feed(events, to, has_more=to < store.last_id or bool(self._unsaved))
+            queue.feed(events, to, has_more=to < store.state.last_id or bool(self._unsaved))
         if self.takes:
             return
         room, room_bytes = queue.room()

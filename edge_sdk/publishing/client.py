@@ -43,8 +43,8 @@ from edge_sdk.publishing.tls import (
     UNUSABLE,
     WANTS_OURS,
     BrokerTls,
-    authorities_expiry,
     broker_tls,
+    check_authorities,
     expiry_line,
     explain,
     own_expiry,
@@ -230,13 +230,17 @@ class MqttConnection:
 
     def warnings(self) -> dict[str, str]:
         """Return warnings by name, each a line for people, which is empty where nothing is wrong."""
+        try:
+            authorities = check_authorities(self._settings)
+        except UsageError as cause:
+            authorities = str(cause)
         ends = self._tls.broker_expiry() if self._tls is not None else None
         return {
             "mqtt_version": self._fallback.warning,
             "mqtt_qos": "" if self._fallback.max_qos else _QOS_0_ONLY,
-            "authorities": authorities_expiry(self._settings),
+            "authorities": authorities,
             "client_certificate": own_expiry(self._settings),
-            "broker_certificate": expiry_line("the broker's certificate", ends, "renew it there") if ends else "",
+            "broker_certificate": expiry_line("the broker's certificate", ends, "renew it there"),
         }
 
     def close(self, *, politely: bool) -> None:
@@ -289,9 +293,13 @@ class MqttConnection:
         if self._tls is not None:
             self._client.tls_set_context(self._tls)
         options: dict[str, Any] = {}
-        if self._is_v5:
+        if self._is_v5 and self._is_device:
             # A device has a session only for the delayed last will, which a new connection of the device cancels.
-            options = {"clean_start": not self._is_device, "properties": self._connect_properties()}
+            limits = {"SessionExpiryInterval": settings.will_delay_s, "MaximumPacketSize": _LARGEST_COMMAND}
+            options = {"clean_start": False, "properties": _properties(PacketTypes.CONNECT, **limits)}
+        elif self._is_v5:
+            limits = {"MaximumPacketSize": _LARGEST_INCOMING, "ReceiveMaximum": WINDOW}
+            options = {"clean_start": True, "properties": _properties(PacketTypes.CONNECT, **limits)}
         try:
             self._client.connect(settings.host, settings.port, settings.keepalive_s, **options)
         except (ssl.SSLEOFError, ConnectionResetError) as cause:
@@ -304,13 +312,6 @@ class MqttConnection:
             hint = "" if settings.tls else _WANTS_TLS
             raise ConnectionError(f"there is no MQTT over websockets at {settings.websocket_path}{hint}") from None
         return ""
-
-    def _connect_properties(self) -> Properties:
-        if self._is_device:
-            # The session must last as long as the delay of the last will.
-            session_s = self._settings.will_delay_s
-            return _properties(PacketTypes.CONNECT, SessionExpiryInterval=session_s, MaximumPacketSize=_LARGEST_COMMAND)
-        return _properties(PacketTypes.CONNECT, MaximumPacketSize=_LARGEST_INCOMING, ReceiveMaximum=WINDOW)
 
     def _poll(self, timeout_s: float, wakeup: Wakeup | None) -> int:
         """Wait for the network or for `wakeup`; return poll's events of the socket."""

@@ -94,13 +94,7 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class Discovery:
-    """The discovery message of one device.
-
-    Attributes:
-        topic: where the message is retained.
-        topics_left: where messages of others are retained that this one goes on from; they are to be cleared.
-        topics_heard: `topic`, and where Home Assistant says that it is there.
-    """
+    """The discovery message of one device."""
 
     def __init__(
         self, settings: HomeAssistantSettings, topics: Topics, allowed: Collection[Permission], version: str
@@ -108,9 +102,9 @@ class Discovery:
         self._topics, self._version = topics, version
         self._allowed, self._labels = allowed, settings.labels
         self._id = _told_apart("\0".join((topics.prefix, topics.site, topics.device)), _NOT_IN_AN_ID)
-        self.topic = f"{settings.prefix}/device/{self._id}/config"
-        self.topics_left = frozenset[str]()
-        self.topics_heard = (self.topic, f"{settings.prefix}/status")
+        self.topic = f"{settings.prefix}/device/{self._id}/config"  # where it is retained
+        self.topics_left = frozenset[str]()  # where messages are retained that this one goes on from; to be cleared
+        self.topics_heard = (self.topic, f"{settings.prefix}/status")  # Home Assistant says there that it is there
         # Platforms of all entities that were ever announced, by their ids: a message may be overtaken by the next one.
         self._announced: dict[str, str] = {}
 
@@ -271,7 +265,7 @@ class Discovery:
             commands = {str(kind.value): msgspec.structs.replace(kind.example, camera=name) for kind in kinds}
             if control.entity["platform"] == "switch":
                 entity |= {
-                    f"payload_{word}": _text(commands[control.entity[f"state_{word}"]]) for word in ("on", "off")
+                    f"payload_{word}": _json(commands[control.entity[f"state_{word}"]]) for word in ("on", "off")
                 }
             else:
                 [command] = commands.values()
@@ -281,7 +275,7 @@ class Discovery:
             entities["take_snapshot"] = acting | {
                 "platform": "button",
                 "name": f"{name} take snapshot",
-                "payload_press": _text(Snapshot(camera=name)),
+                "payload_press": _json(Snapshot(camera=name)),
             }
         return entities
 
@@ -294,12 +288,12 @@ def field(*path: str, missing: str = "none") -> str:
 def command_template(command: Command, changing: str) -> str:
     """Return a template that writes a command with one changing field, which may have any value here, of the entity."""
     fields = msgspec.to_builtins(command)
-    pairs = (f"{_quoted(key)}: {'value' if key == changing else _quoted(str(fields[key]))}" for key in fields)
+    pairs = (f"{_json(key)}: {'value' if key == changing else _json(str(fields[key]))}" for key in fields)
     return f"{{{{ {{{', '.join(pairs)}}} | to_json }}}}"
 
 
 def _lookup(*path: str, missing: str = "none") -> str:
-    *outer, last = map(_quoted, path)
+    *outer, last = map(_json, path)
     return f"value_json{''.join(f'.get({key}, {{}})' for key in outer)}.get({last}, {missing})"
 
 
@@ -310,13 +304,9 @@ def _is_delivering(name: str, yes: str, no: str, *, and_not_paused: bool = False
     return f"{{{{ '{yes}' if {is_open}{rest} else '{no}' }}}}"
 
 
-def _text(command: Command) -> str:
-    return msgspec.json.encode(command).decode()
-
-
-def _quoted(name: str) -> str:
-    """Return a name as a string of Jinja: as in JSON. Within an expression braces in a string end nothing."""
-    return msgspec.json.encode(name).decode()
+def _json(value: Command | str) -> str:
+    """Return a command, or a name as a string of Jinja: as in JSON. Braces in a string end no expression."""
+    return msgspec.json.encode(value).decode()
 
 
 def _told_apart(name: str, unusual: re.Pattern[str]) -> str:
@@ -326,8 +316,8 @@ def _told_apart(name: str, unusual: re.Pattern[str]) -> str:
 
 
 def _event_template() -> str:
-    kinds = ", ".join(map(_quoted, get_args(Turn)))
-    fields = ", ".join(f"{_quoted(key)}: value_json.get({_quoted(key)})" for key in _EVENT_FIELDS)
+    kinds = ", ".join(map(_json, get_args(Turn)))
+    fields = ", ".join(f"{_json(key)}: value_json.get({_json(key)})" for key in _EVENT_FIELDS)
     # Programs may publish events of other kinds there; of what renders to nothing nothing is made.
     made = f"{{'event_type': value_json.kind, {fields}}} | to_json"
     return f"{{{{ {made} if value_json.get('kind') in ({kinds}) else '' }}}}"

@@ -6,6 +6,7 @@ block a camera's loop, and no signal ends a blocked write. State, telemetry and 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -36,7 +37,6 @@ class JsonLinesPublisher:
 
     Args:
         file: open for writing bytes, best unbuffered, because a blocked write would hold the buffer's lock for ever.
-            The publisher does not close it.
         keeps_all: whether no line may be dropped; `put` then waits for room and `close` for the reader, without limit.
         is_stopped: called while waiting; once it returns True, nothing waits for the reader any more.
     """
@@ -140,11 +140,18 @@ class JsonLinesPublisher:
 
     def _write(self, line: bytes) -> None:
         rest = memoryview(line)
-        while rest:
-            count = self._file.write(rest)
-            if not count:
-                time.sleep(_RETRY_S)
-            rest = rest[count or 0 :]
+        try:
+            while rest:
+                count = self._file.write(rest)
+                if not count:
+                    time.sleep(_RETRY_S)
+                rest = rest[count or 0 :]
+        except OSError:
+            with contextlib.suppress(OSError, ValueError):  # a pipe cannot take an unfinished line back
+                end = self._file.tell()
+                if end == os.fstat(self._file.fileno()).st_size:
+                    self._file.truncate(end - (len(line) - len(rest)))
+            raise
 
 
 class JsonLinesStream(Stream):

@@ -286,9 +286,6 @@ class MqttPublisher:
         make_link: makes connections; over the network by default.
         listens_to: topics to subscribe to; `receiver` takes their messages, in this publisher's thread.
 
-    Attributes:
-        retained: the device's own messages; Home Assistant's and the answers to commands go there directly.
-
     Raises:
         UsageError: a file of authorities, certificate or key cannot be used.
     """
@@ -311,7 +308,7 @@ class MqttPublisher:
         self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
         self._lock = threading.Lock()
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
-        self.retained = RetainedPublisher(settings.topics)
+        self.retained = RetainedPublisher(settings.topics)  # Home Assistant's message and answers go there directly
         self._state = DeviceState(identity, versions or {}, self.retained)
         make = make_link or _network(settings, self._state.offline("lost"))
 
@@ -408,7 +405,7 @@ class NameLock:
 
     @staticmethod
     def key_of(settings: MqttSettings) -> str:
-        """Return the broker and the device's name there as one text; equal texts share a lock."""
+        """Return the broker and the device's name there; equal texts share a lock."""
         return f"{settings.client_id} at {settings.host.lower()}:{settings.port}"
 
     def __init__(self, settings: MqttSettings) -> None:

@@ -365,12 +365,7 @@ _FAREWELL_SHARE = 0.95  # ... share until which the offline message is sent; the
 
 
 class PublishSession:
-    """Sends queued messages to a broker until `finish` is called; see `MqttPublisher` for the arguments.
-
-    Attributes:
-        queues: the messages of the cameras that wait.
-        connects: number of connections that the broker accepted.
-    """
+    """Sends queued messages to a broker until `finish` is called; see `MqttPublisher` for the arguments."""
 
     def __init__(
         self,
@@ -396,7 +391,7 @@ class PublishSession:
         self._brief = 0  # connections in a row that were lost soon after the broker took them
         self._detail = ""
         self.state: ConnectionState = "connecting"
-        self.connects = 0
+        self.connects = 0  # connections that the broker accepted
         queues.events.attach(self.notify)
         self.retained.attach(self.notify)
 

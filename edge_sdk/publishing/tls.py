@@ -7,6 +7,7 @@ connection, and warn of certificates that expire soon. `explain` says in words w
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -175,10 +176,8 @@ def check_credentials(settings: MqttSettings) -> list[str]:
 
 def own_expiry(settings: MqttSettings) -> str:
     """Read this device's certificate again; return a warning if it expires soon or cannot be read, else ""."""
-    if settings.cert_file is None:
-        return ""
     try:
-        ends = _certificate(settings.cert_file).not_valid_after_utc
+        ends = None if settings.cert_file is None else _certificate(settings.cert_file).not_valid_after_utc
     except UsageError as cause:
         return str(cause)
     return expiry_line(f"{settings.cert_file}: this device's certificate", ends, _RENEW)
@@ -186,16 +185,14 @@ def own_expiry(settings: MqttSettings) -> str:
 
 def valid_until(settings: MqttSettings) -> datetime | None:
     """Return when this device's certificate expires; None where none can be read."""
-    try:
+    with contextlib.suppress(UsageError):
         return _certificate(settings.cert_file).not_valid_after_utc if settings.cert_file is not None else None
-    except UsageError:
-        return None
+    return None
 
 
-def expiry_line(what: str, ends: datetime, advice: str, now: datetime | None = None) -> str:
+def expiry_line(what: str, ends: datetime | None, advice: str, now: datetime | None = None) -> str:
     """Return a warning with advice if a certificate expires within 30 days, else an empty line."""
-    left = ends - (now or datetime.now(timezone.utc))
-    if left > _AHEAD:
+    if ends is None or (left := ends - (now or datetime.now(timezone.utc))) > _AHEAD:
         return ""
     if left <= timedelta(0):
         return f"{what} expired on {ends:%Y-%m-%d}; {advice}"
@@ -209,14 +206,6 @@ def check_authorities(settings: MqttSettings) -> str:
         UsageError: the file does not hold authorities.
     """
     return "; ".join(filter(None, (_authority_line(settings, *one) for one in _authorities(settings))))
-
-
-def authorities_expiry(settings: MqttSettings) -> str:
-    """Return the warning, or the error's message, of `check_authorities`."""
-    try:
-        return check_authorities(settings)
-    except UsageError as cause:
-        return str(cause)
 
 
 def _authorities(settings: MqttSettings) -> list[tuple[str, datetime]]:

@@ -454,8 +454,8 @@ class LevelChanger:
     Args:
         manifest: the bundle's manifest, with the preferred variant first.
         open_stages: takes the name of a variant and returns its stages, loaded and tested; called in another thread.
-        limit_ns: the latency budget, nanoseconds.
-        fps: frames per second of the source.
+        limit_ns: the latency budget.
+        fps: of the source.
         fixed: whether the first variant always runs, so that only frames are left out.
         announce: called with what runs, at the start and after every change; must not block.
         throttled: returns the reason why the board throttles; empty when it does not.

@@ -124,12 +124,7 @@ class ResultViewer:
 
 
 class PipelineRunner:
-    """Runs the loop of one pipeline.
-
-    Attributes:
-        first_result_ns: time at which the first result was in the outbox, monotonic nanoseconds; 0: not yet.
-        ended_by: why the run ended without a request; None until then.
-    """
+    """Runs the loop of one pipeline."""
 
     def __init__(
         self,
@@ -171,8 +166,8 @@ class PipelineRunner:
         ]
         self._watched = WatchedSource(source, settings.source, stream)
         self._told = (time.monotonic(), 0)  # time of the last count of results, and that count
-        self.first_result_ns = 0
-        self.ended_by: str | None = None
+        self.first_result_ns = 0  # when the first result was in the outbox, monotonic; 0: not yet
+        self.ended_by: str | None = None  # why the run ended without a request
 
     def run(self, stop: Stop, progress: Progress, steer: Callable[[], list[LoopObserver]], *, rare_lines: bool) -> None:
         """Step until the source ends, the limit of frames is reached or a stop is asked for.

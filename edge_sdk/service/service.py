@@ -41,11 +41,7 @@ _LONGER_S = 1.5  # for the results when the process ends without a request
 
 
 class Service:
-    """Runs the pipelines of one process.
-
-    Attributes:
-        left_out: the most severe error that kept a pipeline from running, set when all other pipelines have ended.
-    """
+    """Runs the pipelines of one process."""
 
     def __init__(
         self,
@@ -69,7 +65,7 @@ class Service:
         self._told: Told | None = None  # the callback of a command that waits for a reload
         self._names: dict[str, NameLock] = {}  # locks by key; two while a reload changes the name
         self._threads = 0  # threads of OpenCV
-        self.left_out: EdgeError | None = None
+        self.left_out: EdgeError | None = None  # the worst error that kept a pipeline from running, set at the end
 
     def run(self) -> dict[str, RunSummary]:
         """Run until the sources end, a limit is reached or a stop is asked for; return the summaries by camera.

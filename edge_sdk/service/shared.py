@@ -43,22 +43,16 @@ class Gate:
 
 
 class Shared:
-    """Objects that all pipelines of one process share.
-
-    Attributes:
-        models: loaded models; pipelines with the same model share it, and the last one releases it.
-        turns: number of pipeline starts begun so far.
-        tuning: lock that the pipeline holds that tunes.
-    """
+    """Objects that all pipelines of one process share."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = progress or Progress(math.inf)
-        self.models = SessionCache()
+        self.models = SessionCache()  # pipelines with the same model share it, and the last one releases it
         self.controls = Controls()
         self.degradation = DegradationController()
-        self.turns = 0  # changed only with the lock below
-        self.tuning = threading.Lock()
+        self.tuning = threading.Lock()  # held by the pipeline that tunes
         self._starting = threading.Lock()
+        self.turns = 0  # pipeline starts begun so far; changed only with this lock
         self._logged: set[str] = set()
         self._board_lock = threading.Lock()
         self._board: BoardWatch | None = None

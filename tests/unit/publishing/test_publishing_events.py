@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 
-from edge_sdk.core.errors import UsageError
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import RateLimiter
 from edge_sdk.messages.schema import Channel
@@ -204,16 +203,6 @@ def test_the_newest_is_held_until_its_time_and_the_others_are_counted() -> None:
     assert (gone, pace.wait_s(), pace.limited("door"), pace.limited()) == (["a", "d"], math.inf, 2, 2)
 
 
-def test_each_camera_has_a_pace_of_its_own() -> None:
-    pace, gone = _pace(1.0, Clock())
-    for number, camera in enumerate(("door", "yard", "door")):
-        pace.put(camera, (camera, number))
-    assert gone == [("door", 0), ("yard", 1)]
-    pace.release(all_of_them=True)
-    assert gone[2:] == [("door", 2)]
-    assert (pace.limited("yard"), pace.limited("door")) == (0, 0)
-
-
 def test_what_is_held_goes_before_what_comes_after_its_time_and_takes_no_place_but_its_own() -> None:
     clock = Clock()
     pace, gone = _pace(1.0, clock)
@@ -243,9 +232,3 @@ def test_of_any_arrivals_no_more_than_allowed_go_and_the_last_one_does(seed: int
     assert gone[-1] == 499
     assert len(gone) + pace.limited("door") == 500
     assert span_s * 10 * 0.7 <= len(gone) <= span_s * 10 + 2
-
-
-def test_channels_that_cannot_be_are_refused() -> None:
-    for name, value in (("qos", 2), ("expiry_s", 0), ("expiry_s", 2**32), ("max_per_s", 0.0), ("max_per_s", 1001.0)):
-        with pytest.raises(UsageError, match=name):
-            Channel(**{name: value})  # type: ignore[arg-type]

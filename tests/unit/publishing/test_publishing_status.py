@@ -56,7 +56,9 @@ def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> Non
     first, second = FakeLink(), FakeLink()
     publisher, door = door_over(first, second)
     until(lambda: bool(first.cameras()))
+    door.warn("hung", "a run came to no end")
     door.warn("not_finite", "nothing is known")
+    door.warn("hung", "")
     door.report_running(_running("start"))
     door.report_source(SourceState(status="lost", trouble="connection refused", since=SINCE))
     until(_says(first, "source", "lost"))
@@ -141,31 +143,6 @@ def test_another_stream_takes_a_camera_over_and_nothing_is_lost_or_doubled(
     ]
     assert len({d["run_id"] for d in results}) == 1
     assert (after.stats().put, after.stats().sent) == (10, 10)
-
-
-def _of_device(link: FakeLink) -> list[dict[str, str]]:
-    """The device's own warnings, of each state; none where there are none, which is left out."""
-    return [d.get("warnings", {}) for d in link.documents("state")]
-
-
-def test_what_is_wrong_with_the_device_is_in_its_state_until_it_is_over() -> None:
-    link = FakeLink()
-    publisher, door = door_over(link)
-    until(lambda: _of_device(link) == [{}])
-    publisher.warn("hot", "82 degrees")
-    until(lambda: _of_device(link)[-1] == {"hot": "82 degrees"})
-    door.warn("hung", "a run came to no end")
-    publisher.warn("disk", "12 MB are free")
-    publisher.warn("hot", "84 degrees")
-    until(lambda: _of_device(link)[-1] == {"hot": "84 degrees", "disk": "12 MB are free"})
-    until(lambda: _last(link)["door"].get("warnings") == {"hung": "a run came to no end"})  # the camera's own
-    publisher.warn("hot", "")
-    publisher.warn("disk", "")
-    until(lambda: "warnings" not in link.documents("state")[-1])
-    assert _last(link)["door"]["warnings"] == {"hung": "a run came to no end"}
-    door.warn("hung", "")
-    until(lambda: _last(link) == {"door": {}})
-    publisher.close()
 
 
 _DAY_S = 24 * 60 * 60
