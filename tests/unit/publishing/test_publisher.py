@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import ConfigError, EdgeError, OutputError, PublishError, UsageError
-from edge_sdk.core.protocols import Event, EventSink, Sink
+from edge_sdk.core.protocols import Event, Sink
 from edge_sdk.publisher import Publisher
 from edge_sdk.publishing.publisher import NameLock
 from edge_sdk.publishing.settings import MqttSettings
@@ -129,16 +128,6 @@ def test_once_closed_it_takes_nothing(tmp_path: Path, bundle: Bundle) -> None:
     for value in (Event(kind="opened"), make_classification([1], make_frame(0, "gate"))):
         with pytest.raises(UsageError, match="this publisher is closed"):
             publisher.put(value)
-
-
-def test_events_come_from_any_thread_and_each_has_a_number_of_its_own(tmp_path: Path) -> None:
-    with _open(tmp_path) as publisher, ThreadPoolExecutor(4) as threads:
-        sink: EventSink = publisher
-        sink.put(Event(kind="opened"))
-        numbers = list(threads.map(lambda _: publisher.put_event(Event(kind="opened")), range(399)))
-        assert len({*numbers} - {None}) == 399
-        assert publisher.wait_committed(60.0)
-        assert publisher.stats().events.waiting == 400
 
 
 # The lock of a device's name, which the daemon holds too.

@@ -170,13 +170,3 @@ def test_a_connection_that_holds_is_looked_at_once_a_day() -> None:
     doubts._look_at -= _DAY_S
     doubts.look_daily(link)
     assert (_warnings(state), said) == ({}, ["ends soon"])
-
-
-def test_a_publisher_looks_at_each_connection() -> None:
-    first, second = FakeLink(), FakeLink()
-    second.doubtful = {"mqtt_version": "old"}
-    publisher, _ = door_over(first, second)
-    until(lambda: bool(first.documents("status")))
-    first.drop("connection lost")
-    until(lambda: any("warnings" in document for document in second.documents("state")))
-    publisher.close()

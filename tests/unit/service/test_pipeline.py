@@ -267,11 +267,9 @@ def test_sources_read_frame_by_frame_have_no_pace(
     ("changes", "is_same"),
     [
         ({"bundle": Path("b.edge"), "latency_ms": 20.0, "tune": False, "frames": 3}, True),
-        ({"source": "rtsp://bob@host/other"}, False),
         ({"source_password": Secret("new")}, False),
         ({"rotate": 90}, False),
         ({"camera": "yard"}, False),  # every frame bears it
-        ({"every_frame": True}, False),
     ],
 )
 def test_an_opened_source_serves_settings_that_read_it_the_same_way(changes: dict[str, Any], is_same: bool) -> None:
