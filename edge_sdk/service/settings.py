@@ -13,13 +13,14 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.config.load import device_name, given, mqtt_settings_of, outbox_settings_of, read_secret
+from edge_sdk.config.load import given, mqtt_settings_of, outbox_settings_of, read_secret
 from edge_sdk.config.schema import Config, MqttConfig, PipelineConfig
 from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import entry_label
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.messages.commands import Permission
+from edge_sdk.messages.schema import default_device
 from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
@@ -40,7 +41,8 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
     trusted_keys: tuple[Path, ...] = ()  # when there are any, an unsigned bundle is refused
     allow_older: bool = False  # run a signed bundle although a newer version of it ran here
     frames: int | None = None  # stop after this many results
-    annotate: Path | None = None  # an MP4 to write with the results drawn
+    annotate: Path | None = None  # an MP4, or a JPEG or PNG of the last frame, to write with the results drawn
+    is_unproved: bool = False  # made of a bare model just now, so that a missing signature is no news
     events: tuple[EventRule, ...] = ()
     snapshots: SnapshotSettings | None = None
 
@@ -77,6 +79,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[Permission, ...] = ()
     home_assistant: HomeAssistantSettings | None = None
     pipelines: tuple[PipelineSettings, ...]  # one or more, each with a name of its own
+    in_words: bool = False  # whether standard output gets lines for people instead of JSON
     duration_s: float | None = None  # stop after this many seconds
     waits: bool = False  # wait for a camera that is not available at the start; if not, it is an error
 
@@ -119,7 +122,7 @@ def run_settings_of(
         broker = mqtt_settings_of(config.device, config.mqtt, config.publish, *words)
         _look_at_credentials(broker, problems)
     return RunSettings(
-        device=device_name(config.device),
+        device=config.device.name or default_device(),
         mqtt=broker,
         outbox=outbox_settings_of(config.outbox),
         commands=() if config.commands is None else config.commands.allow,
