@@ -77,7 +77,7 @@ class Pipeline:
         self._stream: Stream | None = None
         self._title = ""
         self._left: Future[OpenedSource | None] = Future()  # the source for the next pipeline, if `_is_wanted`
-        self._is_wanted, self._is_ending = False, stop.is_asked
+        self._is_wanted = False
         # A daemon thread, because a model that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"pipeline {settings.camera}", daemon=True)
 
@@ -161,7 +161,7 @@ class Pipeline:
 
     def _leave(self, source: OpenedSource) -> None:
         """Leave the source to the pipeline that waits for it; close it where none does."""
-        if self._is_wanted and not self._is_ending() and self._left.set_running_or_notify_cancel():
+        if self._is_wanted and self._left.set_running_or_notify_cancel():
             self._left.set_result(source)
         else:
             source.close()

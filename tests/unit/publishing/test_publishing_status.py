@@ -38,20 +38,6 @@ def _what_a_device_says_goes_out_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk.publishing.retained._EVERY_S", 0.05)
 
 
-def test_a_birth_names_the_cameras_and_their_models_and_a_goodbye_does_not() -> None:
-    link = FakeLink()
-    publisher, _ = door_over(link)
-    until(has_connected(publisher, 1))
-    publisher.stream("gate", make_encoder(model=OTHER))
-    until(lambda: len(link.documents("status")) == 2)
-    publisher.close()
-    first, second, farewell = link.documents("status")
-    assert first["cameras"] == {"door": MODEL_JSON}
-    assert second["cameras"] == {"door": MODEL_JSON, "gate": {"name": "other", "version": 1, "sha256": "1" * 64}}
-    assert (farewell["status"], farewell["reason"]) == ("offline", "shutdown")
-    assert "cameras" not in farewell
-
-
 def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> None:
     first, second = FakeLink(), FakeLink()
     publisher, door = door_over(first, second)

@@ -30,7 +30,7 @@ from edge_sdk.messages.commands import (
 from edge_sdk.messages.schema import Topics, message_schema
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.discovery import CameraTraits
-from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandInbox, Reply
+from edge_sdk.service.commands import HANDLERS, CommandAdmission, Reply
 from edge_sdk.service.runner import Controls, Shot
 from tests.support.connections import WAIT_S
 from tests.support.service import CommandedDevice
@@ -138,14 +138,6 @@ def test_no_bytes_at_all_do_more_than_be_refused() -> None:
             msgspec.json.encode(command.complaint)
         else:
             assert COMMANDS[str(reply.command)].permission == "set_threshold"
-
-
-def test_the_inbox_is_bounded_and_counts_what_it_lost() -> None:
-    inbox = CommandInbox()
-    for number in range(66):
-        inbox.receive(Incoming(TOPICS.of("command"), b"%d" % number))
-    assert [m.payload for m in inbox.take()] == [b"%d" % number for number in range(64)]
-    assert (inbox.take(), inbox.lost) == ([], 2)
 
 
 _NUMBERS = "-1 0 5e-324 0.00999 0.01 1 1.0000000000000002 63 64 240 240.00000000000003 1920 1921 1e308 1e400 NaN .5"
