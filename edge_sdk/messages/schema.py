@@ -433,12 +433,7 @@ def check_name(what: str, name: str) -> None:
 
 def default_device() -> str:
     """Return this machine's host name, with what a topic may not have replaced by a hyphen."""
-    return as_name(os.uname().nodename)
-
-
-def as_name(text: str) -> str:
-    """Make any text a name that `check_name` takes."""
-    allowed = ("-" if c in _RESERVED or not c.isprintable() else c for c in text)
+    allowed = ("-" if c in _RESERVED or not c.isprintable() else c for c in os.uname().nodename)
     return "".join(allowed)[:_NAME_LIMIT].strip() or "device"
 
 

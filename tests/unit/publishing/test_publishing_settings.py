@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
 
 from edge_sdk.core.errors import UsageError
-from edge_sdk.messages.schema import Topics, as_name, check_name, default_device
+from edge_sdk.messages.schema import Topics, check_name, default_device
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
 from edge_sdk.publishing.tls import (
@@ -116,14 +117,16 @@ def test_password_files_that_are_refused(tmp_path: Path, content: bytes, expecte
         read_password(tmp_path / "none", "the source's password")
 
 
-def test_names_that_a_topic_can_have() -> None:
-    for name in ("Front door", "a.b_c-d", "Tür", "x" * 100):
-        check_name("camera", name)
-        assert as_name(name) == name
-    for name in ("", "x" * 101, "a/b", "+", "a#", "$SYS", "a\0", "a\x7f", "\ud800", "\u2028", " a "):
+def test_names_that_a_topic_can_have_and_what_a_host_s_name_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = SimpleNamespace(nodename="")
+    monkeypatch.setattr("os.uname", lambda: host)
+    for host.nodename in ("Front door", "a.b_c-d", "Tür", "x" * 100):
+        check_name("camera", host.nodename)
+        assert default_device() == host.nodename
+    for host.nodename in ("", "x" * 101, "a/b", "+", "a#", "$SYS", "a\0", "a\x7f", "\ud800", "\u2028", " a "):
         with pytest.raises(UsageError, match="camera name"):
-            Topics("p", "s", "d").of("result", name)
-        check_name("camera", as_name(name))
+            Topics("p", "s", "d").of("result", host.nodename)
+        check_name("camera", default_device())
 
 
 def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
