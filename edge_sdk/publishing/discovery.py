@@ -94,25 +94,28 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class Discovery:
-    """The discovery message of one device."""
+    """The discovery message of one device; it removes what the one `before` it announced and this one does not."""
 
     def __init__(
-        self, settings: HomeAssistantSettings, topics: Topics, allowed: Collection[Permission], version: str
+        self,
+        settings: HomeAssistantSettings,
+        topics: Topics,
+        allowed: Collection[Permission],
+        version: str,
+        before: Discovery | None = None,
     ) -> None:
         self._topics, self._version = topics, version
         self._allowed, self._labels = allowed, settings.labels
         self._id = _told_apart("\0".join((topics.prefix, topics.site, topics.device)), _NOT_IN_AN_ID)
         self.topic = f"{settings.prefix}/device/{self._id}/config"  # where it is retained
-        self.topics_left = frozenset[str]()  # where messages are retained that this one goes on from; to be cleared
         self.topics_heard = (self.topic, f"{settings.prefix}/status")  # Home Assistant says there that it is there
         # Platforms of all entities that were ever announced, by their ids: a message may be overtaken by the next one.
-        self._announced: dict[str, str] = {}
-
-    def go_on_from(self, before: Discovery) -> None:
-        """Have the next message remove what another one announced on the same topic, and this one does not."""
-        if before.topic == self.topic:
-            self._announced = dict(before._announced)
-        self.topics_left = (before.topics_left | {before.topic}) - {self.topic}
+        self._announced: dict[str, str] = (
+            {} if before is None or before.topic != self.topic else dict(before._announced)
+        )
+        # Where the messages before this one are retained, to be cleared.
+        left: set[str] = set() if before is None else {*before.topics_left, before.topic}
+        self.topics_left: set[str] = left - {self.topic}
 
     def learn(self, payload: bytes) -> bool:
         """Have the next message remove what an earlier run announced, and this one does not.

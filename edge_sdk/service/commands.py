@@ -264,9 +264,7 @@ class CommandHandler:
             self._admission = CommandAdmission(mqtt.topics, settings.commands, self._clock_s)
         self._admission.topics, self._admission.allowed = mqtt.topics, settings.commands  # keeps its rate limit
         if home is not None:
-            self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, self._clock_s)
-            if told is not None:
-                self._home.go_on_from(told)
+            self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, self._clock_s, told)
 
     def look(self) -> None:
         """Carry out and answer the commands that came, and publish changes to Home Assistant."""

@@ -41,11 +41,12 @@ class HomeAssistantReporter:
         allowed: Collection[Permission],
         controls: Controls,
         clock_s: Callable[[], float],
-        uniform: Callable[[], float] = random.random,
+        before: HomeAssistantReporter | None,
     ) -> None:
         self._is_enabled, self._controls = settings.is_enabled, controls
-        self._clock_s, self._uniform, self._settings = clock_s, uniform, settings
-        self._discovery = Discovery(settings, topics, allowed, edge_sdk.__version__)
+        self._clock_s, self._settings = clock_s, settings
+        earlier = None if before is None else before._discovery
+        self._discovery: Discovery = Discovery(settings, topics, allowed, edge_sdk.__version__, earlier)
         self.topics = self._discovery.topics_heard  # of Home Assistant's birth message, and of an earlier run's message
         self._topics, self._hardware = topics, Cpu.read().name
         self._told: tuple[tuple[CameraTraits, ...], tuple[str, ...], DiscoveredMachine] | None = None
@@ -53,17 +54,13 @@ class HomeAssistantReporter:
         self._repeat_at: float | None = None
         self._unknown: list[str] = []
 
-    def go_on_from(self, before: HomeAssistantReporter) -> None:
-        """Remove entities that an earlier reporter announced and that do not exist any more."""
-        self._discovery.go_on_from(before._discovery)
-
     def hear(self, incoming: Incoming) -> None:
         """Take a message on one of `topics`; ignore a retained birth message, which was sent before we subscribed."""
         if incoming.topic == self._discovery.topic:
             if self._is_enabled and self._discovery.learn(incoming.payload):
                 self._told = None
         elif incoming.payload == b"online" and not incoming.retain and self._repeat_at is None:
-            self._repeat_at = self._clock_s() + self._uniform() * _LONGEST_PAUSE_S
+            self._repeat_at = self._clock_s() + random.uniform(0, _LONGEST_PAUSE_S)  # noqa: S311 - no secret
 
     def look(self, output: Output, cameras: Iterable[str]) -> None:
         """Publish the discovery message if it changed or must be repeated."""

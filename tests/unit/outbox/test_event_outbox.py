@@ -208,3 +208,18 @@ def test_a_week_of_losses_is_a_handful_of_lines_and_a_later_loss_is_said_at_once
     count = len(lines)
     complaints.lost(Losses(overflow=10**6 + 1))
     assert len(lines) == count + 1
+
+
+def test_a_refusal_is_said_until_the_broker_takes_an_event_of_that_topic_a_minute_later() -> None:
+    now_s, lines = 0.0, list[str]()
+    warnings = OutboxWarnings(lambda: now_s)
+    warnings.listen(lambda _, line: lines.append(line))
+    for _ in range(3):  # said once
+        warnings.rejected(TOPIC + "door", "Not authorized")
+    warnings.delivered(TOPIC + "door")
+    now_s = 61.0
+    warnings.delivered(TOPIC + "yard")
+    [line] = lines
+    assert "event/door: Not authorized; put aside, allow this device to write it" in line
+    warnings.delivered(TOPIC + "door")
+    assert lines[1:] == [""]

@@ -28,10 +28,10 @@ NAMES = ["gate", "a b", "Tür", 'a"b', "a'b", "a\\b", "{{ 7*7 }}", "{% x %}", "a
 
 
 def _discovery(
-    device: str = "pi", *, allowed: tuple[Any, ...] = PERMISSIONS, labels: tuple[str, ...] = ("person", "cat")
+    device: str = "pi", *, allowed: Any = PERMISSIONS, labels: tuple[str, ...] = ("person", "cat"), before: Any = None
 ) -> Discovery:
     settings = HomeAssistantSettings(labels=labels)
-    return Discovery(settings, Topics("edge/v1", "yard", device), allowed, "1.2")
+    return Discovery(settings, Topics("edge/v1", "yard", device), allowed, "1.2", before)
 
 
 def _components(discovery: Discovery, *cameras: CameraTraits) -> dict[str, Any]:
@@ -94,8 +94,7 @@ def test_an_entity_that_goes_is_taken_away_until_it_comes_back() -> None:
         after = _components(discovery, GATE)
         assert set(after) == set(before)
         assert after["label-door"] == {"platform": "sensor"}
-    other = _discovery(allowed=())
-    other.go_on_from(discovery)
+    other = _discovery(allowed=(), before=discovery)
     assert _components(other, GATE)["switch-gate"] == {"platform": "switch"}
     assert "unique_id" in _components(discovery, GATE, DOOR)["label-door"]
 
