@@ -75,6 +75,13 @@ def test_who_may_pause_may_resume_and_the_answer_goes_back_with_what_was_sent_al
     assert (reply.topic, reply.correlation, reply.command) == (f"{RES}/a/b", b"\0\xff", "resume")
 
 
+def test_an_id_comes_back_where_it_is_one_also_with_a_refusal() -> None:
+    ids = ("a", "x" * 65, 7, None)
+    payloads = [msgspec.json.encode({"command": "exec", **({} if each is None else {"id": each})}) for each in ids]
+    replies = [Admission().refusal(payload)[2] for payload in payloads]
+    assert [reply.id for reply in replies] == ["a", msgspec.UNSET, msgspec.UNSET, msgspec.UNSET]
+
+
 def test_answers_go_to_res_and_below_alone() -> None:
     for topic in ("x", "$SYS/x", f"{RES}/+", f"{RES}/a#", f"{RES}/\n", f"{RES}x", f"{RES}/", f"/{RES}", f"{RES}/a//b"):
         code, _, reply = Admission().refusal(response_topic=topic)
