@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, Door, FakeLink, door_over, publisher_over, put, until
-from tests.support.outboxes import outbox_at, payload, taken
+from tests.support.outboxes import outbox_at, taken
 from tests.support.results import IDENTITY, make_encoder
 
 
@@ -145,26 +145,6 @@ def test_what_a_limit_holds_goes_out_before_the_end() -> None:
     assert [d["seq"] for d in link.documents("result")] == [0, 2]
     assert _events(link) == [("a", 0), ("c", 1)]
     assert publisher.stats().events.limited == 1
-
-
-def _fail(_seq: int) -> NoReturn:
-    raise TypeError("not JSON")
-
-
-def test_an_event_that_was_held_and_cannot_be_encoded_costs_no_connection_and_no_other_event() -> None:
-    link = FakeLink()
-    publisher, door = _limited(link, events=_AT_20)
-    yard = publisher.stream("yard", make_encoder())
-    for stream in (door, yard):
-        assert stream.put_event(payload) is not None
-    assert door.put_event(_fail) is None  # it waits for its turn
-    assert yard.put_event(payload) is None
-    until(lambda: publisher.stats().events.delivered == 3)
-    assert door.put_event(_fail) is None
-    publisher.close()
-    assert publisher.stats().connects == 1
-    line = "an event is left out that cannot be encoded: TypeError: not JSON; mend who puts it"
-    assert line in [state.get("warnings", {}).get("event_encoding") for state in link.documents("state")]
 
 
 class Clock:

@@ -241,25 +241,6 @@ def test_status_messages() -> None:
     assert msgspec.json.decode(_device_state().offline("lost")) == lost
 
 
-def test_a_state_message() -> None:
-    running = {"variant": "int8.320x320", "every": 1, "rung": 1, "rungs": 7, "reason": "34% of 60 frames were late"}
-    door = {
-        "source": "lost",
-        "trouble": "connection refused",
-        "since": "2026-03-02T09:15:04Z",
-        "running": running,
-        "controls": {"paused": True, "confidence": 0.5, "max_fps": 0.0},
-        "warnings": {"hung": "a run did not finish"},
-    }
-    expected = {
-        **HEADER,
-        "stream": "state",
-        "cameras": {"door": door, "gate": {}},
-        "warnings": {"disk": "12 MB are free"},
-    }
-    assert msgspec.json.decode(_device_state().state()) == expected
-
-
 @pytest.mark.parametrize(("name", "kind", "messages"), EXAMPLES, ids=[name for name, *_ in EXAMPLES])
 def test_messages_keep_to_their_schema_and_are_read_back(name: str, kind: type, messages: list[bytes]) -> None:
     for data in [*messages, *_examples(name)]:
