@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -202,7 +203,7 @@ def _read_all(path: Path) -> list[Image]:
 
 def test_a_video_holds_every_frame(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
-    with VideoWriter(path, 29.97, ffmpeg=ffmpeg) as writer:
+    with closing(VideoWriter(path, 29.97, ffmpeg=ffmpeg)) as writer:
         for number in range(25):
             writer.write(numbered_image(number))
             assert not path.exists()
@@ -227,7 +228,7 @@ def test_a_picture_is_the_last_one(tmp_path: Path, name: str) -> None:
 def test_odd_and_changing_sizes(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
     sizes = [(321, 241)] * 3 + [(640, 480), (200, 100), (100, 300), (1, 1)]
-    with VideoWriter(path, 25, ffmpeg=ffmpeg) as writer:
+    with closing(VideoWriter(path, 25, ffmpeg=ffmpeg)) as writer:
         for number, size_wh in enumerate(sizes):
             writer.write(numbered_image(number + 1, size_wh))
     images = _read_all(path)
@@ -239,7 +240,7 @@ def test_odd_and_changing_sizes(tmp_path: Path, ffmpeg: str) -> None:
 @pytest.mark.parametrize("ffmpeg", ["ffmpeg"], indirect=True)
 def test_ffmpeg_writes_h264_that_starts_at_once(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
-    with VideoWriter(path, 25, ffmpeg=ffmpeg) as writer:
+    with closing(VideoWriter(path, 25, ffmpeg=ffmpeg)) as writer:
         writer.write(numbered_image(1))
     data = path.read_bytes()
     assert b"avc1" in data
@@ -283,7 +284,7 @@ def test_missing_results_show_the_one_before_for_a_second_at_most(
 ) -> None:
     path = tmp_path / "a.mp4"
     image = numbered_image(1)
-    with VideoWriter(path, 10, ffmpeg="no-such-program") as writer:
+    with closing(VideoWriter(path, 10, ffmpeg="no-such-program")) as writer:
         video = AnnotatedVideo(Annotator(["a"]), writer, 10)
         for captured_ns in (0, gap_frames * 100_000_000):
             video.put(

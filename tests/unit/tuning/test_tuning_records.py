@@ -222,14 +222,6 @@ def test_a_variant_that_the_start_switched_to_is_measured_with_the_settings_that
     assert not [thread for thread in threading.enumerate() if thread.name == "tuning"]
 
 
-def test_other_variants_are_opened_with_what_was_found(bundle: Bundle) -> None:
-    _remember(bundle, _tuned())
-    tuning = _tuning(bundle)
-    assert str(tuning.candidate_of("int8.8x8")) == "int8.8x8, 1 thread"
-    tuning.open()
-    assert str(tuning.candidate_of("int8.8x8")) == "int8.8x8, 2 threads"
-
-
 # Execution providers: what was missing when a board was tuned is not missing for ever.
 
 
