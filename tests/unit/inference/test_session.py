@@ -408,18 +408,6 @@ def test_only_the_twin_that_hangs_is_ended() -> None:
     assert runs > 10
 
 
-def test_a_flag_that_comes_too_late_costs_one_more_run() -> None:
-    """The watchdog looks while a run goes on, and tells when it is over."""
-    session = _hanging()
-    [expected] = session.run(DARK)
-    expected = expected.copy()
-    guard: RunGuard = session._guard
-    guard.options.terminate = True
-    with pytest.raises(HungRunError):
-        session.run(DARK)
-    assert np.array_equal(session.run(DARK)[0], expected)
-
-
 def test_the_guard_counts_its_own_looks_and_no_clock() -> None:
     """A process that was stopped for an hour is looked at once when it goes on: that is no hour of running."""
     guard = RunGuard(limit_s=1.0)

@@ -197,14 +197,6 @@ def test_a_hot_board_is_relieved_by_one_rung_and_no_more_while_the_budget_is_kep
     assert up.at_s >= 208
 
 
-def test_heat_that_comes_back_with_the_larger_model_is_met_less_and_less_often() -> None:
-    world = World()
-    world.heat = lambda s: "hot" if world.governor.index == 0 and s > 10 else ""
-    ups = world.run(3600).ups_s
-    assert len(ups) <= 10
-    assert ups[-1] - ups[-2] > 300
-
-
 def test_a_variant_that_does_not_load_is_left_out() -> None:
     ladder = (Level("large", 1, 40.0), Level("middle", 1, 30.0), Level("small", 1, 15.0), Level("small", 2, 15.0))
     world = World(between(10, 40, 4.0), ladder=ladder, broken="middle").run(120)
