@@ -281,7 +281,7 @@ def test_classes_of_a_classifier_and_shares_of_a_segmentation() -> None:
     assert [event.label for event in told] == ["cat"]
     told.clear()
     none = EventRule(labels=("cow",), appear_frames=1, confidence=0.0)
-    EventWatch([none], LABELS, told).put(make_segmentation([0.5, 0.5]))
+    EventWatch([none], LABELS, told).put(make_segmentation([0.5, 0.5, 0.0]))
     assert not told
 
 

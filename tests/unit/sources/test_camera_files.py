@@ -239,28 +239,6 @@ def test_a_video_is_turned_on_request_without_memory_for_each_frame(tmp_path: Pa
     assert len(addresses) <= 4
 
 
-@needs_ffmpeg
-def test_a_varying_rate_stays_real_time(tmp_path: Path) -> None:
-    """Ten frames a fiftieth of a second apart, then four a fifth: the mean rate fits none of them."""
-    fast = write_video(tmp_path / "fast.avi", range(10), fps=50)
-    slow = write_video(tmp_path / "slow.avi", range(10, 14), fps=5)
-    _ffmpeg(
-        "-i", str(fast), "-i", str(slow), "-filter_complex", "[0:v][1:v]concat=n=2,settb=1/1000", "-vsync", "vfr",
-        "-c:v", "mpeg4", str(tmp_path / "a.mp4"),
-    )  # fmt: skip
-    source = open_source(str(tmp_path / "a.mp4"))
-    expected = [20 * number for number in range(11)] + [400, 600, 800]
-    with closing(source):
-        start_ns, seen = 0, []
-        while not source.ended:
-            frame = source.latest(5)
-            if frame is not None:
-                start_ns = start_ns or frame.captured_ns
-                seen.append((frame.seq, round((frame.captured_ns - start_ns) / 1e6)))
-    assert seen[-1][0] >= 12  # some versions of ffmpeg leave the last one out
-    assert all(due_ms == expected[seq] - expected[seen[0][0]] for seq, due_ms in seen)
-
-
 def test_times_that_a_file_does_not_say() -> None:
     for positions_ms in (
         [0, 0, 0],  # a raw stream says nothing
