@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.core.frame import Classification, Detections, Image, Result, Segmentation
@@ -68,13 +69,22 @@ class Annotator:
         # The most confident last, and the texts after the boxes, so that they lie on top.
         order = np.flatnonzero(usable)[::-1].tolist()
         corners = [[round(v) for v in result.boxes_xyxy[i].tolist()] for i in order]
+        for index in order if result.masks is not None else ():
+            self._paint(image, result, index, class_colour(int(result.class_ids[index])))
         for index, (x1, y1, x2, y2) in zip(order, corners, strict=True):
             colour = class_colour(int(result.class_ids[index]))
+            if result.keypoints is not None:
+                _draw_keypoints(image, result.keypoints[index], colour, pen)
             cv2.rectangle(image, (x1, y1), (x2, y2), colour, pen.line_px, cv2.LINE_AA)
         for index, (x1, y1, _, _) in zip(order, corners, strict=True):
             class_id = int(result.class_ids[index])
             text = f"{self._name(class_id)} {result.confidences[index]:.0%}"
             _draw_tag(image, text, (x1 - pen.line_px // 2, y1), class_colour(class_id), pen)
+
+    def _paint(self, image: Image, result: Detections, index: int, colour: _Colour) -> None:
+        painted = image.copy()
+        cv2.fillPoly(painted, [outline.astype(np.int32) for outline in result.polygons(index)], colour)
+        cv2.addWeighted(image, 1 - _STRENGTH, painted, _STRENGTH, 0, dst=image)
 
     def _draw_classes(self, image: Image, result: Classification, pen: _Pen) -> None:
         y = pen.margin_px
@@ -110,6 +120,24 @@ _DRAWING: dict[type[Result], Callable[[Annotator, Image, Any, _Pen], None]] = {
     Classification: Annotator._draw_classes,
     Segmentation: Annotator._draw_segments,
 }
+
+
+_LEAST_SURE = 0.5  # confidence of a keypoint that is drawn
+_PERSON = 17  # keypoints of COCO's persons: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles
+_BONES = np.reshape(
+    (0, 1, 0, 2, 1, 3, 2, 4, 5, 6, 5, 7, 7, 9, 6, 8, 8, 10, 5, 11, 6, 12, 11, 12, 11, 13, 13, 15, 12, 14, 14, 16),
+    (-1, 2),
+).tolist()
+
+
+def _draw_keypoints(image: Image, points: NDArray[np.float32], colour: _Colour, pen: _Pen) -> None:
+    places = [(round(x), round(y)) if sure >= _LEAST_SURE else None for x, y, sure in points.tolist()]
+    for one, other in _BONES if len(places) == _PERSON else ():
+        if (start := places[one]) is not None and (end := places[other]) is not None:
+            cv2.line(image, start, end, colour, pen.line_px, cv2.LINE_AA)
+    for place in places:
+        if place is not None:
+            cv2.circle(image, place, 2 * pen.line_px, colour, cv2.FILLED, cv2.LINE_AA)
 
 
 def _segment_colour(class_id: int, label: str) -> _Colour | None:

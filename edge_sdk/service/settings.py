@@ -13,13 +13,14 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.config.load import device_name, given, mqtt_settings_of, outbox_settings_of, read_secret
+from edge_sdk.config.load import given, mqtt_settings_of, outbox_settings_of, read_secret
 from edge_sdk.config.schema import Config, MqttConfig, PipelineConfig
 from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import entry_label
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.messages.commands import Permission
+from edge_sdk.messages.schema import default_device
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
@@ -142,7 +143,7 @@ def run_settings_of(
         broker = mqtt_settings_of(config.device, config.mqtt, config.publish, *words)
         _look_at_credentials(broker, problems)
     return RunSettings(
-        device=device_name(config.device),
+        device=config.device.name or default_device(),
         mqtt=broker,
         outbox=outbox_settings_of(config.outbox),
         commands=() if config.commands is None else config.commands.allow,

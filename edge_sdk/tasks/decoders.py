@@ -15,6 +15,7 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.classification import LOGITS, SOFTMAX
 from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, END_TO_END
 from edge_sdk.tasks.faces import CENTERFACE, SCRFD, YUNET
+from edge_sdk.tasks.instances import END_TO_END_POSE, END_TO_END_SEG, YOLOV8_POSE, YOLOV8_SEG
 from edge_sdk.tasks.nanodet import NANODET
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
@@ -61,11 +62,15 @@ TABLE: tuple[Decoder, ...] = (
     YOLOX,
     YOLOV5,
     YOLOV8,
+    YOLOV8_POSE,
+    YOLOV8_SEG,
     NANODET,
     CENTERFACE,
     YUNET,
     SCRFD,
     END_TO_END,
+    END_TO_END_POSE,
+    END_TO_END_SEG,
     DETR_END_TO_END,
     DETR,
     SSD,

@@ -49,14 +49,14 @@ class Detr:
 def read_rows(
     label_count: int, confidence: float, to_boxes: Callable[[Floats], Floats], outputs: Sequence[Tensor]
 ) -> Candidates:
-    """Read rows, float (1, N, 6): a box, confidence 0-1, class id; `to_boxes` turns boxes (K, 4) into `boxes_xywh`.
+    """Read rows, float (1, N, 6 + extras): a box, confidence 0-1, class id; `to_boxes` gives `boxes_xywh` (K, 4).
 
     Rows after the last object have confidence 0. A row whose class id no label has is no detection.
     """
     rows: Floats = outputs[0][0]
     class_ids = np.rint(rows[:, 5])
     rows = rows[(rows[:, 4] >= confidence) & (class_ids >= 0) & (class_ids < label_count)]
-    return Candidates(to_boxes(rows[:, :4]), rows[:, 4], np.rint(rows[:, 5]).astype(np.int64))
+    return Candidates(to_boxes(rows[:, :4]), rows[:, 4], np.rint(rows[:, 5]).astype(np.int64), extras=rows[:, 6:])
 
 
 def _from_corners(values: Floats) -> Floats:

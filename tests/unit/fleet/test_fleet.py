@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from pycocotools.coco import COCO
 
-from edge_sdk.cli.watch import _Watch, view
+from edge_sdk.cli.watch import view
 from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.fleet.coco import MOST_CATEGORIES, CocoWriter
 from edge_sdk.fleet.fleet import MOST_CAMERAS, MOST_DEVICES, DeviceView, Fleet
@@ -34,7 +34,6 @@ from edge_sdk.fleet.messages import (
 )
 from edge_sdk.messages.schema import DetectionMessage
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
-from tests.support.logs import SAID
 
 
 @pytest.mark.parametrize(
@@ -485,6 +484,12 @@ def test_no_moment_breaks_a_line_or_the_view(since: str, hours: int) -> None:
     assert re.match(r"  gate  lost( since (1|0001|9999)-\d\d-\d\d \d\d:\d\d)?  ", line), line
 
 
+def test_lost_messages_are_counted_in_the_headline() -> None:
+    fleet = Fleet()
+    fleet.devices["a", "pi"], fleet.lost = DeviceView("a", "pi"), 40
+    assert "40 lost" in _drawn(fleet)[0]
+
+
 def test_where_there_is_no_room_trouble_comes_first() -> None:
     fleet = Fleet()
     for number in range(40):
@@ -492,17 +497,3 @@ def test_where_there_is_no_room_trouble_comes_first() -> None:
     drawn = _drawn(fleet)
     assert drawn[1].startswith("○ a/39  offline since")
     assert drawn[-1] == "and 30 more; make the terminal taller"
-
-
-@pytest.mark.parametrize("as_json", [True, False])
-def test_lost_messages_are_said_now_and_then_at_the_end_and_in_the_headline(as_json: bool) -> None:
-    watch = _Watch("h:1", "edge/v1", "edge/v1/#", None, None, as_json=as_json)
-    for lost, now in [(0, 0.0), (12, 1.0), (20, 5.0), (31, 12.0), (40, 13.0), (40, float("inf"))]:
-        watch._warn_of_losses(lost, now)
-    assert [line.partition(" are lost")[0] for line in SAID] == [
-        "warning: 12 messages",
-        "warning: 19 messages",
-        "warning: 9 messages",
-    ]
-    watch._fleet.devices["a", "pi"] = DeviceView("a", "pi")
-    assert "40 lost" in _drawn(watch._fleet)[0]

@@ -173,7 +173,7 @@ def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
     [
         ({"size_wh": (0, 720)}, "size_wh[0] is 0, expected 1 or more"),
         ({"fps": 0}, "fps is 0, expected 0.1 frames a second or more"),
-        ({"pixel_format": "H264"}, "pixel_format: 'H264', expected MJPG or YUYV"),
+        ({"pixel_format": "H264"}, "pixel_format: 'H264', expected 'MJPG' or 'YUYV'"),
         ({"rotate": 45}, "rotate: 45, expected 0, 90, 180 or 270"),
         ({"tls_fingerprint": "ab" * 31}, "expected 64 hexadecimal digits, with colons or without"),
         ({"tls_ca_file": "a", "tls_verify": False}, "tls_ca_file and tls_verify = false: expected one of them"),
