@@ -9,15 +9,16 @@ from types import TracebackType
 import msgspec
 import pytest
 
+from edge_sdk_tools.arm_cost import estimate
 from edge_sdk_tools.check import examination, gate
 from edge_sdk_tools.check.sandbox import Job, Limits
-from edge_sdk_tools.prove import board, parity
+from edge_sdk_tools.prove import parity
 
 
 @pytest.fixture(autouse=True)
 def _no_counter_and_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Builds are the same whatever somebody has set up, or built before, on this machine."""
-    monkeypatch.setattr(board, "find_counter", lambda _folder=None: None)
+    monkeypatch.setattr(estimate, "find_counter", lambda _folder=None: None)
     monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 

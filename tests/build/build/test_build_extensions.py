@@ -17,9 +17,9 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
+from edge_sdk_tools.arm_cost.estimate import board_counter
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
-from edge_sdk_tools.prove.board import board_counter
 from tests.support import models as tiny
 from tests.support.models import MIX, unmixing
 from tests.support.projects import write_project
@@ -68,7 +68,7 @@ def test_int8_around_a_custom_operator_says_what_fp32_says_without_it(
 
 
 def test_nothing_is_counted_for_a_board_that_lacks_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.prove.board.find_counter", lambda: "a counter")
+    monkeypatch.setattr("edge_sdk_tools.arm_cost.estimate.find_counter", lambda: "a counter")
     target = load_target("raspberry_pi_4")
     assert board_counter(target, tiny.classifier()) == "a counter"
     assert board_counter(target, unmixing()) is None

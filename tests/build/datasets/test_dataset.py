@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 
 from edge_sdk.core.errors import DataError
-from edge_sdk_tools.datasets.dataset import ClassTruth, Dataset
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import ClassTruth, Dataset, find_images
 from edge_sdk_tools.datasets.reading import read_dataset
 from tests.support.projects import picture, write_pictures
 

@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.core.errors import DataError, one_line
 from edge_sdk.tasks.spec import Task
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.reading import read_dataset
 from tests.support.projects import write_pictures
 

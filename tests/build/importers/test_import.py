@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.importers.comparison import (
     Observation,

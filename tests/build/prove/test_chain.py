@@ -13,9 +13,8 @@ from onnx import helper
 
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.prove.output_change import Form, OutputChange, Parts, compare_forms
-from edge_sdk_tools.prove.parity import Chain, PeakMemory
-from edge_sdk_tools.quantize.convert import convert
+from edge_sdk_tools.prove.parity import Chain, Form, OutputChange, Parts, PeakMemory, compare_forms
+from edge_sdk_tools.quantize.precisions import convert
 from tests.support import models as tiny
 
 PLAIN = Parts(None, is_classifier=False)

@@ -17,7 +17,7 @@ from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.quantize.calibration import (
     CALIBRATIONS,

@@ -12,7 +12,7 @@ import pytest
 
 from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk_tools.evaluate.statistics import Interval
-from edge_sdk_tools.prove.output_change import OutputChange
+from edge_sdk_tools.prove.parity import OutputChange
 from edge_sdk_tools.report import charts
 from edge_sdk_tools.report.charts import (
     HEIGHT_PX,

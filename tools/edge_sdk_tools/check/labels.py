@@ -12,10 +12,9 @@ from pathlib import Path
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.decoders import decoder_of
-from edge_sdk.tasks.outputs import ModelOutput, Shape
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
-from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
+from edge_sdk_tools.check.report import CheckReport, Finding, Severity
 
 _FLAG = "background_class = true under [classification]"
 _SHOWN = 5
@@ -38,9 +37,9 @@ def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding
     count = len(labels)
     first = f"{spec.labels}: line 1 is {_shown(labels[0])}"
     if spec.classification.background_class and 1 not in numbers:
-        found = f"'background' is line {numbers[0]} of {count}" if numbers else "no line is 'background'"
-        if count in numbers:
-            found = f"'background' is line {count} of {count}: the file looks reversed or shifted"
+        last = count if count in numbers else next(iter(numbers), 0)
+        found = f"'background' is line {last} of {count}" if numbers else "no line is 'background'"
+        found += ": the file looks reversed or shifted" if count in numbers else ""
         what = f"{first}, expected 'background', because background_class = true in model.toml; {found}"
         step = "write the lines in output order, 'background' first; if output 0 is a class, take out background_class"
         # Some call it void, or say it in another language: only a line elsewhere proves a fault.
@@ -145,45 +144,9 @@ def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) 
     errors = {error.rule for error in report.of("error")}
     # Without costs the graph was not looked at: the outputs are as the file declares them.
     is_open = report.costs is None or bool(errors.intersection(_BEFORE_OUTPUTS))
-    if not report.outputs:
+    if not report.outputs or is_open or any(output.shape is None for output in report.outputs):
         return False
-    if is_open or any(output.shape is None for output in report.outputs):
-        _check_count(spec, len(labels), report.outputs)
-        return False
-    make_task(spec, len(labels), [output.shape or () for output in report.outputs])
-    return any(_readings(spec, len(labels), report.outputs))  # an output of class ids does not show how many there are
-
-
-def _check_count(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> None:
-    """Compare the number of classes alone, which weights say and the size of the picture does not change."""
-    counts: dict[int, TensorInfo] = {}
-    for expected, output in _readings(spec, label_count, outputs):
-        count = _class_count(expected, output.shape or ())
-        if count is not None and count > 0:
-            counts[count] = output
-    if label_count in counts or len(counts) != 1:  # of two readings either may be meant
-        return
-    [(count, output)] = counts.items()
-    raise WrongLabelsError(
-        f"labels has {_counted(label_count, 'line', 'lines')}, the model has {_counted(count, 'class', 'classes')} "
-        f"(output {show_shape(output.shape)})",
-        count,
-    )
-
-
-def _readings(
-    spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]
-) -> Iterator[tuple[ModelOutput, TensorInfo]]:
-    for expected, place in decoder_of(spec).class_outputs(
-        spec, label_count, [output.shape or () for output in outputs]
-    ):
-        yield expected, outputs[place]
-
-
-def _class_count(expected: ModelOutput, got: Shape) -> int | None:
-    """Return the number of classes by the one axis that follows it, whatever the others are."""
-    return expected.class_count(tuple(side if axis == expected.class_axis else None for axis, side in enumerate(got)))
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+    shapes = [output.shape or () for output in report.outputs]
+    make_task(spec, len(labels), shapes)
+    # An output of class ids does not show how many there are.
+    return any(decoder_of(spec).class_outputs(spec, len(labels), shapes))

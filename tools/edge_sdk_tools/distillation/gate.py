@@ -25,15 +25,15 @@ from edge_sdk.core.files import open_regular
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, OnProgress, constant_answer, summarise
+from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, constant_answer, summarise
 from edge_sdk_tools.evaluate.model import Subject, from_checked, open_subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up, without_calibration
 from edge_sdk_tools.evaluate.predictions import Observed, Participant, observe
 from edge_sdk_tools.evaluate.statistics import Figure, Interval, difference_bounds
 from edge_sdk_tools.evaluate.tasks import TASKS, CalibrationError, Divergence, Pairs, WorstImage, said
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
-from edge_sdk_tools.jobs.runner import JobRunner
-from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.jobs.results import key_of
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 
 FALSE_DISCOVERIES = 0.05
 
@@ -252,7 +252,7 @@ def distill_check(
     temperature: float | None = None,
     max_images: int | None = None,
     jobs: int | None = None,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> DistillReport:
     """Compare a student with its teacher.
 
@@ -312,7 +312,7 @@ def check_student(
     data: str = "",
     calibrated: int = 0,
     jobs: int | None = None,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> DistillReport:
     """Compare two loaded models, the student first, and return the report with its verdict."""
     observed = observe(
@@ -455,13 +455,11 @@ def _latency_ratio(teacher: Subject, student: Subject, on_progress: OnProgress) 
 
 
 def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> str:
-    """Names the comparison by all that decides it."""
     models = [(s.name, s.digest, s.labels, _reading(s.spec), p.class_ids) for p in participants for s in [p.subject]]
     return key_of("distillation", models, gates, images, *images.mask_contents())
 
 
 def _reading(spec: ModelSpec | Manifest) -> tuple[object, ...]:
-    """All that says how a model is fed and read."""
     return spec.task, spec.decoder, spec.input, spec.thresholds, spec.classification, spec.detection
 
 

@@ -6,7 +6,7 @@ adds warnings about it. The model's task determines the figures (`tasks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from edge_sdk_tools.evaluate.participants import check_there, choose_images, pai
 from edge_sdk_tools.evaluate.predictions import Observed, OutputError, observe, output_errors
 from edge_sdk_tools.evaluate.statistics import RESAMPLES, Figure, compare, figure_of, resample
 from edge_sdk_tools.evaluate.tasks import TASKS
+from edge_sdk_tools.jobs.runner import OnProgress, silent
 
 ENOUGH_IMAGES = 25
 _DESCRIBED = 3
@@ -66,10 +67,6 @@ def describe(result: Result, labels: Sequence[str], *, background_class: bool = 
     more = len(pairs) - len(named)
     found = ", ".join(named) or "nothing"
     return f"{found} and {more} more" if more > 0 and isinstance(result, Detections) else found
-
-
-OnProgress = Callable[[str, int, int], None]
-"""Called with a step's name, how much is done, and how much there is."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +117,7 @@ def evaluate(
     reference: Path | None = None,
     max_images: int | None = None,
     jobs: int | None = None,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> Evaluation:
     """Measure a model.
 
@@ -152,7 +149,7 @@ def summarise(
     observed: Observed,
     data: str,
     calibrated: int = 0,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> Evaluation:
     """Every figure of what was observed: of one model, or of one beside another.
 

@@ -140,7 +140,7 @@ def _sight(observed: Observed) -> _Sight:
 
 def _strongest(observed: Observed) -> NDArray[np.float64] | None:
     if observed.task == "classification":
-        return np.asarray(observed.probabilities(0).max(axis=1), np.float64)
+        return np.asarray(observed.tables[0].max(axis=1), np.float64)
     rows = [record.rows[0] for record in observed.records]
     boxes = [row for row in rows if isinstance(row, Boxes)]
     if len(boxes) < len(rows):
@@ -236,7 +236,6 @@ def _others(fp32: Subject) -> Iterator[tuple[str, ModelSpec]]:
 
 
 def _exchanged(spec: ModelSpec) -> ModelSpec | None:
-    """Return a model.toml with red and blue exchanged, in the picture and in mean and std; None for grey."""
     given = spec.input
     if given.color == "GRAY":
         return None

@@ -208,7 +208,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
         records: one an image.
         skipped: images that could not be read.
         seconds: that it took.
-        tables: of classifiers, one a model, see `probabilities`.
+        tables: of classifiers, one a model: float64 (N, K), or (N, K + 1) with the background last.
     """
 
     participants: tuple[Participant, ...]
@@ -227,10 +227,6 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
     def classes(self) -> int:
         """The number of classes that are compared."""
         return len(self.participants[0].class_ids)
-
-    def probabilities(self, which: int) -> NDArray[np.float64]:
-        """A classifier's rows, float64 (N, K) or (N, K + 1) with the background last."""
-        return self.tables[which]
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -275,8 +271,6 @@ def _tabulated(records: tuple[Record, ...]) -> tuple[tuple[Record, ...], tuple[N
 
 
 class _Observer:
-    """What one thread works with."""
-
     def __init__(self, participants: Sequence[Participant], dataset: Dataset) -> None:
         curves = dataset.truths is not None
         self._dataset = dataset
@@ -366,7 +360,6 @@ class _Observer:
 
 
 def _read_alike(participants: Sequence[Participant]) -> bool:
-    """Whether the raw outputs of all mean the same: same decoder, same classes in the same order."""
     subjects = [p.subject for p in participants]
     ordered = all(np.array_equal(p.class_ids, np.arange(len(p.subject.class_labels))) for p in participants)
     return ordered and len({(s.spec.task, s.spec.decoder, len(s.labels), s.background) for s in subjects}) == 1

@@ -23,7 +23,7 @@ from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_folder
 
 MAX_IMAGES = 16
@@ -108,8 +108,6 @@ class OutputDifference(msgspec.Struct, frozen=True):
     """How far one output lies from the original's, over all probes.
 
     Attributes:
-        name: of the output.
-        shape: of the original's output.
         absolute: the largest difference of two values.
         relative: the largest difference, as a share of the largest value on the same probe.
         probe: where the largest absolute difference was.
@@ -135,7 +133,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """The outcome of a comparison before and after an import.
 
     Attributes:
-        outputs: one an output; none where they differ in number or shape.
+        outputs: none where they differ in number or shape.
         problem: the first difference that is no rounding, in words; None when there is none.
         is_explained: whether `problem` says why, and the model is not at fault.
     """

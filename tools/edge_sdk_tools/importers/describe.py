@@ -295,7 +295,6 @@ def _readings(entry: Decoder, given: InputSpec, outputs: Sequence[TensorInfo]) -
 
 
 def _usual(given: InputSpec, reading: _Reading, guessed: dict[str, str]) -> InputSpec:
-    """Fill in how models of this decoder are usually trained."""
     usual = reading.entry.usual_input if given.color != "GRAY" else {}
     why = f"as {reading.decoder} models are usually trained"
     guessed.update(dict.fromkeys(["color", *usual], why) if given.color != "GRAY" else {})
@@ -323,7 +322,6 @@ def _labels(
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
-    """Yield what the file says about itself."""
     if report.producer:
         yield f"written by {report.producer}"
     if "description" in metadata:

@@ -68,7 +68,6 @@ class Order(msgspec.Struct, frozen=True, eq=False):
 
 
 def _exporters_for(model: TorchModel, opset: int) -> dict[str, Callable[[Order], Exported | Failure]]:
-    """The exporters that take this model at this opset, the better one first."""
     exporters: dict[str, Callable[[Order], Exported | Failure]] = {}
     if model.form != "script" and opset >= PREFERRED_OPSET:
         exporters[_PROGRAM] = _export_program
@@ -105,7 +104,6 @@ def _export_program(order: Order) -> Exported | Failure:
 
 
 def _export_trace(order: Order) -> Exported | Failure:
-    """Export by running the model once and writing down what it did."""
     written = io.BytesIO()
     names = [INPUT_NAME, *order.output_names]
     axes = {name: {0: _BATCH} for name in names} if order.dynamic_batch else None
@@ -204,7 +202,6 @@ def _try(name: str, made: Exported | Failure, probes: Sequence[Probe], observati
 
 
 def _explain(failures: Sequence[Failure]) -> str:
-    """What is wrong and what to do about it; the exporters' own words last."""
     reasons = "; ".join(f"{failure.exporter}: {failure.reason}" for failure in reversed(failures) if failure.reason)
     places = next((failure.data_decides_at for failure in failures if failure.data_decides_at), ())
     if not places:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
-from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.prove.parity import OutputChange, StepKind
 from edge_sdk_tools.report.schema import Candidate, LayerNoise, LayerSensitivity, Measure, OperatorSize, Step
 
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -153,7 +153,6 @@ def bar_between(axis: Axis, start: float, end: float, tone: Tone) -> Bar:
 def _two_bars(
     axis: Axis, values: Sequence[float | None], tones: tuple[Tone, Tone] = ("fp32", "int8")
 ) -> tuple[Bar, ...]:
-    """Return two bars, one above the other, without those whose value is None."""
     places = zip(values, tones, (4.0, 15.0), strict=True)
     return tuple(Bar(0.0, axis.at(value), tone, y_px, 9.0) for value, tone, y_px in places if value is not None)
 
@@ -252,7 +251,6 @@ def milliseconds(low_ms: float | None, high_ms: float | None) -> str | None:
 
 
 def _settled(value: float) -> float:
-    """Round to a tenth; turn a minus zero into zero."""
     return round(value, 1) + 0.0
 
 
@@ -485,12 +483,10 @@ def _wider(axis: Axis) -> Axis:
 
 
 def _x(along: float) -> float:
-    """Convert percent of the axis to percent of the whole width."""
     return round(_LEFT + (_RIGHT - _LEFT) * along / 100, 2)
 
 
 def _y(along: float) -> float:
-    """Convert percent of the axis to pixels from the top."""
     return round(_BOTTOM_PX - (_BOTTOM_PX - _TOP_PX) * along / 100, 1)
 
 
@@ -587,7 +583,6 @@ def _fall(axis: Axis, step: Step, start: float, change: Interval) -> Row:
 
 
 def _base(steps: Sequence[Step]) -> StepKind | None:
-    """Return the step that the first change is measured from; None without any change."""
     before: StepKind | None = None
     for step in steps:
         if step.change:

@@ -23,19 +23,18 @@ from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.arm_cost.counter import Counter
+from edge_sdk_tools.arm_cost.estimate import estimate_board
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset, carried
-from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress
+from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.model import OutputMemory, Subject, from_checked
 from edge_sdk_tools.evaluate.statistics import Figure
 from edge_sdk_tools.graph.profile import host_saturates
-from edge_sdk_tools.jobs.runner import Finished, JobRunner
-from edge_sdk_tools.jobs.store import key_of
-from edge_sdk_tools.prove.board import estimate_board
+from edge_sdk_tools.jobs.results import key_of
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 from edge_sdk_tools.prove.golden import Proof, measure, timed
-from edge_sdk_tools.quantize.convert import Converted
-from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
+from edge_sdk_tools.quantize.precisions import MAKERS, Converted, Ranges
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search.gates import BoardTimes, GateFailure
@@ -90,7 +89,7 @@ class VariantSpec:
         return {**vars(self), **here, "folder": None if self._is_elsewhere else self.folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _loading=threading.Lock(), on_progress=_silent)
+        self.__dict__.update(state, _loading=threading.Lock(), on_progress=silent)
 
     @property
     def fp32(self) -> Subject:
@@ -119,10 +118,6 @@ class VariantSpec:
                 "a worker's CPU saturates sums of INT8 (x86 without VNNI), and this machine's does not: their figures "
                 "are not comparable; take such workers out of the cluster"
             )
-
-
-def _silent(_step: str, _done: int, _total: int) -> None:
-    """Show no progress."""
 
 
 class BuiltModel(msgspec.Struct, frozen=True):
@@ -241,7 +236,7 @@ def make_variants(
     spec: VariantSpec,
     recipes: Sequence[Recipe],
     ranges: Callable[[Recipe], Ranges],
-    on_done: Callable[[Finished[BuiltModel]], None] = lambda _: None,
+    on_done: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[ModelVariant]:
     """Build the models of several recipes, as many at once as the job runner does, then time one after another."""
     built = spec.job_runner.run(
