@@ -24,9 +24,9 @@ from edge_sdk_tools.arm_cost.instructions import CLASSES
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
 from edge_sdk_tools.prove import golden
-from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny
 from tests.support.projects import write_project
+from tests.support.reports import from_json
 
 
 class _Fixed:

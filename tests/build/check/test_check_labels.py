@@ -71,7 +71,7 @@ def test_a_flag_that_does_nothing(tmp_path: Path, text: str, task: str) -> None:
     [note] = [finding for finding in found if finding.severity == "note"]
     assert (note.rule, note.where) == ("labels", "model.toml")
     assert note.what.startswith(f"background_class = true in model.toml does nothing in {task}")
-    assert _findings(tmp_path, ["background", "a"], 2, text=text) == []
+    assert not [one for one in _findings(tmp_path, ["background", "a"], 2, text=text) if one.severity == "note"]
 
 
 def _report(

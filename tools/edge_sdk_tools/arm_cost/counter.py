@@ -33,10 +33,7 @@ class Counts(msgspec.Struct, frozen=True):
     """Counted instructions of one inference on one thread.
 
     Attributes:
-        model: the file's name.
         cpu: the core, in qemu's spelling.
-        onnxruntime: the version that ran it.
-        total: instructions.
         by_class: the same by class, in the order of `instructions.CLASSES`; they add up to the total.
     """
 
@@ -214,13 +211,10 @@ class Counter:
     """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime.
 
     Attributes:
-        folder: holds all of it.
         recipe, key: what it was made of, and the name of that.
-        emulator: the user emulator of qemu.
         libraries: shared libraries of this machine's kind that the emulator needs.
         system: the arm64 Debian.
         site: the unpacked aarch64 wheels.
-        plugin: the compiled plugin.
         record: the recipe as JSON; written last, so that where it is, everything is.
     """
 
@@ -235,17 +229,12 @@ class Counter:
         return self.folder / cpu
 
     def count(self, model: Path, cpu: Cpu, *, time_limit_s: float = TIME_LIMIT_S) -> Counts:
-        """Count the instructions of one inference, on one thread and noise for input.
-
-        Args:
-            model: an .onnx or .ort file with inputs of fixed shape; a batch that is left open is 1.
-            cpu: the core.
-            time_limit_s: seconds by the clock after which the emulator is ended.
+        """Count the instructions of one inference, on one thread and noise for input; a batch that is left open is 1.
 
         Raises:
             UsageError: there is no such file or core.
             ModelError: ONNX Runtime on the board cannot run it.
-            EdgeError: the emulator failed, or took too long.
+            EdgeError: the emulator failed, or took longer than the time limit.
             OSError: the disk is full.
         """
         if model.suffix not in SUFFIXES or not model.is_file():
@@ -293,12 +282,7 @@ class Counter:
         return {"LD_LIBRARY_PATH": str(self.libraries)}
 
     def board_python(self, cpu: str, record: Path | None = None) -> list[str]:
-        """The command that starts the board's Python.
-
-        Args:
-            cpu: the core.
-            record: where instructions are counted; None counts none and is some times faster.
-        """
+        """The command that starts the board's Python; without a record nothing is counted, which is faster."""
         environment = {**_GUEST_ENVIRONMENT, "PYTHONPATH": str(self.site)}
         return [
             *(str(self.emulator), "-cpu", cpu, "-L", str(self.root(cpu)), "-seed", "0", "-U", "LD_LIBRARY_PATH"),

@@ -54,14 +54,10 @@ class Estimate(msgspec.Struct, frozen=True):
 
     Attributes:
         core: CPU core in qemu's spelling.
-        million_instructions: counted instructions, in millions.
         cycles_per_instruction: of that core and mix of integer and floating-point multiplications.
         clock_mhz: the board's highest clock; a hot board has less.
-        latency_ms: the estimate, in milliseconds.
-        low_ms: the estimate divided by the worst error, in milliseconds.
-        high_ms: the estimate times the worst error, in milliseconds.
+        low_ms, high_ms: the estimate divided by the worst error, and times it.
         worst_error: the factor by which such an estimate was off at worst where a board's time was known.
-        method: how it came about, in words.
     """
 
     core: str

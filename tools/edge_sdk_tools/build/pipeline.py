@@ -60,21 +60,12 @@ def build(
     variants: Request = Request(),  # noqa: B008 - frozen
     on_progress: OnProgress = silent,
 ) -> BuildResult:
-    """Build a bundle.
+    """Build a bundle; what is not given is model.toml's. Every fourth calibration image measures where no others do.
 
-    Args:
-        model_toml: describes the model.
-        target_name: name or path of a target.
-        output: the bundle; `NAME.edge` in the working folder by default. An older bundle there is replaced.
-        calibration: folders of images; model.toml's by default.
-        evaluation: folders of images; model.toml's by default, else every fourth calibration image is held out.
-        bundle_version: grows from build to build; seconds since the epoch by default.
-        prove_runtimes: further versions of ONNX Runtime to replay golden outputs in, fetched with pip.
-        require_int8: fail where no INT8 model holds, instead of carrying FP32.
-        job_runner: makes and measures the models, and remembers what is finished; by default this process does
-            everything, and remembers nothing.
-        variants: further models for the same bundle.
-        on_progress: for progress bars.
+    `output` is `NAME.edge` in the working folder by default; an older bundle there is replaced. `bundle_version` grows
+    from build to build: seconds since the epoch by default. Golden outputs are replayed in the further versions of ONNX
+    Runtime of `prove_runtimes`, fetched with pip. `job_runner` makes and measures the models, and remembers what is
+    finished; by default this process does everything, and remembers nothing. `variants` are further models.
     """
     if model_toml.suffix != ".toml":
         raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see README.md")

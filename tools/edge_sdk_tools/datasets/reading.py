@@ -24,11 +24,8 @@ def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_cl
 
     Images are not decoded here, so reading one later may still show that it is damaged.
 
-    Args:
-        path: a folder, or a COCO .json; docs/data.md shows each format.
-        labels: labels of the model in output order, with the background where there is one.
-        task: the task of the model, which must fit the labels of the dataset.
-        background_class: whether the first label is "background", which does not count as a class.
+    `labels` are the model's in output order, with the background where `background_class` says that there is one, and
+    must fit the dataset, as the task must; docs/data.md shows each format.
 
     Raises:
         DataError: the dataset is invalid or has no usable image; the message names file, line and what was expected.

@@ -148,15 +148,7 @@ def write_images(media: Media, folder: Path) -> Images:
 
 
 def read_frames(video: Path, wanted: set[int]) -> Iterator[tuple[int, Image]]:
-    """Decode a video from its start and hand out some frames.
-
-    Args:
-        video: a file that OpenCV reads.
-        wanted: indexes from 0.
-
-    Yields:
-        Index and picture, uint8 (H, W, 3), BGR; the caller may keep it.
-    """
+    """Decode a video from its start and yield the frames of these indexes, from 0: uint8 (H, W, 3), BGR, to be kept."""
     capture = cv2.VideoCapture(str(video))
     try:
         # Decoding from the start: seeking by index is off by some frames in several containers.

@@ -224,13 +224,10 @@ class DistillReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a distillation check.
 
     Attributes:
-        evaluation: the evaluation of the student, with the teacher as reference.
         p_value: McNemar's exact test over all labelled images or objects; None without labels and for class maps.
-        divergences: divergences between the probabilities of both models, for classifiers.
-        calibration: calibration error of the confidences; None for class maps.
-        classes: the classes that occur, the most significant differences first.
-        worst: images on which the models differ most.
-        verdict: the verdict of the gate.
+        divergences: between the probabilities of both models, for classifiers.
+        calibration: error of the confidences; None for class maps.
+        classes: those that occur, the most significant differences first.
     """
 
     evaluation: Evaluation
@@ -254,21 +251,10 @@ def distill_check(
     jobs: int | None = None,
     on_progress: OnProgress = silent,
 ) -> DistillReport:
-    """Compare a student with its teacher.
+    """Compare a student with its teacher, each a model.toml or a bundle; `verdict` says whether the gate was passed.
 
-    Args:
-        student: a model.toml or a bundle.
-        teacher: a model.toml or a bundle; the student's [teacher] by default.
-        data: images with or without labels; the student's [data] evaluation by default.
-        max_drop_points: overrides the student's gates.distill_max_drop_points.
-        min_agreement: overrides the student's gates.distill_min_agreement.
-        temperature: a further softmax temperature to compare at.
-        max_images: the largest number of images to use, evenly spread; None: all.
-        jobs: number of threads; one for each core by default.
-        on_progress: called with the progress.
-
-    Returns:
-        The report; `verdict.passed` says whether the gate was passed.
+    Teacher, images and limits are those of the student's model.toml by default. `temperature` is a further softmax
+    temperature to compare at, `max_images` are evenly spread, `jobs` are threads, one for each core by default.
 
     Raises:
         AccuracyGateError: one model gives the same answer for every image, or the teacher finds nothing at all.

@@ -73,19 +73,12 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an evaluation.
 
     Attributes:
-        model, reference: their names; no reference where none was given.
-        task: of the model.
         data: where the images are, and `format` as what they were read.
-        images: that were measured on.
         quality: against the labels, beside the reference's where there is one; empty without labels.
-        agreement: with the reference; empty without one.
         outputs: raw outputs against the reference's, where the shapes are the same.
-        skipped: files that could not be read.
         calibrated: images left out because they calibrated the model.
         duplicates: images left out because their content is there already.
-        resamples: of the images, behind every interval.
         images_per_second: all models, reading and decoding included.
-        warnings: lines about facts that limit the figures.
     """
 
     model: str
@@ -119,15 +112,10 @@ def evaluate(
     jobs: int | None = None,
     on_progress: OnProgress = silent,
 ) -> Evaluation:
-    """Measure a model.
+    """Measure a model.toml or a bundle on images, by their labels, or by another model or bundle as its reference.
 
-    Args:
-        model: a model.toml or a bundle.
-        data: images, labelled or not; model.toml's [data] evaluation by default.
-        reference: another model.toml or bundle to agree with, and to compare with on labels.
-        max_images: measure on so many at most, evenly spread.
-        jobs: threads; one a core by default.
-        on_progress: for progress bars.
+    Images are model.toml's [data] evaluation by default, `max_images` of them at most, evenly spread; `jobs` are
+    threads, one a core by default.
     """
     check_there(data)
     on_progress("load", 0, 1)

@@ -76,12 +76,7 @@ class _Sight(msgspec.Struct, frozen=True, eq=False):
 def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
     """Refuse a float model that sees nothing, and warn of a description that fits it better.
 
-    Args:
-        fp32: the float model of a model.toml.
-        dataset: images that did not calibrate it, labelled or not.
-
-    Returns:
-        Warnings, each a line.
+    It is asked about images that did not calibrate it, labelled or not. Warnings are returned, each a line.
 
     Raises:
         ModelError: its confidences are none, it finds nothing on most images, or next to nothing of the labels; the

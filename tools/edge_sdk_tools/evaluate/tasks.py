@@ -58,13 +58,10 @@ class Pairs(msgspec.Struct, frozen=True, eq=False):
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """Teacher to student at one temperature.
+    """Teacher to student at one temperature of both softmaxes: the mean Kullback-Leibler divergence, and a loss.
 
-    Attributes:
-        temperature: of both softmaxes.
-        nats: mean Kullback-Leibler divergence.
-        loss: `nats` times the temperature squared, the distillation loss of Hinton et al. (2015), in which the
-            gradients of all temperatures weigh alike.
+    The loss is `nats` times the temperature squared, the distillation loss of Hinton et al. (2015), in which the
+    gradients of all temperatures weigh alike.
     """
 
     temperature: float
@@ -73,25 +70,16 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class CalibrationError(msgspec.Struct, frozen=True):
-    """How far confidence and share of right answers lie apart, 0-1 (15 bins).
-
-    Attributes:
-        student: against the labels; without labels against what the teacher says.
-        teacher: against the labels; None without labels.
-    """
+    """How far confidence and share of right answers lie apart, 0-1 (15 bins); the labels may be the teacher's."""
 
     student: float
     teacher: float | None
 
 
 class WorstImage(msgspec.Struct, frozen=True):
-    """One image on which the two models differ.
+    """One image on which the two models differ: its label, where it has one of its own, and what each says.
 
-    Attributes:
-        file: its path.
-        truth: its label; None where it has none of its own.
-        teacher, student: what each says.
-        distance: what the order is by: divergence in nats, objects that only one of both found, or 1 - mIoU.
+    The order is by distance: divergence in nats, objects that only one of both found, or 1 - mIoU.
     """
 
     file: Path

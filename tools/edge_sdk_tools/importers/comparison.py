@@ -144,13 +144,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Runner:
-    """An ONNX model in ONNX Runtime, for inputs of any batch.
-
-    Args:
-        model: its bytes, or the path of a file whose weights may lie beside it.
-        where: what to call it in errors.
-        optimize: whether ONNX Runtime may rewrite the graph, as it does by default.
-    """
+    """An ONNX model in ONNX Runtime, for inputs of any batch: its bytes, or a file beside which its weights may lie."""
 
     def __init__(self, model: bytes | str, where: str, *, optimize: bool = True) -> None:
         self.where = where

@@ -161,13 +161,9 @@ _ACTIVATIONS: dict[str, Callable[[_Array], _Array]] = {
 
 
 class DarknetModel:
-    """Darknet's forward pass in NumPy, on one picture; for sections that `add_layer` has accepted.
+    """Darknet's forward pass in NumPy, on one picture; for sections after [net] that `add_layer` has accepted.
 
-    Args:
-        where: name of the model in error messages.
-        layers: the sections after [net].
-        weights: by the names of the layers.
-        names: of the outputs, one a [yolo].
+    `names` are those of the outputs, one a [yolo].
     """
 
     def __init__(

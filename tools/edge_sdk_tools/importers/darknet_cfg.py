@@ -143,9 +143,7 @@ class Convolution(msgspec.Struct, frozen=True):
 
     Attributes:
         name: of the layer, `layer_7`.
-        filters: number of output channels.
         channels: number of input channels of one group.
-        size: width and height of the kernel.
         batch_normalize: whether the file has scale, mean and variance between the bias and the kernel.
     """
 

@@ -33,8 +33,6 @@ class Exported(msgspec.Struct, frozen=True, eq=False):
     """The ONNX model that an exporter made, with its warnings.
 
     Attributes:
-        proto: the ONNX model.
-        exporter: its name, for people.
         frozen_at: `FILE.py:LINE` of each place where tracing took a number out of a tensor and went on with it.
     """
 
@@ -47,7 +45,6 @@ class Failure(msgspec.Struct, frozen=True):
     """Why an exporter made nothing that can be used.
 
     Attributes:
-        exporter: its name, for people.
         reason: in one line; empty where `data_decides_at` says it all.
         data_decides_at: `FILE.py:LINE` of each place where forward does one thing or another by the values of tensors.
     """

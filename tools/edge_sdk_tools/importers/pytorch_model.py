@@ -41,10 +41,7 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
     """One model in evaluation mode, in float32 on the CPU.
 
     Attributes:
-        where: name of the model in error messages.
         folder: the absolute folder of its file; faults are looked for there.
-        form: Python code, a torch.export archive or TorchScript.
-        module: the module to run.
         program: content of a .pt2 archive, which exporters take; None for the other forms.
         notes: what was changed for the export, in words.
     """

@@ -38,9 +38,7 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
     """A loaded TensorFlow model.
 
     Attributes:
-        where: name of the model in error messages.
-        layout: layout of the model's own input.
-        wanted: layout of the input in model.toml.
+        layout: of the model's own input; `wanted` is that of model.toml.
         run: takes an input in the model's own layout, and returns the outputs in order.
         convert: takes an opset and whether the input shall be NCHW, and returns the ONNX model.
     """
@@ -212,8 +210,8 @@ def import_tensorflow(
 ) -> ImportReport:
     """Convert a TensorFlow model to the ONNX file that model.toml names.
 
-    Where model.toml says NCHW and the model is NHWC, as TensorFlow's are, the ONNX model takes NCHW. The arguments are those of
-    `plan_import`.
+    Where model.toml says NCHW and the model is NHWC, as TensorFlow's are, the ONNX model takes NCHW. The arguments are
+    those of `plan_import`.
     """
     check_source(source, f"SOURCE is {_SOURCE}", folder=True)
     if not source.is_dir() and source.suffix not in _LOADERS:

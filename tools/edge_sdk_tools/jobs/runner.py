@@ -34,14 +34,9 @@ class JobRunner:
     A context manager. Leaving it by an exception (KeyboardInterrupt too) kills the processes of this machine. On a
     cluster what has not begun is cancelled, and what has begun runs to its end for nothing: workers are threads there.
 
-    Args:
-        jobs: how many at once on this machine; 1 means in this process.
-        scheduler: "tcp://host:8786" or "tls://host:8786" of a Dask cluster, which then decides how many at once.
-        store: where results are remembered, up to 2 GB of them; nowhere by default.
-
-    Attributes:
-        remembered: how many results came out of the store until now.
-        unkept: why results are not remembered although they should be; None while they are.
+    Several `jobs` run at once on this machine; 1 means in this process. A `scheduler`, "tcp://host:8786" or
+    "tls://host:8786" of a cluster, decides that itself. Up to 2 GB of results are remembered in the folder `store`;
+    `remembered` counts those that came out of it, `unkept` says why none are remembered although they should be.
     """
 
     def __init__(self, *, jobs: int = 1, scheduler: str | None = None, store: Path | None = None) -> None:
@@ -109,19 +104,11 @@ class JobRunner:
     ) -> list[R]:
         """Do one job an item.
 
-        Args:
-            function: of a module (no lambda), and pure: what it needs is in its two arguments, as bytes or, on this
-                machine only, as paths, because a cluster's workers have disks of their own. It may run more than once
-                for an item whose worker died. What it returns is written as MessagePack.
-            items: what the jobs are about; pickled, each sent to the worker that does it.
-            shared: what all of them need; pickled, sent once to every worker. Jobs must not change it.
-            key: names an item by everything that decides its result (shared and the function's version too), usually by
-                a hash. Items of one key are done once.
-            result: the type that `function` returns: a msgspec struct, or what msgspec can decode as one.
-            on_done: called in this thread with how many are done, and of how many.
-
-        Returns:
-            The results in the items' order.
+        The function is of a module (no lambda), and pure: what it needs is in its two arguments, pickled, as bytes or,
+        on this machine only, as paths. An item is sent to the worker that does it, `shared` once to every worker. What
+        it returns is written as MessagePack and read as `result`. `key` names an item by everything that decides its
+        result (shared and the function's version too); items of one key are done once. `on_done` is called in this
+        thread with how many are done, and of how many. Results are in the items' order.
 
         Raises:
             EdgeError: a job's own, as it is; any other exception of a job in one line that names its key; a worker that

@@ -65,7 +65,6 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
         model_mb: size of the model file, MB of 1e6 bytes.
         samples: results of both models for a few images; `worst` are those on which they differ most.
-        images: the evaluation images that could be read.
         fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread; 0 until `timed` sets them.
     """
 

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -260,45 +259,36 @@ _TIME_LIMIT_S = 60.0  # six models of a YOLOv8m's size take ten seconds on two s
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
 
 
-class PeakMemory:
-    """A measurement that runs; use it as a context, at whose end its process is gone.
+@contextmanager
+def peak_memory(models: Sequence[Path], shipped: Path) -> Iterator[Callable[[], list[float | None]]]:
+    """Measure beside this process; what is yielded waits for the MB of 1e6 bytes that each model adds to a process.
 
-    `models` are files that can be trusted. The `shipped` one is loaded as a device does, from bytes that it has read.
+    None stands where that is not known. `models` are files that can be trusted. The `shipped` one is loaded as a device
+    does, from bytes that it has read.
     """
 
-    def __init__(self, models: Sequence[Path], shipped: Path) -> None:
-        self._count = len(models)
-        self._process = subprocess.Popen(
-            [sys.executable, str(_CHILD), *(str(model.absolute()) for model in (shipped, *models))],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **_ENVIRONMENT},
-        )
-
-    def __enter__(self) -> PeakMemory:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)  # with the fork that holds a model
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-
-    def finish(self) -> list[float | None]:
-        """Wait for the MB of 1e6 bytes that each model adds to a process; None where that is not known."""
+    def finish() -> list[float | None]:
         try:
-            said, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
+            said, _ = process.communicate(timeout=_TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
             said = ""
-        lines = said.splitlines()[: self._count]
-        found: list[float | None] = [int(line) / 1e6 if line.isdigit() else None for line in lines]
-        return found + [None] * (self._count - len(found))
+        lines = [*said.splitlines(), *[""] * len(models)]
+        return [int(line) / 1e6 if line.isdigit() else None for line in lines[: len(models)]]
+
+    with subprocess.Popen(
+        [sys.executable, str(_CHILD), *(str(model.absolute()) for model in (shipped, *models))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **_ENVIRONMENT},
+    ) as process:
+        try:
+            yield finish
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with the fork that holds a model
 
 
 CHAIN_IMAGES = 8
@@ -366,13 +356,13 @@ def measure_chain(
     parts, kinds = parts_of(spec), list(forms.files)
     with (
         begin_emulation(forms.files["ort"], target, counter, [own for _, own in few]) as emulated,
-        PeakMemory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
+        peak_memory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
     ):
         here = _forms_here(forms)
         changes = compare_forms(here, tensors, parts)
 
         def finish() -> Chain:
-            peaks = {kind: peak for kind, peak in zip(kinds, memory.finish(), strict=True) if peak is not None}
+            peaks = {kind: peak for kind, peak in zip(kinds, memory(), strict=True) if peak is not None}
             found = outputs_of(emulated)
             left_out = found if isinstance(found, str) else ""
             arm = {} if isinstance(found, str) else _on_board(here, found, few, parts)

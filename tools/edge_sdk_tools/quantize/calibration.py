@@ -243,13 +243,8 @@ def watch_activations(
 ) -> Activations:
     """Run the float model on every image and count the values of all tensors that may be quantized.
 
-    Args:
-        model: simplified.
-        images: to calibrate with.
-        spec: how images are prepared.
-        symmetric: whether activations before a Relu or Clip are wanted too: symmetric integers keep those nodes.
-        on_image: called with the number done.
-        jobs: threads; one for each core by default, fewer where their tensors would not fit.
+    `symmetric` integers keep a Relu or Clip as a node, and activations before it are wanted too. `jobs` are threads:
+    one for each core by default, fewer where their tensors would not fit.
 
     Raises:
         DataError: no image can be read.

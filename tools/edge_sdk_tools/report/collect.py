@@ -56,15 +56,8 @@ class Compared(NamedTuple):
 class Steps(NamedTuple):
     """The results of a build's steps, after their gates have passed.
 
-    Attributes:
-        model: the float model at the input size of model.toml.
-        images: the calibration images and the evaluation images.
-        checked: the checked source model.
-        distilled: the result of the distillation check; None without a teacher.
-        search: the result of the search for a recipe.
-        variants: all models that were made; the first is the one that runs by default.
-        input: the input type of the first variant, and the reason for it.
-        int8, chain, noise: see `Compared`.
+    `model` is of the size in model.toml, the first of `variants` runs by default and takes `input`. `distilled` is None
+    without a teacher.
     """
 
     model: VariantSpec

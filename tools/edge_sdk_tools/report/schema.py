@@ -425,17 +425,9 @@ _JPEG_QUALITY = 85
 def side_by_side(
     image: Image, fp32_result: Result, int8_result: Result, labels: Sequence[str], *, background_class: bool = False
 ) -> bytes:
-    """Draw both results on copies of an image, FP32 left and INT8 right.
+    """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG.
 
-    Args:
-        image: uint8 (H, W, 3), BGR, that both were asked about; stays as it is.
-        fp32_result: in pixels of `image`, drawn left.
-        int8_result: the same, drawn right.
-        labels: one a class, in output order.
-        background_class: of a classifier: whether the first label is the background.
-
-    Returns:
-        JPEG.
+    Labels are in output order; `background_class` says that a classifier's first one is the background.
     """
     annotator = Annotator(labels, background_class=background_class)
     factor = PANEL_PX / max(image.shape[:2])

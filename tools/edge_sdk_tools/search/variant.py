@@ -172,11 +172,8 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         spec: model.toml, with this model's input size; `is_resized` says that it is not model.toml's own.
         fp32: the float model of the same size, loaded; the proof was measured beside it.
         onnx: the model before conversion, by which golden outputs are computed.
-        converted: the file that ships.
-        float_nodes, macs, has_integers: as `Quantized` has them.
         tensor: what it takes; None for float32 as `spec` says.
         timed: the file whose time was taken here, where the one that ships is written for another core.
-        gate_failure: why the search does not take it.
         board: its times on the target's core, where the search counted them.
         evaluation, agreement: beside FP32 of model.toml's own size, where that is not the size of the proof.
         reference_ms: latency of FP32 of model.toml's own size, where all were timed in turn.
