@@ -382,14 +382,17 @@ def _descriptors_to_nowhere() -> Iterator[None]:
         os.close(nowhere)
 
 
-def check_source(path: Path, expected: str, *, folder: bool = False) -> None:
+def check_source(path: Path, expected: str, *, folder: bool = False, most_bytes: int | None = None) -> None:
     """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever."""
     if folder and is_folder(path):
         return
     try:
-        open_regular(path).close()
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
     except (FileNotFoundError, NotADirectoryError):
         kinds = "file or folder" if folder else "file"
         raise ModelError(f"{path}: no such {kinds}; {expected}") from None
     except OSError as cause:
         raise ModelError(f"{path}: cannot be read: {cause.strerror}; {expected}") from cause
+    if most_bytes is not None and size > most_bytes:
+        raise ModelError(f"{path}: has {size} bytes; {expected}")

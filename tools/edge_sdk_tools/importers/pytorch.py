@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_sdk.core.errors import UsageError
+from edge_sdk.core.files import LIST_BYTES
 from edge_sdk_tools.importers.comparison import observe
 from edge_sdk_tools.importers.plan import ImportReport, check_source, needed_by, plan_import, silenced
 from edge_sdk_tools.jobs.runner import OnProgress, silent
@@ -58,7 +59,7 @@ def import_pytorch(
 def _find_source(source: str, weights: Path | None) -> tuple[Path, str]:
     file, colon, function = source.rpartition(":")
     if colon and function.isidentifier():
-        check_source(Path(file), "expected a Python file")
+        check_source(Path(file), "expected a Python file", most_bytes=LIST_BYTES)
         if weights is not None:
             check_source(weights, "expected a file of torch.save")
         return Path(file), function
