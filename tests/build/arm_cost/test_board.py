@@ -19,7 +19,7 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk_tools.arm_cost import estimate
-from edge_sdk_tools.arm_cost.counter import BoardOutputs, Counter, Counts
+from edge_sdk_tools.arm_cost.counter import Counter, Counts, board_outputs
 from edge_sdk_tools.arm_cost.instructions import CLASSES
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
@@ -178,17 +178,17 @@ def test_outputs_of_a_board_are_those_of_its_python(
     tensors = [np.full((1, 3, 16, 16), value, np.float32) for value in (0.1, 0.5, 0.9)]
     session = ort.InferenceSession("model.onnx")
     counter = cast("Counter", _Fixed(1))
-    with BoardOutputs(counter, Path("model.onnx"), "cortex-a76", tensors, 60) as board_outputs:
-        outputs = board_outputs.finish()
+    with board_outputs(counter, Path("model.onnx"), "cortex-a76", tensors, 60) as finish:
+        outputs = finish()
     for (got,), tensor in zip(outputs, tensors, strict=True):
         np.testing.assert_array_equal(got, session.run(None, {"images": tensor})[0])
-    with BoardOutputs(counter, Path("model.onnx"), "cortex-a76", tensors, 0) as board_outputs:
-        assert len(board_outputs.finish()) == 1
+    with board_outputs(counter, Path("model.onnx"), "cortex-a76", tensors, 0) as finish:
+        assert len(finish()) == 1
     Path("junk.onnx").write_bytes(b"junk")
     with (
-        BoardOutputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as board_outputs,
+        board_outputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as finish,
         pytest.raises(EdgeError, match="the emulated cortex-a76 ended with 3: ") as caught,
     ):
-        board_outputs.finish()
+        finish()
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junk.onnx", "model.onnx"]

@@ -11,10 +11,10 @@ import platform
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -93,10 +93,7 @@ class Core:
 
     Attributes:
         model: the CPU in qemu's spelling, which is the targets' too.
-        part: its part number, as /proc/cpuinfo spells it.
-        variant: the r of its revision rNpM, likewise.
-        revision: the p.
-        features: what /proc/cpuinfo lists; `asimddp` is the dot product.
+        part, variant, revision, features: as /proc/cpuinfo has them; `asimddp` is the dot product.
     """
 
     model: str
@@ -150,10 +147,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """Everything that decides what a counter counts.
 
     Attributes:
-        machine: that it runs on, by `platform.machine()`.
         onnxruntime: the version that runs the models, this machine's own.
-        plugin: source of the plugin.
-        cores: what it can count for.
+        plugin: its source.
         numpy: the version beside it; its share of an inference is nothing that could be seen.
         qemu: Debian's package version of the emulator. Later ones are linked statically and load no plugins.
         release: the Debian release that has it.
@@ -321,58 +316,47 @@ def _fault(what: str, cpu: str, code: int, said: str) -> EdgeError:
 _SPARE_S = 45.0  # beyond the time for inputs: start-up takes 3 s, the first inference of a YOLOv8n 10
 
 
-class BoardOutputs:
-    """An emulation that runs, a context at whose end its process and its files are gone.
+@contextmanager
+def board_outputs(
+    counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float
+) -> Iterator[Callable[[], list[tuple[Tensor, ...]]]]:
+    """Run an emulation beside this process; after `seconds` no further input, float32, is begun.
 
-    After `seconds` no further input, float32, is begun.
+    What is yielded waits for the outputs, one tuple an input, of as many inputs as there was time for, one at least. An
+    EdgeError says that the model does not run there, the emulator failed, or the first input took too long.
     """
 
-    def __init__(self, counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float) -> None:
-        self._seconds, self._cpu = seconds, cpu
-        self._scratch = tempfile.TemporaryDirectory(prefix="edge-sdk-board-")
-        self._folder, self._count = Path(self._scratch.name).absolute(), len(tensors)
+    def finish() -> list[tuple[Tensor, ...]]:
+        try:
+            _, said = process.communicate(timeout=seconds + _SPARE_S)
+            words = (said.strip().splitlines() or ["it said nothing"])[-1]
+            problem = f"the emulated {cpu} ended with {process.returncode}: {words}"
+        except subprocess.TimeoutExpired:
+            problem = f"one image takes the emulated {cpu} more than {seconds + _SPARE_S:g} s"
+        paths = [folder / f"output_{number}.npz" for number in range(len(tensors))]
+        outputs = [_read(path) for path in paths if path.is_file()]
+        if not outputs or process.returncode:  # None after a time-out, where some may be there
+            raise EdgeError(problem)
+        return outputs
+
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-board-") as scratch:
+        folder = Path(scratch).absolute()
         for number, tensor in enumerate(tensors):
-            np.save(self._folder / f"input_{number}.npy", tensor)
-        self._process = subprocess.Popen(
-            [*counter.board_python(cpu), str(_GUEST), str(model.absolute()), str(self._folder), str(seconds)],
+            np.save(folder / f"input_{number}.npy", tensor)
+        with subprocess.Popen(
+            [*counter.board_python(cpu), str(_GUEST), str(model.absolute()), str(folder), str(seconds)],
             env=counter.environment,
-            cwd=self._folder,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-        )
-
-    def __enter__(self) -> BoardOutputs:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        if self._process.stderr:
-            self._process.stderr.close()
-        self._scratch.cleanup()
-
-    def finish(self) -> list[tuple[Tensor, ...]]:
-        """Wait for the outputs, one tuple an input, of as many inputs as there was time for, one at least.
-
-        Raises:
-            EdgeError: the model does not run there, the emulator failed, or the first input took too long.
-        """
-        try:
-            _, said = self._process.communicate(timeout=self._seconds + _SPARE_S)
-            words = (said.strip().splitlines() or ["it said nothing"])[-1]
-            problem = f"the emulated {self._cpu} ended with {self._process.returncode}: {words}"
-        except subprocess.TimeoutExpired:
-            problem = f"one image takes the emulated {self._cpu} more than {self._seconds + _SPARE_S:g} s"
-        paths = [self._folder / f"output_{number}.npz" for number in range(self._count)]
-        outputs = [_read(path) for path in paths if path.is_file()]
-        if not outputs or self._process.returncode:  # None after a time-out, where some may be there
-            raise EdgeError(problem)
-        return outputs
+        ) as process:
+            try:
+                yield finish
+            finally:
+                process.kill()
 
 
 def _read(path: Path) -> tuple[Tensor, ...]:

@@ -70,7 +70,6 @@ class Apt:
     """
 
     def __init__(self, architecture: str, state: Path, archives: Path, sources: str = "") -> None:
-        require_apt()
         for folder in (state / "lists" / "partial", archives / "partial"):
             folder.mkdir(parents=True, exist_ok=True)
         (state / "status").touch()

@@ -40,10 +40,6 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
     last: int | None
     types: dict[str, str]
 
-    def implements(self, since_version: int) -> bool:
-        """Tell whether the kernel implements the operator's version `since_version`."""
-        return implements(self.first, self.last, since_version)
-
 
 def implements(first: int, last: int | None, since_version: int) -> bool:
     """Tell whether a kernel for an operator's versions `first` to `last` implements its version `since_version`.
@@ -212,7 +208,7 @@ class CpuKernels:
 
     def _find(self, node: onnx.NodeProto, values: Values, schema: OperatorSchema) -> Verdict:
         kernels = self.table.find(node.domain, node.op_type)
-        fitting = [kernel for kernel in kernels if kernel.implements(schema.since_version)]
+        fitting = [kernel for kernel in kernels if implements(kernel.first, kernel.last, schema.since_version)]
         if not fitting:
             return Verdict("version" if kernels else "missing")
         given = {p: _element(p, node, values, schema) for kernel in fitting for p in kernel.types}

@@ -160,7 +160,6 @@ class Dataset(msgspec.Struct, frozen=True):
     Attributes:
         images: the images in order of their paths, and the files that were skipped.
         truths: one for each image, in the same order; None for images without labels.
-        format: the format in which the dataset was read.
         duplicates: number of files left out because an image of the same content came before them.
         conflicts: number of duplicates whose truth differs from that of the image before them.
     """
@@ -233,7 +232,6 @@ class Found(msgspec.Struct, frozen=True):
     """A file that a reader names.
 
     Attributes:
-        path: of the image.
         truth: what the reader knows of it; None where nothing is known.
         drawn_on_wh: width and height that the truth was drawn on, in pixels, where the format says so.
     """

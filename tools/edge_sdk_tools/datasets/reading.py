@@ -86,8 +86,6 @@ class ImageSplit(msgspec.Struct, frozen=True):
 
     Attributes:
         found: number of images that were found for calibration.
-        calibration: the images that set the scales of the INT8 model.
-        evaluation: the images to measure on, with or without labels.
         calibration_classes: the label of every calibration image; empty unless labels.csv or class folders label all.
     """
 

@@ -45,7 +45,6 @@ class ClassRow(msgspec.Struct, frozen=True):
     """How the two models compare on one class.
 
     Attributes:
-        label: its name.
         count: images or objects of it (without labels: that either model calls so).
         teacher, student: share of them that each gets right (without labels: that each calls so), 0-1.
         lost: how many more the teacher gets right; negative where the student does.

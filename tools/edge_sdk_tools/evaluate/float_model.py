@@ -46,12 +46,9 @@ _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
 
 
 class _Sight(msgspec.Struct, frozen=True, eq=False):
-    """What a model sees on some images.
+    """What a model sees on some images: float64 (N,), the highest confidence of each, or 0; None for class maps.
 
-    Attributes:
-        strongest: float64 (N,), the highest confidence of each image; 0 where it finds nothing. None for class maps.
-        figure: the first figure by the labels; None without labels.
-        problem: why its answers cannot be right; empty where they can.
+    The figure is the first one by the labels; `problem` says why its answers cannot be right.
     """
 
     strongest: NDArray[np.float64] | None

@@ -31,13 +31,7 @@ _NOISE_SCALES = (0.1, 1.0, 10.0)
 
 
 class Probe(msgspec.Struct, frozen=True, eq=False):
-    """One test input of a comparison.
-
-    Attributes:
-        name: for people: `ones`, `noise x10`, or an image's file name.
-        make: gives the input anew: float32 of model.toml's tensor shape, batch 1 unless the name says otherwise.
-        is_image: whether it comes from a real image.
-    """
+    """One test input of a comparison, which `make` gives anew: float32 of model.toml's shape, or two of it."""
 
     name: str
     make: Callable[[], Tensor]

@@ -28,7 +28,6 @@ class Section(msgspec.Struct, frozen=True):
         kind: the word in brackets, in lower case.
         index: Darknet's count of layers, from 0; -1 for [net].
         where: file and line of the section, for error messages.
-        options: keys and values as written, without white space.
     """
 
     kind: str

@@ -121,17 +121,10 @@ Outcomes: TypeAlias = Generator[tuple[str, Outcome], None, None]
 
 
 class Executor(Protocol):
-    """Does jobs, and knows how many threads each may take."""
+    """Does jobs, `at_once` of them, each of which may take so many threads that all share the cores."""
 
-    @property
-    def threads_per_job(self) -> int:
-        """How many threads a job may take so that all that run at once share the cores."""
-        ...
-
-    @property
-    def at_once(self) -> int:
-        """The number of jobs that run at once."""
-        ...
+    threads_per_job: int
+    at_once: int
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Do a job an item and yield the outcomes under their keys, as they come; closing it cancels the rest."""

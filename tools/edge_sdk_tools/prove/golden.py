@@ -10,7 +10,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,10 +42,6 @@ _GOLDEN_IMAGES = 2
 # the operators at the end of a model that run in float.
 _GOLDEN_RELATIVE = 1e-3
 _GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: 0.0064 where boxes of 640 pixels share a tensor with scores
-
-
-Reference: TypeAlias = Callable[[Image], Sequence[Tensor]]
-"""A function that returns a model's raw outputs for an image of the input's size."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -151,11 +147,15 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
 
 
 def make_golden(
-    prepare: Prepare, model: Path, images: ImageSet, file: str, reference: Reference | None = None
+    prepare: Prepare,
+    model: Path,
+    images: ImageSet,
+    file: str,
+    reference: Callable[[Image], Sequence[Tensor]] | None = None,
 ) -> tuple[bytes, Golden]:
     """Make golden inputs, which are resized images, and the outputs of the model before its conversion for them.
 
-    Returns the bytes of the .npz file, and its entry in the manifest.
+    `reference` gives the float model's outputs. Returns the bytes of the .npz file, and its entry in the manifest.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -34,7 +34,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.decoders import decoder_of
 from edge_sdk.tasks.spec import TRAITS
-from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, board_outputs
 from edge_sdk_tools.arm_cost.estimate import core_of
 from edge_sdk_tools.datasets.images import ImageSet
 
@@ -215,8 +215,8 @@ def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return min(1.0, max(-1.0, float(np.vdot(a, b)) / length))
 
 
-Emulated: TypeAlias = "BoardOutputs | str"
-"""An emulation that runs; or why there is none, in words; empty where the target is no ARM."""
+BoardSaid: TypeAlias = list[tuple[Tensor, ...]] | str
+"""Outputs of as many inputs as there was time for; or why there are none; empty where the target is no ARM."""
 
 _SECONDS = 10.0  # for images, after the start of the emulated Python
 
@@ -224,34 +224,30 @@ _SECONDS = 10.0  # for images, after the start of the emulated Python
 @contextmanager
 def begin_emulation(
     model: Path, target: Target, counter: Counter | None, tensors: Sequence[Tensor]
-) -> Iterator[Emulated]:
-    """Start the file that ships on the emulated core, beside this process."""
-    cpu = core_of(target)
-    if target.machine != "aarch64":
-        yield ""
-    elif cpu is None:
-        what = target.cpu or f"{target.name}, a family of cores"
-        yield f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
-    elif counter is None:
-        yield "not run: `edge-sdk arm-cost setup` installs an emulator"
-    else:
-        try:
-            running = BoardOutputs(counter, model, cpu, tensors, _SECONDS)
-        except OSError as cause:
-            yield f"not run: {cause.strerror or cause}"
-            return
-        with running:
-            yield running
+) -> Iterator[Callable[[], BoardSaid]]:
+    """Start the file that ships on the emulated core, beside this process; what is yielded waits for what it says."""
+    cpu, left_out = core_of(target), ""
+    with ExitStack() as running:
+        if target.machine == "aarch64" and cpu is None:
+            what = target.cpu or f"{target.name}, a family of cores"
+            left_out = f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
+        elif target.machine == "aarch64" and counter is None:
+            left_out = "not run: `edge-sdk arm-cost setup` installs an emulator"
+        elif target.machine == "aarch64" and counter is not None and cpu is not None:
+            try:
+                finish = running.enter_context(board_outputs(counter, model, cpu, tensors, _SECONDS))
+            except OSError as cause:
+                left_out = f"not run: {cause.strerror or cause}"
 
+        def said() -> BoardSaid:
+            if left_out or target.machine != "aarch64":
+                return left_out
+            try:
+                return finish()
+            except EdgeError as cause:
+                return f"not run: {cause}"
 
-def outputs_of(emulated: Emulated) -> list[tuple[Tensor, ...]] | str:
-    """Return the outputs of as many tensors as there was time for; or why there are none, in words."""
-    if isinstance(emulated, str):
-        return emulated
-    try:
-        return emulated.finish()
-    except EdgeError as cause:
-        return f"not run: {cause}"
+        yield said
 
 
 _CHILD = Path(__file__).with_name("peak_memory_child.py")
@@ -315,7 +311,6 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
     """What was measured, by step; a step that is missing was not.
 
     Attributes:
-        changes: of the raw outputs.
         peak_memory_mb: of one process that loads the form and runs it once, MB of 1e6 bytes above those without it.
         core: that the emulated ARM has; None where none was tried.
         arm_left_out: why there is no `arm` among the changes; empty where there is, or where the target is no ARM.
@@ -363,7 +358,7 @@ def measure_chain(
 
         def finish() -> Chain:
             peaks = {kind: peak for kind, peak in zip(kinds, memory(), strict=True) if peak is not None}
-            found = outputs_of(emulated)
+            found = emulated()
             left_out = found if isinstance(found, str) else ""
             arm = {} if isinstance(found, str) else _on_board(here, found, few, parts)
             if not left_out and not arm and target.machine == "aarch64":

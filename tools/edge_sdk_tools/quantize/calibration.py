@@ -86,11 +86,6 @@ class Histogram:
         """Whether all values are the same, or so nearly that a float32 scale between them would be 0."""
         return self.high - self.low <= _SMALLEST_SPAN
 
-    @property
-    def total(self) -> int:
-        """The number of values that were counted."""
-        return int(self._counts.sum())
-
     def spanned(self, share: float) -> tuple[float, float]:
         """Return the range that holds a `share` (0-1) of the values, as many cut off below as above.
 

@@ -199,7 +199,6 @@ def _noise(got: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
     return float(np.minimum(error / ((expected**2).sum(axis=1) + _TINY), 1.0).mean())
 
 
-_TINY = 1e-30
 _LEVELS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 

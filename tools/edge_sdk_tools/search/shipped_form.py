@@ -90,12 +90,7 @@ _RUN = "model_run"
 
 
 class KernelRun(msgspec.Struct, frozen=True):
-    """One inference. A kernel is named by its operator, and what it reads and makes after a space.
-
-    Attributes:
-        counts: how often each kernel ran.
-        ms: milliseconds of each, all its runs together.
-    """
+    """One inference: runs and milliseconds of each kernel, by its operator, and what it reads and makes."""
 
     counts: Counter[str]
     ms: dict[str, float]
