@@ -199,11 +199,9 @@ def _says_so(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, the latest first, each once."""
-    seen: set[int] = set()
+    """Yield the error and its causes, the latest first."""
     current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    while current is not None:
         yield current
         current = current.__cause__ or current.__context__
 

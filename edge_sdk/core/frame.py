@@ -22,15 +22,13 @@ from edge_sdk.core.errors import CameraError, UsageError
 Image: TypeAlias = NDArray[np.uint8]
 """uint8 (H, W, 3), BGR, 0-255: what cameras and OpenCV deliver."""
 
-_EXPECTED = "expected a numpy array of uint8 (height, width, 3), BGR, of one pixel at least"
+_EXPECTED = (
+    "expected a numpy array of uint8 (height, width, 3), BGR, of one pixel at least, as cv2.imread(path) gives one"
+)
 
 
 def check_image(image: object) -> None:
-    """Refuse a value that is no picture. Any strides are allowed, because OpenCV copies where it must.
-
-    Raises:
-        CameraError: the value is no picture.
-    """
+    """Raise CameraError for a value that is no picture. OpenCV takes any strides, and copies where it must."""
     found = _misfit_of(image)
     if found is not None:
         raise CameraError(f"the source gave a frame whose image is {found}, {_EXPECTED}; convert it in the source")
@@ -41,23 +39,6 @@ def _misfit_of(image: object) -> str | None:
         return type(image).__name__
     is_picture = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size
     return None if is_picture else f"{image.dtype} {image.shape}"
-
-
-def _way_of(image: object) -> str:
-    """Return how to turn the value into a picture."""
-    if image is None:
-        return "cv2.imread gives None where there is no file that it can read"
-    if not isinstance(image, np.ndarray):
-        return "cv2.imread(path) reads one from a file, numpy.asarray makes an array of what can be one"
-    if not image.size:
-        return "it has no pixels"
-    if image.dtype != np.uint8:
-        return "bring it to 0-255, then .astype(numpy.uint8)"
-    if image.ndim == 2 or image.shape[2:] == (1,):
-        return "cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) makes three channels of one"
-    if image.shape[2:] == (4,):
-        return "cv2.cvtColor(image, cv2.COLOR_BGRA2BGR) leaves the fourth channel out; of RGBA COLOR_RGBA2BGR does"
-    return "one picture at a time, its channels last"
 
 
 Tensor: TypeAlias = NDArray[Any]
@@ -97,7 +78,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         """
         found = _misfit_of(image)
         if found is not None:
-            raise UsageError(f"the picture is {found}, {_EXPECTED}; {_way_of(image)}")
+            raise UsageError(f"the picture is {found}, {_EXPECTED}")
         return cls(cast("Image", image), time.monotonic_ns(), time.time(), seq, camera)
 
     def __repr__(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import contextvars
-import errno
 import math
 import os
 import random
@@ -78,10 +77,9 @@ def ignore_signals() -> None:
 
 
 def _empty(stream: TextIO) -> bool:
-    """Flush a stream, and drop what cannot be written; else Python would flush again and change the exit code.
+    """Flush a stream and return whether everything was written.
 
-    Returns:
-        Whether everything was written.
+    What cannot be written is dropped; else Python would flush again and change the exit code.
     """
     try:
         stream.flush()
@@ -147,11 +145,7 @@ class BackgroundTask(Generic[T]):
         return False
 
     def take(self) -> T:
-        """Wait for the result and return it; the task keeps no reference to it.
-
-        Raises:
-            BaseException: what the work raised.
-        """
+        """Wait for the result and return it, or raise what the work raised; the task keeps no reference to it."""
         self._done.wait()
         if self._failure is not None:
             raise self._failure
@@ -197,12 +191,12 @@ class Periodic:
         self._stop.set()
 
     def _run(self) -> None:
-        is_over = False
-        while not is_over:
+        while True:
             # Errors are dropped: a call that fails now, perhaps for lack of memory, may succeed the next time.
             with contextlib.suppress(Exception):
                 self._call()
-            is_over = self._stop.wait(self._interval_s)
+            if self._stop.wait(self._interval_s):
+                return
 
 
 class Stop:
@@ -277,8 +271,8 @@ def _has_terminal() -> bool:
     """Tell whether there is a controlling terminal; the kernel removes it before it sends SIGHUP for its end."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError as cause:
-        return cause.errno not in (errno.ENXIO, errno.EIO, errno.ENODEV, errno.ENOENT)  # others say nothing
+    except OSError:
+        return False
     return True
 
 

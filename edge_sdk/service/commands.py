@@ -175,7 +175,7 @@ def _wrong_field(cause: str, name: str, payload: bytes) -> str:
         found = next(problems(msgspec.json.decode(payload), type(example)), None)
     except _UNREADABLE:
         found = None
-    return f"{_bounded(found.text if found else cause)}; such as {msgspec.json.encode(example).decode()}"
+    return f"{_bounded(found or cause)}; such as {msgspec.json.encode(example).decode()}"
 
 
 def _named(payload: bytes) -> tuple[str | UnsetType, str | UnsetType]:

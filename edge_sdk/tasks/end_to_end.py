@@ -26,9 +26,13 @@ class EndToEnd:
         rows: Floats = outputs[0][0]
         class_ids = np.rint(rows[:, 5])
         rows = rows[(rows[:, 4] >= self._confidence) & (class_ids >= 0) & (class_ids < self._label_count)]
-        boxes = rows[:, :4].copy()
+        return Candidates(self.boxes(rows[:, :4]), rows[:, 4], np.rint(rows[:, 5]).astype(np.int64))
+
+    def boxes(self, values: Floats) -> Floats:
+        """Return left, top, width, height in input pixels of the rows' first four values, float32 (K, 4)."""
+        boxes: Floats = values.copy()
         boxes[:, 2:] -= boxes[:, :2]
-        return Candidates(boxes, rows[:, 4], np.rint(rows[:, 5]).astype(np.int64))
+        return boxes
 
 
 def _layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:

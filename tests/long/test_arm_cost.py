@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import ModelError
@@ -30,7 +32,6 @@ def convolution(path: Path, *, integer: bool) -> Path:
     """One convolution, in float or between 8-bit types as ONNX Runtime's quantizer writes it."""
     random = np.random.default_rng(0)
     weight = random.integers(-127, 128, (FILTERS, CHANNELS, KERNEL, KERNEL)).astype(np.int8)
-    kind = TensorProto.UINT8 if integer else TensorProto.FLOAT
     constants = {"w": weight if integer else weight.astype(np.float32) / 127}
     inputs = ["x", "w"]
     if integer:
@@ -38,15 +39,17 @@ def convolution(path: Path, *, integer: bool) -> Path:
         constants |= {"x_scale": scale, "x_zero": zero, "w_scale": scale, "w_zero": np.int8(0)}
         constants |= {"y_scale": np.float32(20), "y_zero": zero}
         inputs = ["x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero"]
-    graph = helper.make_graph(
-        [helper.make_node("QLinearConv" if integer else "Conv", inputs, ["y"], pads=[1] * 4)],
-        "convolution",
-        [helper.make_tensor_value_info("x", kind, ["batch", CHANNELS, SIDE, SIDE])],
-        [helper.make_tensor_value_info("y", kind, ["batch", FILTERS, SIDE, SIDE])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    of = f"{'uint8' if integer else 'float'}[batch,"
+    text = f"""convolution ({of}{CHANNELS},{SIDE},{SIDE}] x) => ({of}{FILTERS},{SIDE},{SIDE}] y)
+        {{ y = {"QLinearConv" if integer else "Conv"}<pads=[1,1,1,1]>({", ".join(inputs)}) }}"""
+    onnx.save(_model(text, constants, ir_version=8), path)
     return path
+
+
+def _model(text: str, constants: Mapping[str, np.ndarray], ir_version: int) -> onnx.ModelProto:
+    graph = onnx.parser.parse_graph(text)
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -149,20 +152,12 @@ def extremes(weights: np.ndarray, zero: int, step: float, groups: int = 1) -> on
         "y_scale": np.float32(step),
         "y_zero": np.uint8(128),
     }
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["a"]),
-        helper.make_node("DequantizeLinear", ["weights", "scales", "zeros"], ["w"], axis=0),
-        helper.make_node("Conv", ["a", "w"], ["b"], name="conv", pads=[1] * 4, group=groups),
-        helper.make_node("QuantizeLinear", ["b", "y_scale", "y_zero"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "extremes",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, channels, _SIDE, _SIDE])],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, len(weights), _SIDE, _SIDE])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    text = f"""extremes (uint8[1,{channels},{_SIDE},{_SIDE}] x) => (uint8[1,{len(weights)},{_SIDE},{_SIDE}] y) {{
+        a = DequantizeLinear(x, x_scale, x_zero) w = DequantizeLinear<axis=0>(weights, scales, zeros)
+        b = Conv<pads=[1,1,1,1], group={groups}>(a, w) y = QuantizeLinear(b, y_scale, y_zero) }}"""
+    proto = _model(text, constants, ir_version=9)
+    proto.graph.node[2].name = "conv"
+    return proto
 
 
 def offset_anyway(proto: onnx.ModelProto) -> onnx.ModelProto:

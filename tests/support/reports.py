@@ -13,8 +13,6 @@ import cv2
 import msgspec
 import numpy as np
 import onnx
-import onnx.parser
-from onnx import helper
 
 from edge_sdk.bundle.manifest import Agreement, BoardEstimate
 from edge_sdk.bundle.model_spec import InputSpec
@@ -290,13 +288,8 @@ def network(
     shape: Sequence[int | str] = IMAGE,
     opset: int = tiny.OPSET,
 ) -> onnx.ModelProto:
-    """A model of nodes in ONNX's text form, each named like its first output; by default `y` is like the image."""
-    nodes = onnx.parser.parse_graph(f"nodes (float images) => (float y) {{ {text} }}").node
-    for node in nodes:
-        node.name = node.output[0]
-    model = tiny.model(nodes, shape, outputs or {"y": IMAGE}, weights, opset=opset)
-    model.opset_import.extend(helper.make_opsetid(name, 1) for name in sorted({node.domain for node in nodes} - {""}))
-    return model
+    """A model of nodes in ONNX's text form; by default `y` is like the image."""
+    return tiny.parsed(text, outputs or {"y": IMAGE}, weights, shape=shape, opset=opset)
 
 
 def examined(

@@ -335,7 +335,7 @@ def test_what_cannot_be_counted_is_unknown(tmp_path: Path, capsys: pytest.Captur
     assert run(["check", path]) == 2
     text = " ".join(capsys.readouterr().out.split())
     assert "multiply-accumulates unknown activations unknown" in text
-    assert "→ correct input.size_wh, input.color or input.layout in model.toml" in text
+    assert "→ set size_wh = [24, 24] under [input] in model.toml" in text
     assert run(["check", path, "--json"]) == 2
     costs = msgspec.json.decode(capsys.readouterr().out)["costs"]
     assert (costs["macs"], costs["peak_activation_bytes"]) == (None, None)

@@ -51,11 +51,9 @@ def test_free_sides_are_fixed_from_model_toml(tmp_path: Path, make: Callable[[],
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        (
-            [2, 3, SIZE, SIZE],
-            "has shape 2x3x8x8, model.toml says 1x3x8x8 (NCHW, RGB); correct input.size_wh, input.color",
-        ),
-        (["n", 3, 32, 16], "has shape nx3x32x16, model.toml says 1x3x8x8 (NCHW, RGB); correct input.size_wh"),
+        ([2, 3, SIZE, SIZE], "has shape 2x3x8x8, model.toml says 1x3x8x8 (NCHW, RGB); frames come one at a time"),
+        (["n", 16, "w", 3], '; set size_wh = [8, 16] and layout = "NHWC" under [input] in model.toml'),
+        ([1, 3, 4, 4], "; correct input.size_wh, input.color or input.layout in model.toml"),
         ([], "has shape scalar"),
     ],
 )

@@ -29,12 +29,11 @@ _RUN = ["run", "none.edge", "--source"]
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["nonsense"], "no verb 'nonsense'; expected one of: init,"),
+        (["nonsense"], "No such command 'nonsense'. (see `edge-sdk --help`)"),
         (["sign"], "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),
         (["keygen", "/"], "/: expected the name of a file for the key"),
-        ([*_RUN, "0", "--duration", "nan"], "--duration"),
-        ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more; was it seconds?"),
+        ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more"),
         ([*_RUN, "0", "--cpu-share", "9999"], "which this machine has; 0.5 is half a core"),
         ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "--source-tls-fingerprint: 'ab', expected 64"),
         ([*_RUN, "0", "--cpu-share", "0.5", "--no-tune"], "--cpu-share is a limit that tuning keeps"),
@@ -73,12 +72,6 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str], arguments: li
     assert captured.out.startswith("Usage: edge-sdk")
     assert all(verb in captured.out for verb in ("keygen", "sign", "targets"))
     assert captured.err == ""
-
-
-def test_a_broker_password_that_is_no_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGE_SDK_MQTT_PASSWORD", "hun\udcffter2")
-    assert run(["run", "none.edge", "--source", "0", "--mqtt", "mqtt://user@h"]) == 2
-    assert capsys.readouterr().err == "edge-sdk: $EDGE_SDK_MQTT_PASSWORD: the password is not UTF-8\n"
 
 
 # A device, where the packages of the workstation are not installed.

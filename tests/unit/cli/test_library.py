@@ -81,27 +81,21 @@ def test_a_picture_gives_the_same_as_its_frame_of_any_size(model: Model) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "found", "way"),
+    ("given", "found"),
     [
-        (None, "NoneType", "cv2.imread gives None"),
-        ("street.jpg", "str", "cv2.imread(path)"),
-        (_PICTURE[..., 0], "uint8 (48, 80)", "COLOR_GRAY2BGR"),
-        (_PICTURE[..., :1], "uint8 (48, 80, 1)", "COLOR_GRAY2BGR"),
-        (np.zeros((48, 80, 4), np.uint8), "uint8 (48, 80, 4)", "COLOR_BGRA2BGR"),
-        (_PICTURE.astype(np.float32), "float32 (48, 80, 3)", "bring it to 0-255"),
-        (_PICTURE[None], "uint8 (1, 48, 80, 3)", "one picture at a time"),
-        (_PICTURE[:0], "uint8 (0, 80, 3)", "no pixels"),
+        (None, "NoneType"),
+        (_PICTURE[..., 0], "uint8 (48, 80)"),
+        (_PICTURE.astype(np.float32), "float32 (48, 80, 3)"),
+        (_PICTURE[None], "uint8 (1, 48, 80, 3)"),
+        (_PICTURE[:0], "uint8 (0, 80, 3)"),
     ],
 )
-def test_an_array_that_is_no_picture_is_one_line_that_says_how_it_becomes_one(
-    model: Model, given: Any, found: str, way: str
-) -> None:
+def test_an_array_that_is_no_picture_is_one_line_that_says_what_is_one(model: Model, given: Any, found: str) -> None:
     expected = f"{found}, expected a numpy array of uint8 (height, width, 3), BGR"
     for take in (model, Frame.of):
         with pytest.raises(UsageError) as error:
             take(given)
         assert str(error.value).startswith(f"the picture is {expected}")
-        assert way in str(error.value)
         assert "\n" not in str(error.value)
     loop = model.loop(Pictures(Frame(given, 0, 0.0, 0, "mine"), *_frames(1)))
     with pytest.raises(CameraError) as failure:

@@ -11,11 +11,10 @@ import click
 import msgspec
 import pytest
 
-from edge_sdk.cli.watch import _Watch, view
+from edge_sdk.cli.watch import view
 from edge_sdk.fleet.fleet import DeviceView, Fleet
 from edge_sdk.fleet.messages import columns_of, fitted, padded, plain
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
-from tests.support.logs import SAID
 
 _NASTY = "\x1b[31m\x1b]0;owned\x07\r\n\t\x9b2J\u202e\u2028\u200b\x00"
 _KINDS = ("status", "state", "telemetry", "result", "event", "snapshot")
@@ -149,15 +148,7 @@ def test_random_damage_never_raises() -> None:
         assert all(line.isprintable() for line in [*hear(fleet, topic, bytes(payload)), *_drawn(fleet)])
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_lost_messages_are_said_now_and_then_at_the_end_and_in_the_headline(as_json: bool) -> None:
-    watch = _Watch("h:1", "edge/v1", "edge/v1/#", None, None, as_json=as_json)
-    for lost, now in [(0, 0.0), (12, 1.0), (20, 5.0), (31, 12.0), (40, 13.0), (40, float("inf"))]:
-        watch._warn_of_losses(lost, now)
-    assert [line.partition(" are lost")[0] for line in SAID] == [
-        "warning: 12 messages",
-        "warning: 19 messages",
-        "warning: 9 messages",
-    ]
-    watch._fleet.devices["a", "pi"] = DeviceView("a", "pi")
-    assert "40 lost" in _drawn(watch._fleet)[0]
+def test_lost_messages_are_counted_in_the_headline() -> None:
+    fleet = Fleet()
+    fleet.devices["a", "pi"], fleet.lost = DeviceView("a", "pi"), 40
+    assert "40 lost" in _drawn(fleet)[0]

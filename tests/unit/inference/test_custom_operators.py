@@ -56,7 +56,7 @@ def _bundle(folder: Path, **more: Any) -> Path:
     """As a builder would write it: its golden output is known without the operator."""
     image = np.random.default_rng(1).integers(0, 100, (SIDE, SIDE, 3), np.uint8)
     golden = [(image, _expected(image).astype(np.float32)[None])]
-    model = unmixing(classifier=_red_or_blue())
+    model = unmixing(then=_red_or_blue())
     return write_real_bundle(folder, model, golden=golden, operators=(OPERATOR,), **more)
 
 

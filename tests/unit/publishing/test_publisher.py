@@ -41,7 +41,7 @@ def _open(folder: Path, **arguments: Any) -> Publisher:
         ({"outbox": __file__}, UsageError, "test_publisher.py is a file, name a folder"),
         ({"outbox": {"max_mb": 0}}, ConfigError, "outbox.max_mb is 0"),
         ({"outbox": MappingProxyType({"password": _SECRET})}, ConfigError, "outbox.password: a password does not"),
-        ({"publish": MappingProxyType({"event": {}})}, ConfigError, "unknown key publish.event; did you mean events?"),
+        ({"publish": MappingProxyType({"event": {}})}, ConfigError, "publish: unknown key event; did you mean events?"),
         ({"url": "mqtt://me@h", "password_file": "nowhere"}, ConfigError, "nowhere: the MQTT password cannot be read"),
         ({"url": "mqtts://h", "cert_file": "nowhere"}, UsageError, "nowhere: this device's certificate cannot be read"),
         ({"cameras": {"a/b": None}}, UsageError, "camera name 'a/b' cannot be part of a topic"),

@@ -178,9 +178,9 @@ def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
     ("options", "expected"),
     [
         ({"size_wh": (0, 720)}, "size_wh[0] is 0, expected 1 or more"),
-        ({"size_wh": (1280,)}, "size_wh has 1 entry, expected 2, such as [1280, 720]"),
+        ({"size_wh": (1280,)}, "size_wh has 1 item, expected 2"),
         ({"fps": 0}, "fps is 0, expected 0.1 frames a second or more"),
-        ({"pixel_format": "H264"}, "pixel_format: 'H264', expected MJPG or YUYV"),
+        ({"pixel_format": "H264"}, "pixel_format: 'H264', expected 'MJPG' or 'YUYV'"),
         ({"rotate": 45}, "rotate: 45, expected 0, 90, 180 or 270"),
         ({"open_timeout_s": 0.0}, "open_timeout_s is 0.0, expected 0.1 seconds or more"),
         ({"tls_fingerprint": "ab" * 31}, "expected 64 hexadecimal digits, with colons or without"),

@@ -138,6 +138,7 @@ DATA_DEPENDENT = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "StringSpl
 """Operators whose output's shape follows from the values of the input, not from its shape."""
 
 _SHOWN = 5
+_SMALLEST_SIDE = 8  # that model.toml takes
 _ONE_ERROR = re.compile(r"\(op_type:\s*(?P<operator>[^,)]*)(?:, node name: (?P<node>[^)]*))?\):\s*(?P<what>[^\n]*)")
 
 
@@ -167,10 +168,45 @@ def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
         raise RefusedModelError(
             f"input {image.name!r} has shape {show_shape(found)}, model.toml says {show_shape(expected)} "
             f"({spec.layout}, {spec.color})",
-            "correct input.size_wh, input.color or input.layout in model.toml; frames come one at a time, so that the "
-            "batch must be 1 or free",
+            _input_advice(found, spec),
         )
     image.type.tensor_type.shape.CopyFrom(_shape(expected))
+
+
+def _input_advice(found: tuple[int | str | None, ...], spec: InputSpec) -> str:
+    """Say what makes model.toml fit an image of this shape, as far as the shape says it."""
+    if len(found) == 4 and _fits((1, *found[1:]), spec.tensor_shape):
+        return "frames come one at a time: export it with batch 1 or a free batch"
+    fitting = adopted(found, spec)
+    keys = [f"size_wh = {list(fitting.size_wh)}"] if fitting.size_wh != spec.size_wh else []
+    keys += [f'layout = "{fitting.layout}"'] if fitting.layout != spec.layout else []
+    keys += [f'color = "{fitting.color}"'] if fitting.color != spec.color else []
+    if keys:
+        return f"set {' and '.join(keys)} under [input] in model.toml"
+    return "correct input.size_wh, input.color or input.layout in model.toml"
+
+
+def adopted(found: tuple[int | str | None, ...] | None, spec: InputSpec) -> InputSpec:
+    """Return a [input] like `spec` that fits a declared shape; `spec` itself where none does."""
+    other = msgspec.structs.replace(spec, layout="NHWC" if spec.layout == "NCHW" else "NCHW")
+    grey = (msgspec.structs.replace(one, color="GRAY", mean=(0.0,), std=(1.0,)) for one in (spec, other))
+    for candidate in (spec, other, *grey):
+        resized = msgspec.structs.replace(candidate, size_wh=_size_wh(found or (), candidate))
+        if found is not None and _fits(found, resized.tensor_shape):
+            return resized
+    return spec
+
+
+def _size_wh(found: tuple[int | str | None, ...], spec: InputSpec) -> tuple[int, int]:
+    """Return width and height of a shape; model.toml's where it leaves them free, or no image is so small."""
+    if len(found) != 4:
+        return spec.size_wh
+    rows, columns = found[2:] if spec.layout == "NCHW" else found[1:3]
+    width, height = (
+        side if isinstance(side, int) and side >= _SMALLEST_SIDE else own
+        for side, own in zip((columns, rows), spec.size_wh, strict=True)
+    )
+    return width, height
 
 
 def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:

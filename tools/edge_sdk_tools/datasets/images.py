@@ -98,7 +98,7 @@ _EVERY_NTH_HELD_OUT = 4
 
 
 class ImageFile(msgspec.Struct, frozen=True):
-    """One image file: path, SHA-256 in hex, and width and height in pixels of what `read` gives: turned as EXIF says."""
+    """One image file: path, SHA-256 in hex, and the width and height that `read` gives: turned as EXIF says."""
 
     path: Path
     sha256: str
