@@ -117,7 +117,7 @@ def _assert(*_arguments: object, **_named: object) -> None:
     [
         ("quantize.simplified", "quant_pre_process", "quantization"),
         ("quantize.quantize", "quantized_proto", "quantization"),
-        ("quantize.convert", "convert_onnx_models_to_ort", "conversion to ORT format"),
+        ("quantize.precisions", "convert_onnx_models_to_ort", "conversion to ORT format"),
     ],
 )
 def test_a_bare_assert_of_a_library_names_its_place(
