@@ -29,8 +29,8 @@ from edge_sdk_tools.arm_cost.estimate import estimate
 from edge_sdk_tools.arm_cost.installation import set_up
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.quantize.calibration import watch_activations
+from edge_sdk_tools.quantize.convert import convert
 from edge_sdk_tools.quantize.forms import core_form
-from edge_sdk_tools.quantize.precisions import convert
 from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
 

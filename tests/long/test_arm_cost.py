@@ -18,8 +18,8 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu, board_outputs
 from edge_sdk_tools.arm_cost.estimate import estimate
 from edge_sdk_tools.graph.profile import host_saturates
+from edge_sdk_tools.quantize.convert import convert
 from edge_sdk_tools.quantize.forms import core_form
-from edge_sdk_tools.quantize.precisions import convert
 
 pytestmark = [pytest.mark.system, pytest.mark.arm64]
 

@@ -25,7 +25,7 @@ from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.prove.parity import OutputChange, StepKind
-from edge_sdk_tools.quantize.precisions import Converted
+from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.report.schema import (
     BuildReport,

@@ -25,7 +25,7 @@ from edge_sdk_tools.check.gate import check_model, examine
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.quantize.calibration import Activations, Histogram, watch_activations
-from edge_sdk_tools.quantize.precisions import convert, integer_mac_share
+from edge_sdk_tools.quantize.convert import convert, integer_mac_share
 from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import Simplified, convolution_macs, decoding_tail, simplify
 from edge_sdk_tools.search.sensitivity import LocalNoise, local_noise
@@ -117,7 +117,7 @@ def _assert(*_arguments: object, **_named: object) -> None:
     [
         ("quantize.simplified", "quant_pre_process", "quantization"),
         ("quantize.quantize", "quantized_proto", "quantization"),
-        ("quantize.precisions", "convert_onnx_models_to_ort", "conversion to ORT format"),
+        ("quantize.convert", "convert_onnx_models_to_ort", "conversion to ORT format"),
     ],
 )
 def test_a_bare_assert_of_a_library_names_its_place(

@@ -20,7 +20,8 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.runtime_versions import replay_variants
-from edge_sdk_tools.quantize.precisions import MAKERS, bare, float_file, with_half_weights
+from edge_sdk_tools.quantize.convert import bare, float_file
+from edge_sdk_tools.quantize.precisions import MAKERS, with_half_weights
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from tests.support import models as tiny

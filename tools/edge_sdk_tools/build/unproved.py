@@ -19,7 +19,7 @@ from edge_sdk_tools.bundle_folder import LABELS_FILE, bundle_folder, described_m
 from edge_sdk_tools.check.gate import check_model, refuse_quantized
 from edge_sdk_tools.importers.describe import Description, describe, write_description
 from edge_sdk_tools.prove.golden import make_golden
-from edge_sdk_tools.quantize.precisions import float_file
+from edge_sdk_tools.quantize.convert import float_file
 
 UNPROVED = "unproved: float, no promise; `edge-sdk build` makes a bundle"
 _TARGETS = {"x86_64": "x86_64", "aarch64": "arm64"}

@@ -33,7 +33,7 @@ from edge_sdk_tools.evaluate.predictions import Observed, observe
 from edge_sdk_tools.evaluate.tasks import TASKS, WorstImage
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from edge_sdk_tools.jobs.runner import OnProgress
-from edge_sdk_tools.quantize.precisions import Converted, integer_mac_share
+from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
 
 _SAMPLES = 3
 _WORST = 12

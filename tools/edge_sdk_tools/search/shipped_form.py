@@ -36,8 +36,8 @@ from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.graph.profile import ProfiledSession
+from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
 from edge_sdk_tools.quantize.forms import LevelGraph, core_form, level_graphs, with_fourth_channel
-from edge_sdk_tools.quantize.precisions import Converted, convert, integer_mac_share
 from edge_sdk_tools.search.variant import ModelVariant
 
 _TOLERANCE = Golden(file="", count=1, absolute=0.0, relative=1e-6, noise_share=NOISE_SHARE)

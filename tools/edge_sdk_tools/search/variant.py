@@ -34,7 +34,8 @@ from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 from edge_sdk_tools.prove.golden import Proof, measure, timed
-from edge_sdk_tools.quantize.precisions import MAKERS, Converted, Ranges
+from edge_sdk_tools.quantize.convert import Converted
+from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search.gates import BoardTimes, GateFailure
