@@ -16,7 +16,7 @@ from edge_sdk_tools.check.gate import check_model, examine
 from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.report import CheckReport, Costs, Finding, TensorInfo
 from tests.support import models as tiny
-from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, write_project
+from tests.support.projects import CLASSIFIER, DETECTOR, write_project
 from tests.support.reports import only
 
 BACKGROUND = CLASSIFIER + "[classification]\nbackground_class = true\n"
@@ -51,7 +51,7 @@ def _findings(
             ["a", "background", "b"],
             3,
             False,
-            [("warning", "line 2 of 3, so output 1 is the background?", "nothing to do, ")],
+            [("warning", "line 2 of 3 is 'background', and model.toml does not say so", "nothing to do, ")],
         ),
     ],
 )
@@ -63,15 +63,6 @@ def test_what_the_lines_show(
         assert what in finding.what
         assert finding.next_step
         assert finding.next_step.startswith(step)
-
-
-@pytest.mark.parametrize(("text", "task"), [(DETECTOR, "detection"), (SEGMENTER, "segmentation")])
-def test_a_flag_that_does_nothing(tmp_path: Path, text: str, task: str) -> None:
-    found = _findings(tmp_path, ["background", "a"], 2, flag=True, text=text)
-    [note] = [finding for finding in found if finding.severity == "note"]
-    assert (note.rule, note.where) == ("labels", "model.toml")
-    assert note.what.startswith(f"background_class = true in model.toml does nothing in {task}")
-    assert not [one for one in _findings(tmp_path, ["background", "a"], 2, text=text) if one.severity == "note"]
 
 
 def _report(
@@ -131,7 +122,7 @@ def test_a_first_line_that_is_the_background(tmp_path: Path, first: str) -> None
     assert _report(tmp_path, labels=f"{first}\nb\nc\n", text=BACKGROUND).findings == ()
     finding = only(_report(tmp_path, labels=f"{first}\nb\nc\n"), "labels")
     assert finding.severity == "warning"
-    assert finding.what.endswith("and model.toml does not say so: class_id 0 is the background")
+    assert finding.what.endswith("and model.toml does not say so")
 
 
 def test_only_a_classifier_counts_from_behind_its_background(tmp_path: Path) -> None:

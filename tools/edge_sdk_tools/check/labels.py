@@ -21,14 +21,6 @@ _SHOWN = 5
 _LONGEST_SHOWN = 40  # characters of a label
 
 
-def check_flag(spec: ModelSpec) -> Iterator[Finding]:
-    """Say so where background_class stands in a model.toml that does not use it."""
-    if not TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class:
-        what = f"background_class = true in model.toml does nothing in {spec.task}: class_id counts all lines from 0"
-        step = "take it out; only a classifier's class_id begins behind its background"
-        yield Finding(severity="note", rule="labels", where="model.toml", what=what, next_step=step)
-
-
 def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding]:
     """Hold the line of the background, or `__background__` as torchvision writes it, against model.toml."""
     if not TRAITS[spec.task].is_of_whole_picture:
@@ -44,20 +36,11 @@ def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding
         step = "write the lines in output order, 'background' first; if output 0 is a class, take out background_class"
         # Some call it void, or say it in another language: only a line elsewhere proves a fault.
         yield finding("error" if numbers else "warning", spec, what, step)
-    elif not spec.classification.background_class and 1 in numbers:
-        what = f"{first}, and model.toml does not say so: class_id 0 is the background"
-        yield finding("warning", spec, what, f"set {_FLAG}: class_id then begins behind it")
     elif not spec.classification.background_class and numbers:
-        last = count if count in numbers else numbers[0]
-        what = (
-            f"{spec.labels}: 'background' is line {last} of {count}, so output {last - 1} is the background? "
-            "Most models have it as output 0"
-        )
-        step = (
-            f"nothing to do, if output {last - 1} is; if output 0 is, the file is reversed or shifted: "
-            f"write 'background' first and set {_FLAG}"
-        )
-        yield finding("warning", spec, what, step)
+        line = 1 if 1 in numbers else numbers[-1]
+        what = f"{spec.labels}: line {line} of {count} is {_shown(labels[line - 1])}, and model.toml does not say so"
+        step = f"if output 0 is the background, write it first and set {_FLAG}: class_id then begins behind it"
+        yield finding("warning", spec, what, step if line == 1 else f"nothing to do, if output {line - 1} is; {step}")
 
 
 def check_lines(spec: ModelSpec, labels: Sequence[str], *, is_counted: bool) -> Iterator[Finding]:
@@ -101,23 +84,22 @@ _CORRECT = "correct task, decoder and input.size_wh in model.toml"
 
 def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
     """Return what is wrong with the labels, and whether the decoder can read the outputs with this number of them."""
-    flag = list(check_flag(spec))
     try:
         labels = read_labels(Path(spec.labels))
     except ModelError as cause:
-        return [finding("error", spec, str(cause), _WRITE), *flag]
+        return [finding("error", spec, str(cause), _WRITE)]
     is_counted, wrong = False, list[Finding]()
     try:
         is_counted = _check_outputs(spec, labels, report)
     except WrongLabelsError as cause:
         step = labels_hint(spec, len(labels), cause.class_count).replace("expected", "write", 1)
-        return [finding("error", spec, str(cause).partition("; ")[0], step), *flag]
+        return [finding("error", spec, str(cause).partition("; ")[0], step)]
     except ModelError as cause:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
         wrong = [finding("error", spec, what, step or _CORRECT)]
     lines = check_lines(spec, labels, is_counted=is_counted)
-    return [*check_background(spec, labels), *lines, *flag, *wrong, *_check_probabilities(spec, report)]
+    return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
 
 
 _NO_PROBABILITIES = ("Add", "Conv", "Gemm", "MatMul")

@@ -14,7 +14,6 @@ import importlib.metadata
 import os
 import pickle
 import re
-import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
@@ -191,7 +190,6 @@ def _bytes(part: object) -> bytes:
 
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
-_ABANDONED_S = 3600.0  # age after which no process still writes a temporary file
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -245,24 +243,14 @@ class Store:
     def prune(self, max_bytes: int) -> None:
         """Remove the results that were not used for longest, until the rest takes at most `max_bytes`."""
         with self._writing():
-            self._remove_abandoned()
-            sizes = [
-                (status.st_mtime_ns, status.st_size, path)
-                for path in self._folder.glob("*.msgpack")
-                if (status := _status(path)) is not None
-            ]
-            total = sum(size for _, size, _ in sizes)
-            for _, size, path in sorted(sizes):
+            # What killed processes left half written is among them.
+            found = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in self._folder.iterdir())
+            total = sum(size for _, size, _ in found)
+            for _, size, path in found:
                 if total <= max_bytes:
                     break
                 path.unlink(missing_ok=True)
                 total -= size
-
-    def _remove_abandoned(self) -> None:
-        for path in self._folder.glob(".*.partial"):
-            status = _status(path)
-            if status is not None and time.time() - status.st_mtime > _ABANDONED_S:
-                path.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
@@ -275,10 +263,3 @@ class Store:
             yield
         except OSError as cause:
             raise OutputError(f"{self._folder}: results cannot be kept: {cause.strerror or cause}") from cause
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except FileNotFoundError:  # removed by another process meanwhile
-        return None
