@@ -115,16 +115,18 @@ def _password(path: Path | None) -> Secret | None:
     return read_variable(PASSWORD_VARIABLE, f"${PASSWORD_VARIABLE}", "the password")
 
 
-class _Positive(click.FloatRange):
+class NumberRange(click.FloatRange):
+    """A range of numbers, which NaN is not in."""
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Refuse NaN too, which is in every range for click."""
+        """Return the number; NaN is in every range for click."""
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail("nan is no number", param, ctx)
         return number
 
 
-POSITIVE = _Positive(min=0, max=_NUMBER_LIMIT, min_open=True)
+POSITIVE = NumberRange(min=0, max=_NUMBER_LIMIT, min_open=True)
 """Type of an option that takes a number above 0 and has no key in a configuration file."""
 
 
