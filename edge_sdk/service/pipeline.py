@@ -38,7 +38,6 @@ from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # time between two checks whether the process ends
-_LONGEST_LOAD_S = 240.0  # other pipelines wait meanwhile; a service manager gives all of them five minutes
 
 
 class Pipeline:
@@ -240,11 +239,8 @@ class Pipeline:
             is_late = self._before is not None or (kind is VIDEO and not settings.every_frame)
             opening = None if is_late else stack.enter_context(begin_opening(settings, waits=self._waits))
             self._output.prepare()
-            until_s = time.monotonic() + _LONGEST_LOAD_S
-            if not loading.selector.is_ready(lambda: is_stopped() or time.monotonic() >= until_s):
-                if is_stopped():
-                    raise StoppedError
-                raise SessionError(f"the model did not load within {_LONGEST_LOAD_S:.0f} s")
+            if not loading.selector.is_ready(is_stopped):
+                raise StoppedError
             selector = loading.selector.take()
             self.model_ns = time.monotonic_ns()
             # With other pipelines, this turn does not wait for the source, which may take any time.
