@@ -173,14 +173,14 @@ def test_a_load_that_hangs_is_given_up_and_the_model_left_out(make: Make) -> Non
 
     def hang(variant: str) -> Stages:
         may_end.wait()
-        return open_variant(scene.folder, variant)
+        return open_variant(hung.folder, variant)
 
-    scene = make(open_stages=hang, load_s=0.1)
+    hung = make(open_stages=hang, load_s=0.1)
     try:
-        scene.until(lambda: scene.loop.every > 1)
+        hung.until(lambda: hung.loop.every > 1)
     finally:
         may_end.set()
-    assert scene.said[0] == f"{SMALL} does not load here and is left out: the model did not load within 0 s"
+    assert hung.said[0] == f"{SMALL} does not load here and is left out: the model did not load within 0 s"
 
 
 def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(make: Make) -> None:
