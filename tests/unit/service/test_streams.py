@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -126,12 +127,13 @@ def test_a_stream_that_fails_begins_again_later_and_later_unless_it_ran_for_a_wh
     [
         (ValueError("no\nsuch thing"), "this is a bug in edge-sdk: ValueError: no"),
         (MemoryError(), "out of memory: end other programs, or "),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files; let this process open more: "),
         (RuntimeError("can't start new thread"), "out of memory: "),
         (BundleError("[ONNXRuntimeError] : 6 : std::bad_alloc"), "out of memory: "),
     ],
     ids=str,
 )
-def test_a_bug_and_want_of_memory_are_said_in_one_line_and_the_stream_begins_again(
+def test_a_bug_and_what_is_short_are_said_in_one_line_and_the_stream_begins_again(
     failure: Exception, said: str
 ) -> None:
     scene = Scene("gate")
