@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 
-from edge_sdk.bundle.bundle import Bundle, digest_at
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import SessionError, StoppedError
 from edge_sdk.core.logs import CAMERA
 from edge_sdk.core.protocols import Event, Sink
@@ -97,11 +97,6 @@ class Pipeline:
         if self._thread.ident is not None:
             join_or_leave(self._thread, timeout_s)
         return not self._thread.is_alive()
-
-    @property
-    def has_other_files(self) -> bool:
-        """Whether another bundle is now in the bundle's folder."""
-        return self.digest is not None and digest_at(self.settings.bundle) != self.digest
 
     @property
     def is_over(self) -> bool:
