@@ -13,6 +13,7 @@ import math
 import os
 import select
 import shutil
+import signal
 import sys
 import tempfile
 import textwrap
@@ -129,6 +130,7 @@ def _of_model(path: Path, stack: contextlib.ExitStack) -> dict[str, object]:
     """Make a bundle of a model that is none yet, for as long as `stack` is open; return the options that change."""
     if path.suffix.lower() not in _MODELS or path.is_dir():
         return {}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
     with host_tools("run MODEL"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))
