@@ -180,7 +180,7 @@ class Output:
         except OutputError as cause:
             path = None
             _log.warning(f"events wait in memory only: {cause}")
-        self._events = EventOutbox(outbox, path, self.identity.boot_id)
+        self._events = EventOutbox(outbox, path, self.identity.boot_id, before=self._events)
         self._events.listen(self._log_trouble)
         return self._events
 
