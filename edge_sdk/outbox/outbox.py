@@ -58,7 +58,7 @@ class EventOutbox:
         before: EventOutbox | None = None,
     ) -> None:
         self._settings, self._path = settings, path
-        self._before = before._thread if before is not None else None
+        self._before = before
         self._warnings = OutboxWarnings()
         clock = AgeClock(boot_id, now_s)
         self._has_file = path is not None and is_there(path)
@@ -202,7 +202,8 @@ class EventOutbox:
             self._bell.wait()
             self._bell.clear()
         if self._before is not None:
-            self._before.join(_BEFORE_S)
+            self._before._thread.join(_BEFORE_S)
+            self._before = None
         self._is_idle = False
         number_early = partial(self._queue.number_early, self._warnings.encoded)
         self._try(self._writer.open)

@@ -82,10 +82,10 @@ def test_after_a_restart_warnings_are_told_again_and_messages_name_the_new_devic
 
 
 def test_a_publisher_that_cannot_be_made_leaves_the_file_of_events_to_the_next(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = site.run_settings("gate")
-    file = settings.outbox.path_of("default", "pi")
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    file = site.run_settings("gate").outbox.path_of("default", "pi")
     file.parent.mkdir(parents=True)
     file.touch()  # the outbox opens a file that is there at once
 
