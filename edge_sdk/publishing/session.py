@@ -213,7 +213,8 @@ class Sender:
         self._events_in_flight = 0
         self._progress_at = 0.0
         self._tries: Counter[int] = Counter()  # of events that the broker rejected, by id
-        self._has_taken = self._holds_denied = False  # an event on this connection; because it was denied
+        self._taken: set[str] = set()  # topics of which this connection took an event, and has denied none since
+        self._holds_denied = False
 
     def counts(self, kind: MessageKind, camera: str | None = None) -> SentCounters:
         """Return the counts of results or pictures, of one camera or of all; they go on over connections."""
@@ -314,7 +315,8 @@ class Sender:
         self._events.end_connection(is_orderly=is_orderly)
         self._in_flight.clear()
         self._events_in_flight = 0
-        self._has_taken = self._holds_denied = False
+        self._taken.clear()
+        self._holds_denied = False
 
     def _may_send_event(self, connection: MqttConnection) -> bool:
         # Without acknowledgements (QoS 0) an event would count as delivered once it is sent: it waits.
@@ -324,7 +326,7 @@ class Sender:
     def _settle_event(self, event: QueuedEvent, answer: PublishOutcome) -> None:
         self._events_in_flight -= 1
         if not answer.complaint:
-            self._has_taken = True
+            self._taken.add(event.topic)
             if self._holds_denied:
                 self._holds_denied = False
                 self._warnings.say("events_held", "")
@@ -335,11 +337,14 @@ class Sender:
             return
         self._warnings.last_error = f"the broker did not take an event on {event.topic}: {answer.complaint}"
         # Not authorized: final of one topic where others are taken; else perhaps a slip in an ACL, for which no backlog
-        # is given up, however often it is tried. A quota depends on the broker's load, not on the message.
-        is_denied = answer.code == NOT_AUTHORIZED
-        if not is_denied and answer.code != QUOTA_EXCEEDED:
+        # is given up, however often it is tried. Where a topic lost its right, all may have. A quota depends on the
+        # broker's load, not on the message.
+        is_denied, was_taken = answer.code == NOT_AUTHORIZED, event.topic in self._taken
+        is_final = answer.code in _FINAL_CODES or (is_denied and bool(self._taken) and not was_taken)
+        if was_taken if is_denied else answer.code != QUOTA_EXCEEDED:
             self._tries[event.id] += 1
-        is_final = answer.code in _FINAL_CODES or (is_denied and self._has_taken)
+        if is_denied and was_taken:
+            self._taken.clear()
         if is_final or self._tries[event.id] >= _MAX_TRIES:
             self._tries.pop(event.id, None)
             self._events.reject(event, answer.complaint)
