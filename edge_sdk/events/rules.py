@@ -261,6 +261,9 @@ def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
 
 
 WORST_QUALITY = 20
+_PAUSE = Meta(ge=0.1, le=_LONGEST_S, description="from one picture to the next", extra={"unit": "seconds"})
+_Interval = Annotated[float, _PAUSE]
+_Rate = Annotated[float, Meta(ge=0.001, le=10, description="pictures a second of one camera; the newest is kept")]
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,16 +277,8 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     on: Annotated[Literal["event", "interval"], Meta(description="when a picture is made")]
-    interval_s: (
-        Annotated[
-            float, Meta(ge=0.1, le=_LONGEST_S, description="from one picture to the next", extra={"unit": "seconds"})
-        ]
-        | None
-    ) = None
-    max_per_s: (
-        Annotated[float, Meta(ge=0.001, le=10, description="pictures a second of one camera; the newest is kept")]
-        | None
-    ) = None
+    interval_s: _Interval | None = None
+    max_per_s: _Rate | None = None
     width: Annotated[
         int, Meta(ge=16, le=4096, description="wider pictures are made smaller", extra={"unit": "pixels"})
     ] = 640
