@@ -4,7 +4,7 @@
 
 `Slot` has three buffers that rotate between the reader (which writes one), the slot (which keeps the newest) and the
 consumer (which reads one). So no memory is allocated per frame, and no buffer is written while it is read.
-`sources.live` and `sources.video` decide what is read and when. `SourceStatus` and `SourceStats` are logged and
+`sources.live` and `sources.files` decide what is read and when. `SourceStatus` and `SourceStats` are logged and
 published.
 """
 
