@@ -106,10 +106,6 @@ def die_once(recipe: Recipe, shared: None) -> Measured:
     return measure(recipe, None)
 
 
-def lie(recipe: Recipe, shared: None) -> Measured:
-    return "no measurement"  # type: ignore[return-value]  # the lie itself
-
-
 def local_cluster(workers: int) -> LocalCluster:
     """Worker processes with one thread each, and their scheduler, on this machine."""
     return LocalCluster(

@@ -12,8 +12,7 @@ from onnx import numpy_helper
 
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, EdgeError, ModelError, UsageError
-from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import Dataset, find_images
 from edge_sdk_tools.distillation.gate import DistillReport, distill_check
 from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.model import open_subject

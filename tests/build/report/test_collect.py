@@ -22,7 +22,6 @@ from edge_sdk_tools.report.schema import (
     BuildReport,
     OperatorSize,
     WorstImage,
-    from_json,
     operator_sizes,
     report_schema,
     side_by_side,
@@ -32,7 +31,7 @@ from edge_sdk_tools.report.schema import (
 from tests.support import models as tiny
 from tests.support.models import changed
 from tests.support.projects import CLASSIFIER, write_labelled, write_project
-from tests.support.reports import empty_report, full_report, top1
+from tests.support.reports import empty_report, from_json, full_report, top1
 from tests.support.results import make_classification, make_detections, make_frame, make_segmentation
 
 

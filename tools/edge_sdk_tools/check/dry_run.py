@@ -85,7 +85,6 @@ def compare(
 
 
 def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> dict[str, Value]:
-    """Run a skeleton once and read from the profile what its tensors were, by name."""
     with tempfile.TemporaryDirectory() as folder:
         options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)  # every node keeps its name
         options.enable_profiling = True

@@ -98,13 +98,7 @@ _EVERY_NTH_HELD_OUT = 4
 
 
 class ImageFile(msgspec.Struct, frozen=True):
-    """One image file: path, SHA-256 and size.
-
-    Attributes:
-        path: of the file.
-        sha256: of its bytes, in hex.
-        size_wh: width and height as its header says, in pixels, turned as EXIF says: those of what `read` gives.
-    """
+    """One image file: path, SHA-256 in hex, and the width and height that `read` gives: turned as EXIF says."""
 
     path: Path
     sha256: str
@@ -221,7 +215,6 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
 
 
 def _read(path: Path) -> bytes | str:
-    """The file's bytes, or why there are none."""
     try:
         return read_regular(path, MAX_BYTES) or "an empty file"
     except OSError as cause:

@@ -28,7 +28,6 @@ class Section(msgspec.Struct, frozen=True):
         kind: the word in brackets, in lower case.
         index: Darknet's count of layers, from 0; -1 for [net].
         where: file and line of the section, for error messages.
-        options: keys and values as written, without white space.
     """
 
     kind: str
@@ -143,9 +142,7 @@ class Convolution(msgspec.Struct, frozen=True):
 
     Attributes:
         name: of the layer, `layer_7`.
-        filters: number of output channels.
         channels: number of input channels of one group.
-        size: width and height of the kernel.
         batch_normalize: whether the file has scale, mean and variance between the bias and the kernel.
     """
 

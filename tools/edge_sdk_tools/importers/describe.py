@@ -320,7 +320,6 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
 
 
 def _usual(given: InputSpec, reading: _Reading, metadata: dict[str, str], guessed: dict[str, str]) -> InputSpec:
-    """Fill in how models of this decoder, or those of its exporter, are usually trained."""
     usual = reading.entry.usual_input if given.color != "GRAY" else {}
     why = f"as {reading.decoder} models are usually trained"
     if usual and metadata.get("description", "").startswith("Ultralytics"):
@@ -355,7 +354,6 @@ def _labels(
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
-    """Yield what the file says about itself."""
     if report.producer:
         yield f"written by {report.producer}"
     if "description" in metadata:
