@@ -26,8 +26,7 @@ from edge_sdk.publishing.settings import read_password
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opening import open_source, redact
 from edge_sdk.tuning.candidates import SECONDS, Candidate, Limits, Measurement, Tuned, figures
-from edge_sdk.tuning.records import TunedMachine
-from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
+from edge_sdk.tuning.tuning import TunedMachine, Tuning, golden_camera, tune
 
 _FPS = 30.0
 _SECONDS_HELP = f"For all of it, about.  [default: {SECONDS:g}, more where a slow camera needs it]"

@@ -95,30 +95,18 @@ class Prepare:
         return cls(manifest.input, manifest.taken)
 
     def __call__(self, frame: Frame, /) -> Prepared:
-        """Fill the tensor from a frame of any size; only the first frame of a size paints the padding.
-
-        Raises:
-            CameraError: the frame's image is no picture.
-        """
+        """Fill the tensor from a frame of any size; only the first frame of a size paints the padding."""
         self._resize_inner(frame.image)
         self._fill_inner(self._inner)
         return Prepared(self.tensor, self._geometry, frame)
 
     def resize(self, image: Image) -> Image:
-        """Fit `image` (uint8 (H, W, 3), BGR) into the model's input size.
-
-        Returns:
-            uint8 (height, width, 3), BGR, with its padding; overwritten by the next call.
-        """
+        """Fit `image` (uint8 (H, W, 3), BGR) into the model's input size, padded; the next call overwrites it."""
         self._resize_inner(image)
         return self._canvas
 
     def normalise(self, resized: Image) -> Tensor:
-        """Fill the whole tensor from a picture of the model's input size: by table (x - mean) / std, or unchanged.
-
-        Raises:
-            ModelError: the picture has another size.
-        """
+        """Fill the whole tensor from a picture of the model's input size: by table (x - mean) / std, or unchanged."""
         if resized.shape != self._canvas.shape:
             raise ModelError(f"resized image has shape {resized.shape}, expected {self._canvas.shape}")
         self._fill_whole(resized)

@@ -55,7 +55,9 @@ class FrameSize(msgspec.Struct, frozen=True, gc=False):
 class DetectionItem(msgspec.Struct, frozen=True, gc=False):
     """One object; box_xyxy is left, top, right, bottom in pixels of the original frame, to 0.1.
 
-    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn.
+    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
+    of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
+    models with masks: outlines of the object's parts, the largest first, in whole pixels.
     """
 
     label: str
@@ -64,6 +66,8 @@ class DetectionItem(msgspec.Struct, frozen=True, gc=False):
     box_xyxy: tuple[float, float, float, float]
     track_id: int | msgspec.UnsetType = msgspec.UNSET
     zones: list[str] | msgspec.UnsetType = msgspec.UNSET
+    keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
+    polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ClassItem(msgspec.Struct, frozen=True, gc=False):

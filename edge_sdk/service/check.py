@@ -41,7 +41,7 @@ from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password
 from edge_sdk.sources.opening import DEVICE, STREAM, SourceKind, check_location, kind_of, redact
 from edge_sdk.tuning.candidates import Candidate, Limits, figures
-from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
+from edge_sdk.tuning.tuning import Record, Records, Request, TunedMachine
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -533,14 +533,13 @@ class LevelChanger:
 
     def _fail(self, variant: str, cause: Exception, now_ns: int) -> None:
         why = failure_line(cause)
-        if isinstance(cause, NoRoomError) or is_out_of_memory(cause):
-            self._governor.postpone(now_ns)
-            if variant not in self._short:
-                self._short.add(variant)
-                _log.info(f"{variant} is left out until memory is free: {why}")
-        else:
-            self._governor.fail(now_ns)
+        is_short = isinstance(cause, NoRoomError) or is_out_of_memory(cause)
+        self._governor.leave_out(now_ns, for_now=is_short)
+        if not is_short:
             _log.info(f"{variant} does not load here and is left out: {why}")
+        elif variant not in self._short:
+            self._short.add(variant)
+            _log.info(f"{variant} is left out until memory is free: {why}")
 
     def _arrive(self, loop: Loop, move: Move, now_ns: int) -> None:
         before = self._governor.level

@@ -241,7 +241,7 @@ class PipelineRunner:
 
     def health(self) -> CameraHealth:
         """Return the health of the camera, with the rate since the last call; only one thread may call this."""
-        now_s, results, age = time.monotonic(), self._record.results, self._record.age()
+        now_s, results, age = time.monotonic(), self._record.results, self._record.percentiles("age")
         (before_s, before), self._told = self._told, (now_s, results)
         return CameraHealth(
             fps=round((results - before) / (now_s - before_s), 2) if now_s > before_s else 0.0,
@@ -263,9 +263,9 @@ class PipelineRunner:
             "not_finite": record.not_finite,
             "skipped": loop.counts[Tick.SKIPPED],
             "budget_ms": self._budget.limit_ns / 1e6,
-            "age": record.age(),
-            "serial": record.serial(),
-            "inference": record.inference(),
+            "age": record.percentiles("age"),
+            "serial": record.percentiles("serial"),
+            "inference": record.percentiles("inference"),
             "fps": record.fps(),
             "source": self._source.stats,
             "delivery": self._stream.stats(),

@@ -31,11 +31,7 @@ _EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MAX_READ_PX /
 
 
 class ImageFiles(PicturesInTurn):
-    """Image files, sorted by name; unreadable files are skipped and counted.
-
-    Raises:
-        CameraError: there is no image, none is readable, or no file can be read at present.
-    """
+    """Image files, sorted by name; unreadable files are skipped and counted, and a CameraError says where all are."""
 
     def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
         set_up_opencv()
@@ -101,12 +97,7 @@ _SQUARE_BGR = (40, 160, 240)
 
 
 class Pattern(Capture):
-    """A test pattern: drawn pictures at a steady pace.
-
-    Args:
-        size_wh: width and height in pixels.
-        fps: frames per second, 1 or more.
-    """
+    """A test pattern: drawn pictures at a steady pace of 1 frame per second or more."""
 
     stamp_ns: int
 
@@ -163,11 +154,7 @@ def pattern_opener(location: str, _password: str | None, options: SourceOptions)
 
 
 def size_and_fps(location: str, options: SourceOptions) -> tuple[tuple[int, int], float]:
-    """Return width and height in pixels, and frames per second, of a drawn source such as `pattern:1280x720@30`.
-
-    Raises:
-        CameraError: the location has another form, or a number is out of range.
-    """
+    """Return width and height in pixels, and frames per second, of a drawn source such as `pattern:1280x720@30`."""
     shown, kind = printable(location), location.partition(":")[0]
     found = _DRAWN.fullmatch(location)
     if found is None:

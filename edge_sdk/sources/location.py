@@ -37,8 +37,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         fps: frames per second; for a source without a rate of its own, such as a pattern, 1 or more.
         transport: transport of RTSP; with `tcp` FFmpeg still uses UDP if the server offers nothing else.
-        rotate: rotation in degrees, applied after the picture's own EXIF or display matrix.
-        read_timeout_s: seconds without a frame after which a stream is lost; V4L2 cameras always use 2.
+        rotate: applied after the picture's own EXIF or display matrix.
+        read_timeout_s: V4L2 cameras always use 2.
         tls_verify: False: accept any certificate; an attacker in between can then get the password.
         allow_other_hosts: whether to follow redirects to other hosts, which then get the password.
 
@@ -90,12 +90,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields(self, SourceOptions)
-        ways = {
-            "tls_fingerprint": self.tls_fingerprint is not None,
-            "tls_ca_file": self.tls_ca_file is not None,
-            "tls_verify = false": not self.tls_verify,
-        }
-        given = [name for name, is_given in ways.items() if is_given]
+        given = [name for name in ("tls_fingerprint", "tls_ca_file") if getattr(self, name) is not None]
+        given += [] if self.tls_verify else ["tls_verify = false"]
         if len(given) > 1:
             raise SettingError(f"{' and '.join(given)}: expected one of them")
 
@@ -107,14 +103,12 @@ def bare_fingerprint(written: str) -> str:
 
 def device_timeout_s() -> int:
     """Return the seconds without a frame after which a V4L2 camera is lost; a variable of OpenCV may set them."""
-    asked = os.environ.get(DEVICE_TIMEOUT_VARIABLE, "")
-    is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
-    return (int(asked) if is_number else 0) or _DEVICE_TIMEOUT_S
+    asked = re.fullmatch(r"0*([1-9][0-9]{0,5})", os.environ.get(DEVICE_TIMEOUT_VARIABLE, ""))
+    return int(asked[1]) if asked else _DEVICE_TIMEOUT_S
 
 
 AS_IT_COMES = SourceOptions()
 """Default options: the source delivers frames as it comes."""
-
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 
@@ -230,11 +224,7 @@ def picamera_number(location: str) -> int | None:
 
 
 class SourceAddress(msgspec.Struct, frozen=True):
-    """The address of a URL's server.
-
-    Attributes:
-        target: path and query; empty if there are none.
-    """
+    """The address of a URL's server; `target` is path and query, empty if there are none."""
 
     scheme: str
     host: str
@@ -259,11 +249,7 @@ class SourceAddress(msgspec.Struct, frozen=True):
 
 
 def address_of(url: str) -> SourceAddress:
-    """Return the address of a URL's server, without the login.
-
-    Raises:
-        CameraError: the URL names no host or an impossible port.
-    """
+    """Return the address of a URL's server, without the login; raise a CameraError without host or possible port."""
     scheme, _, rest = url.partition("://")
     authority, tail = _split_authority(rest.partition("#")[0])
     bare = f"{scheme.lower()}://{authority.rpartition('@')[2]}{tail}"
@@ -296,10 +282,7 @@ def is_utf8(location: str) -> bool:
 
 
 def add_password(location: str, password: str | None) -> str:
-    """Put a password, percent-encoded, behind the user name of a URL.
-
-    Returns:
-        A URL for OpenCV only; the location itself if there is no password or it is no URL.
+    """Put a password, percent-encoded, behind the user name of a URL; the result is for OpenCV only.
 
     Raises:
         ConfigError: there is a password, but no user name in the URL.
@@ -318,8 +301,8 @@ def add_password(location: str, password: str | None) -> str:
 
 
 def _split_authority(rest: str) -> tuple[str, str]:
-    end = re.search(r"[/?#]|$", rest)
-    return (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return authority, rest[len(authority) :]
 
 
 def _exists(path: Path) -> bool:

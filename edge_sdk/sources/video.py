@@ -26,14 +26,7 @@ _COUNT_TOLERANCE = 0.95  # the frame count in a header is often an estimate
 
 
 class VideoFile:
-    """An opened video file whose first frame was decoded.
-
-    Attributes:
-        fps: frames per second, the mean if it varies; 25 if the file states nothing plausible.
-
-    Raises:
-        CameraError: the file is unreadable, is no video, or is so truncated that nothing can be decoded.
-    """
+    """An opened video file whose first frame was decoded; `fps` is the mean if the rate varies."""
 
     def __init__(self, path: Path, options: SourceOptions = AS_IT_COMES) -> None:
         self._path = path
@@ -46,11 +39,7 @@ class VideoFile:
         return self._rotation.retrieve_into(self.capture, buffer)
 
     def grab(self) -> bool:
-        """Grab the next frame, reopening a file that is repeated; return False at the end.
-
-        Raises:
-            CameraError: a repeated file cannot be opened again.
-        """
+        """Grab the next frame, reopening a file that is repeated; return False at the end."""
         if self.capture.grab():
             return True
         if not self._repeats:
@@ -72,18 +61,12 @@ class VideoFile:
         excess = capture.excess if capture else ""
         buffer = np.zeros((1, 1, 3), np.uint8)
         first = self._rotation.retrieve_into(capture, buffer) if capture and not excess and capture.grab() else None
-        if capture is None or first is None:
-            if capture is not None:
-                capture.release()
-            trouble = (
-                excess
-                or ("" if is_utf8(location) else NOT_UTF8)
-                or missing_permission(self._path)
-                or descriptor_shortage()
-                or _NO_FRAME
-            )
-            raise CameraError(f"{self._path}: {trouble}")
-        return capture, first
+        if capture is not None and first is not None:
+            return capture, first
+        if capture is not None:
+            capture.release()
+        trouble = excess or ("" if is_utf8(location) else NOT_UTF8) or missing_permission(self._path)
+        raise CameraError(f"{self._path}: {trouble or descriptor_shortage() or _NO_FRAME}")
 
 
 class FrameTimes:

@@ -68,6 +68,14 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
     [
         ({"y": [1, 6, 84]}, ULTRALYTICS, "yolov8", "RGB", ["a", "b"]),
         ({"y": [1, 300, 6]}, ULTRALYTICS, "end_to_end", "RGB", ["a", "b"]),
+        ({"y": [1, 12, 84]}, {**ULTRALYTICS, "task": "pose", "kpt_shape": "[2, 3]"}, "yolov8_pose", "RGB", ["a", "b"]),
+        (
+            {"y": [1, 300, 38], "p": [1, 32, 16, 16]},
+            {**ULTRALYTICS, "task": "segment"},
+            "end_to_end_seg",
+            "RGB",
+            ["a", "b"],
+        ),
         ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
         ({"y": [1, 84, 85]}, {}, "yolox", "BGR", list(COCO80)),
         ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
@@ -116,9 +124,22 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "metadata", "options", "error", "expected"),
     [
-        ({"y": [1, 56, 84]}, {"task": "pose"}, {}, ModelError, r"a pose model \(task pose\), which no decoder reads"),
+        ({"y": [1, 20, 84]}, {"task": "obb"}, {}, ModelError, r"oriented boxes \(task obb\), which no decoder reads"),
+        (
+            {"y": [1, 56, 84]},
+            {"task": "pose", "kpt_shape": "[9]"},
+            {},
+            ModelError,
+            "are those of no decoder for detection",
+        ),
         ({"y": [1, 34, 84]}, ULTRALYTICS, {}, ModelError, "name 2 classes, and its outputs 1x34x84 have 30 for yolov8"),
-        ({"y": [1, 84, 84], "z": [1, 32, 16, 16]}, {}, {}, ModelError, "are those of no decoder at 64x64"),
+        (
+            {"y": [1, 84, 84], "z": [1, 33, 16, 16]},
+            ULTRALYTICS,
+            {},
+            ModelError,
+            "are those of no decoder for detection",
+        ),
         ({"y": [1, 6, 84]}, ULTRALYTICS, {"task": "classification"}, ModelError, "say detection .* and --task says"),
         ({"y": [1, 6, 84]}, {}, {"size_wh": (32, 32)}, ModelError, "its input is 64x64, expected 32x32"),
         ({"y": [1, 6, 84]}, {}, {"decoder": "yolo99"}, UsageError, "--decoder yolo99: expected one of logits"),

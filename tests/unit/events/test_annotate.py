@@ -119,17 +119,6 @@ def test_any_size_and_any_label(size_wh: tuple[int, int]) -> None:
     assert (_painted(np.full((90, 70), NO_CLASS), labels, size_wh) == GREY).all()
 
 
-def test_sizes_grow_with_the_picture() -> None:
-    tags = []
-    for factor in (1, 3):
-        image = _grey(1280 * factor, 720 * factor)
-        Annotator(["person"]).draw(image, _detections(image, [[600 * factor, 400 * factor] * 2]))
-        x1, y1, x2, y2 = _extent(image)
-        tags.append((x2 - x1, y2 - y1))
-    assert tags[1][0] == pytest.approx(3 * tags[0][0], rel=0.1)
-    assert tags[1][1] == pytest.approx(3 * tags[0][1], rel=0.15)
-
-
 def test_the_first_three_classes_are_written_one_below_the_other() -> None:
     image = _grey(640, 360)
     Annotator([f"label {i}" for i in range(8)]).draw(image, _classes(image, 0, 3, 5, 7))
@@ -267,12 +256,9 @@ def test_a_picture_is_fitted_into_the_middle() -> None:
     assert fit(same, canvas) is same
 
 
-def test_without_a_picture_there_is_no_file(tmp_path: Path, ffmpeg: str) -> None:
-    VideoWriter(tmp_path / "a.mp4", 25, ffmpeg=ffmpeg).close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    VideoWriter(tmp_path / "a.mp4", 25).close()  # without a picture there is no file
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     (tmp_path / "folder.mp4").mkdir()
     no_name = "expected a name that ends in .mp4"

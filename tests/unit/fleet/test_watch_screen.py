@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from datetime import datetime, timedelta, timezone
 from itertools import product
@@ -131,21 +130,6 @@ def test_where_there_is_no_room_trouble_comes_first() -> None:
     drawn = _drawn(fleet)
     assert drawn[1].startswith("○ a/39  offline since")
     assert drawn[-1] == "and 30 more; make the terminal taller"
-
-
-def test_random_damage_never_raises() -> None:
-    chance = random.Random(7)
-    lost = {"source": "lost", "since": NOON}
-    good = [status(cameras={"gate": MODEL}), state({"gate": lost}), detections(("person", 0.5))]
-    fleet = Fleet()
-    for _ in range(1000):
-        payload = bytearray(chance.choice(good))
-        for _ in range(chance.randint(1, 4)):
-            at = chance.randrange(len(payload))
-            payload[at : at + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
-        kind = chance.choice(_KINDS)
-        topic = f"a/pi/{kind}/gate" if kind in ("result", "event", "snapshot") else f"a/pi/{kind}"
-        assert all(line.isprintable() for line in [*hear(fleet, topic, bytes(payload)), *_drawn(fleet)])
 
 
 def test_lost_messages_are_counted_in_the_headline() -> None:

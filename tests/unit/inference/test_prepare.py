@@ -111,23 +111,6 @@ def test_a_frame_allocates_nothing(kind: str) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("taken", [None, InputTensor("uint8", "NHWC", "RGBA")], ids=["floats", "pixels"])
-def test_several_threads_give_the_very_same_values(taken: InputTensor | None) -> None:
-    """Calibration has as many as the workstation; pictures so large are shared among them."""
-    before = cv2.getNumThreads()
-    try:
-        for resize, (height, width) in product(RESIZES, ((1080, 1920), (777, 1001), (300, 400))):
-            prepare, frame = Prepare(InputSpec(size_wh=(640, 640), resize=resize), taken), _frame(height, width)
-            cv2.setNumThreads(1)
-            alone = prepare(frame).tensor.copy()
-            prepare.normalise(np.zeros((640, 640, 3), np.uint8))
-            for count in (2, 4):
-                cv2.setNumThreads(count)
-                assert np.array_equal(prepare(frame).tensor, alone)
-    finally:
-        cv2.setNumThreads(before)
-
-
 @pytest.mark.parametrize(("anchor", "top"), [("center", 4), ("top_left", 0)])
 def test_letterbox_keeps_the_aspect_ratio_and_pads(anchor: Any, top: int) -> None:
     prepare = Prepare(InputSpec(size_wh=(40, 32), pad_anchor=anchor, pad_value=7))

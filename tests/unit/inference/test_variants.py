@@ -90,26 +90,14 @@ def _edit(folder: Path, edit: Callable[[list[dict[str, Any]]], None]) -> None:
     edit_manifest(folder, variants=document["variants"])
 
 
-def _flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (lambda f: _flip(f / "model.int8.8x8.ort"), "model.int8.8x8.ort: altered"),
         (lambda f: (f / "golden.int8.8x8.npz").unlink(), "golden.int8.8x8.npz is missing"),
-        (
-            lambda f: _edit(f, lambda v: v[1].update(file="other.ort")),
-            "'other.ort' is promised but not among the files",
-        ),
         (lambda f: _edit(f, lambda v: v[2]["golden"].update(file="g")), "'g' is promised but not among the files"),
         (lambda f: _edit(f, lambda v: v.append(v[1])), "a variant is there twice"),
         (lambda f: _edit(f, lambda v: v[0].update(size_wh=[8, 8])), "8x8, expected input.size_wh, 16x16"),
         (lambda f: _edit(f, lambda v: v[1].update(operators=["x:Y"])), "'x:Y', which operators does not name"),
-        (lambda f: _edit(f, lambda v: v[1].update(size_wh=[0, 8])), "size_wh"),
         (lambda f: _edit(f, lambda v: v.clear()), "variants"),
     ],
 )

@@ -1,7 +1,7 @@
 """Count what one inference costs on an emulated core: a folder with an emulator, an arm64 Python and a plugin.
 
 This owns the folder's layout, the emulator's command line and the format that the plugin writes; `installation` fills
-the folder. `BoardOutputs` runs a model on the emulated core in a process beside this one.
+the folder. `board_outputs` runs a model on the emulated core in a process beside this one.
 """
 
 from __future__ import annotations

@@ -99,7 +99,21 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         what, _, step = str(cause).partition("; ")
         wrong = [finding("error", spec, what, step or _CORRECT)]
     lines = check_lines(spec, labels, is_counted=is_counted)
+    wrong += _check_said(spec, report)
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
+
+
+_TASKS_SAID = {**dict.fromkeys(("detect", "pose", "segment", "obb"), "detection"), "classify": "classification"}
+
+
+def _check_said(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
+    """Compare the decoder with the task that Ultralytics' metadata name."""
+    said = report.metadata.get("task", "")
+    reads = decoder_of(spec).said if spec.task == "detection" else spec.task
+    if said in _TASKS_SAID and (_TASKS_SAID[said] != spec.task or (spec.task == "detection" and reads != said)):
+        what = f"the file's metadata say task {said}, and model.toml says task {spec.task} with decoder {spec.decoder}"
+        step = "correct task and decoder in model.toml; `edge-sdk init` writes those that fit"
+        yield finding("error", spec, what, step)
 
 
 _NO_PROBABILITIES = ("Add", "Conv", "Gemm", "MatMul")
