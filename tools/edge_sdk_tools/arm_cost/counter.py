@@ -57,11 +57,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def count_classes(record: bytes) -> dict[str, int]:
-    """Read what the plugin wrote: for each block that ran, its runs, its length and its instructions.
-
-    Returns:
-        Instructions by class.
-    """
+    """Return instructions by class from what the plugin wrote: each block's runs, its length and its instructions."""
     if len(record) % 4:
         raise ValueError("the record of counts is cut short")
     data = np.frombuffer(record, np.uint32)
