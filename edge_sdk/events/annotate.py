@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -199,8 +198,8 @@ class VideoWriter:
     """Writes pictures to a new .mp4 at a constant rate; the file appears at `close()`, and only if it is whole.
 
     The first picture determines the size, rounded up to even numbers for H.264; later ones are fitted into it. `write`
-    waits while the encoder is busy. The end of the context closes the file. Without the program `ffmpeg` OpenCV writes
-    it. An existing file is never replaced, because it may be the source itself.
+    waits while the encoder is busy. Without the program `ffmpeg` OpenCV writes the file. An existing file, which may be
+    the source itself, is never replaced.
 
     Raises:
         UsageError: the name has another ending, or exists.
@@ -208,28 +207,17 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, fps: float, *, ffmpeg: str = "ffmpeg") -> None:
-        self._path = path
-        self._fps = fps
-        self._program = shutil.which(ffmpeg)
+        self._path, self._fps, self._program = path, fps, shutil.which(ffmpeg)
         self._encoder: _Encoder | None = None
         self._canvas: Image | None = None
         if path.suffix.lower() != ".mp4":
             raise UsageError(f"{path}: expected a name that ends in .mp4, or in .jpg or .png for the last frame")
-        if path.exists() or path.is_symlink():
-            raise UsageError(f"{path}: exists already; choose another name, a video is never overwritten")
+        _refuse_existing(path)
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
         try:
             self._part.touch()
         except OSError as cause:
             raise self._error(cause) from cause
-
-    def __enter__(self) -> VideoWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def write(self, image: Image) -> None:
         """Append a picture; where the encoder fails, for instance on a full disk, nothing is left behind."""
@@ -275,20 +263,11 @@ class VideoWriter:
 
 
 class PictureWriter:
-    """Writes the last of the pictures it is given, when it is closed, as a JPEG or PNG.
-
-    Args:
-        path: the file, which must not exist yet.
-
-    Raises:
-        UsageError: it exists.
-        OutputError: it cannot be written.
-    """
+    """Writes the last of the pictures it is given, when it is closed, as a new JPEG or PNG."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._last = path, np.empty((0, 0, 3), np.uint8)
-        if path.exists() or path.is_symlink():
-            raise UsageError(f"{path}: exists already; choose another name, a picture is never overwritten")
+        _refuse_existing(path)
         if not path.parent.is_dir():
             raise OutputError(f"{path}: cannot be written: no such folder")
 
@@ -306,6 +285,11 @@ class PictureWriter:
                 file.write(data.tobytes())
         except OSError as cause:
             raise OutputError(f"{self._path}: cannot be written: {cause.strerror}") from cause
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise UsageError(f"{path}: exists already; choose another name, nothing is ever overwritten")
 
 
 def writer_of(path: Path, fps: float) -> VideoWriter | PictureWriter:

@@ -282,22 +282,17 @@ def _environment() -> dict[str, str]:
 
 def _died(where: str, exit_code: int, limits: TrialLimits) -> IncompatibleError:
     number = -exit_code
-    runtime = f"ONNX Runtime {onnxruntime_version()}"
     if number == signal.SIGALRM:
-        return IncompatibleError(
-            f"{where}: not loaded: its golden inputs were not through after {limits.seconds:g} s in a process of its "
-            "own; give a slow device more with --trial-seconds, or build a smaller model"
-        )
-    if number == signal.SIGKILL:
-        return IncompatibleError(
-            f"{where}: not loaded: the process that tried it was killed, perhaps for want of memory; end other "
-            "programs, or build a smaller model"
-        )
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return IncompatibleError(
-        f"{where}: not loaded: {runtime} crashed on it ({name}) in a process of its own; install another ONNX Runtime "
-        "that the bundle admits, or build the bundle again"
-    )
+        why = f"its golden inputs were not through after {limits.seconds:g} s in a process of its own"
+        advice = "give a slow device more with --trial-seconds, or build a smaller model"
+    elif number == signal.SIGKILL:
+        why = "the process that tried it was killed, perhaps for want of memory"
+        advice = "end other programs, or build a smaller model"
+    else:
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        why = f"ONNX Runtime {onnxruntime_version()} crashed on it ({name}) in a process of its own"
+        advice = "install another ONNX Runtime that the bundle admits, or build the bundle again"
+    return IncompatibleError(f"{where}: not loaded: {why}; {advice}")
 
 
 def _wants_memory(where: str, memory_mb: int, limits: TrialLimits) -> IncompatibleError:

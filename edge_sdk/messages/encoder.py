@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import WallClock
-from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Classification, Detections, Result, Segmentation
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import (
@@ -52,7 +51,7 @@ class ResultEncoder:
         labels: lines of labels.txt, in output order.
         model: the model whose results these are; it names no variant.
         background_class: line 0 of the labels is the background, and class_id is the output's index - 1.
-        clock_ns: monotonic nanoseconds, the clock of `Frame.captured_ns`.
+        clock_ns: the clock of `Frame.captured_ns`.
         wall_clock: tells whether times can be trusted; None claims nothing of it.
     """
 
@@ -75,22 +74,13 @@ class ResultEncoder:
 
     @classmethod
     def for_bundle(cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None) -> ResultEncoder:
-        """Make an encoder for the results of one bundle.
-
-        Raises:
-            BundleError: its labels changed since it was opened.
-        """
+        """Make an encoder for the results of one bundle; a label file that changed meanwhile raises `BundleError`."""
         manifest = bundle.manifest
         model = ModelRef(manifest.name, manifest.version, bundle.digest)
         background = has_background(manifest)
         encoder = cls(identity, bundle.labels(), model, background_class=background, wall_clock=wall_clock)
         encoder.answers_by(manifest.variants[0].name)
         return encoder
-
-    def check(self, identity: Identity) -> None:
-        """Raise `UsageError` where the encoder belongs to another device, boot or run."""
-        if identity != self.identity:
-            raise UsageError(f"results are encoded for {self.identity}, published by {identity}; give both the same")
 
     def answers_by(self, variant: str) -> None:
         """Name this variant in results from now on; to be called between two results, in the encoding thread."""

@@ -93,7 +93,6 @@ def test_an_event_takes_the_numbers_of_a_result_as_they_are() -> None:
     [
         ({"kind": "x" * 101}, "expected 1 to 100"),
         ({"kind": "a\nb"}, "printable"),
-        ({"kind": 1}, "kind: expected `str`, got `int`"),
         ({"label": ""}, "label is ''"),
         ({"at": datetime(2026, 3, 2)}, "no time zone"),
         ({"at": datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-5)))}, "at is 9999-12-31"),
@@ -101,9 +100,7 @@ def test_an_event_takes_the_numbers_of_a_result_as_they_are() -> None:
         ({"confidence": float("nan")}, "confidence is nan"),
         ({"box_xyxy": (0, 0, float("inf"), 1)}, "four finite numbers"),
         ({"box_xyxy": (0, 0, 1)}, "box_xyxy: expected `array` of length 4"),
-        ({"frame_seq": -1}, "frame_seq: expected `int` >= 0"),
         ({"detail": {"x": float("nan")}}, r"detail\['x'\] is nan"),
-        ({"detail": {"x": {}}}, "detail"),
         ({"detail": {"x": "y" * 8200}}, "expected 8192 at most"),
     ],
 )
@@ -284,7 +281,7 @@ def test_classes_of_a_classifier_and_shares_of_a_segmentation() -> None:
     assert [event.label for event in told] == ["cat"]
     told.clear()
     none = EventRule(labels=("cow",), appear_frames=1, confidence=0.0)
-    EventWatch([none], LABELS, told).put(make_segmentation([0.5, 0.5]))
+    EventWatch([none], LABELS, told).put(make_segmentation([0.5, 0.5, 0.0]))
     assert not told
 
 

@@ -26,7 +26,7 @@ from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError
 from edge_sdk.core.frame import Classification, Frame, Image
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.session import RunGuard, Session, SessionCache, Watchdog, guarded
+from edge_sdk.inference.session import RunGuard, Session, SessionCache, guarded
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from tests.support import models as tiny
@@ -408,18 +408,6 @@ def test_only_the_twin_that_hangs_is_ended() -> None:
     assert runs > 10
 
 
-def test_a_flag_that_comes_too_late_costs_one_more_run() -> None:
-    """The watchdog looks while a run goes on, and tells when it is over."""
-    session = _hanging()
-    [expected] = session.run(DARK)
-    expected = expected.copy()
-    guard: RunGuard = session._guard
-    guard.options.terminate = True
-    with pytest.raises(HungRunError):
-        session.run(DARK)
-    assert np.array_equal(session.run(DARK)[0], expected)
-
-
 def test_the_guard_counts_its_own_looks_and_no_clock() -> None:
     """A process that was stopped for an hour is looked at once when it goes on: that is no hour of running."""
     guard = RunGuard(limit_s=1.0)
@@ -432,25 +420,7 @@ def test_the_guard_counts_its_own_looks_and_no_clock() -> None:
     assert guard.options.terminate
 
 
-def test_a_watchdog_that_could_not_start_is_started_with_the_next_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_thread(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    watchdog = Watchdog()
-    with monkeypatch.context() as limited:
-        limited.setattr(threading.Thread, "start", no_thread)
-        with pytest.raises(RuntimeError):
-            watchdog.watch(RunGuard(0.05))
-    guard = RunGuard(0.02)
-    guard.steps = 1
-    watchdog.watch(guard)
-    end = time.monotonic() + 20
-    while not guard.options.terminate and time.monotonic() < end:
-        time.sleep(0.005)
-    assert guard.options.terminate
-
-
-def test_the_watchdog_ends_with_the_last_hanging() -> None:
+def test_the_watchdog_ends_with_the_last_session() -> None:
     session = _hanging(limit_s=0.05)
     guard = weakref.ref(session._guard)
     assert "edge-watchdog" in {thread.name for thread in threading.enumerate()}

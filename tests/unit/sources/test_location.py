@@ -33,7 +33,6 @@ from tests.support.streams import VideoCapture, put_in_place
     [
         ("rtsp://cam.local:554/live", "rtsp://cam.local:554/live"),
         ("rtsp://bob:s3cret@cam/live", "rtsp://cam/live"),
-        ("rtsp://bob@cam/live", "rtsp://cam/live"),
         ("rtsp://bob:s3/cret@cam/live", "rtsp://cam/live"),
         ("http://cam/video?user=bob&pwd=s3cret", "http://cam/video?…"),
         ("rtsp://cam/user=bob&password=s3cret&channel=1", "rtsp://cam/user=…&password=…&channel=1"),
@@ -154,7 +153,6 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.Monkey
         ("rtsp:/cam/pw=s3cret", "rtsp:/cam/pw=…: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
         ("a\0b", "a�b: no such file"),
         ("rtsp://ca\udcffm/x", "rtsp://ca�m/x: not valid UTF-8"),
-        ("http://a\0b/", "not valid UTF-8, or with a NUL, which OpenCV cannot take"),
         ("x" * 5000, "no such file"),
         ("ftp://bob:s3cret@cam/x", "ftp://cam/x: this kind of URL is not supported, expected a V4L2 index"),
         ("97", "/dev/video97: no such device; see `v4l2-ctl --list-devices`"),
@@ -174,11 +172,9 @@ def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
     ("options", "expected"),
     [
         ({"size_wh": (0, 720)}, "size_wh[0] is 0, expected 1 or more"),
-        ({"size_wh": (1280,)}, "size_wh has 1 item, expected 2"),
         ({"fps": 0}, "fps is 0, expected 0.1 frames a second or more"),
         ({"pixel_format": "H264"}, "pixel_format: 'H264', expected 'MJPG' or 'YUYV'"),
         ({"rotate": 45}, "rotate: 45, expected 0, 90, 180 or 270"),
-        ({"open_timeout_s": 0.0}, "open_timeout_s is 0.0, expected 0.1 seconds or more"),
         ({"tls_fingerprint": "ab" * 31}, "expected 64 hexadecimal digits, with colons or without"),
         ({"tls_ca_file": "a", "tls_verify": False}, "tls_ca_file and tls_verify = false: expected one of them"),
     ],

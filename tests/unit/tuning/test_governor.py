@@ -167,7 +167,7 @@ def test_there_is_no_step_up_into_what_would_not_fit() -> None:
 def test_what_is_no_run_does_not_grow_with_the_model() -> None:
     governor = Governor(LADDER, 100 * MS, 100 * MS, 0, 1)
     moves = []
-    for number in range(20):
+    for number in range(40):  # a move that is under way is not decided again
         governor.note_result(is_late=False, age_ns=50 * MS, run_ns=3 * MS)
         moves.append(governor.decide((number + 1) * S))
     [move] = filter(None, moves)
@@ -195,14 +195,6 @@ def test_a_hot_board_is_relieved_by_one_rung_and_no_more_while_the_budget_is_kep
     assert 25 <= down.at_s <= 30
     assert down.reason == "the board throttles: the firmware throttles"
     assert up.at_s >= 208
-
-
-def test_heat_that_comes_back_with_the_larger_model_is_met_less_and_less_often() -> None:
-    world = World()
-    world.heat = lambda s: "hot" if world.governor.index == 0 and s > 10 else ""
-    ups = world.run(3600).ups_s
-    assert len(ups) <= 10
-    assert ups[-1] - ups[-2] > 300
 
 
 def test_a_variant_that_does_not_load_is_left_out() -> None:
