@@ -284,7 +284,7 @@ def test_equal_images_with_other_labels_are_said(tmp_path: Path, model: Path) ->
 def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
     model = str(write_project(tmp_path / "p", pictures=0))
     assert run(["distill-check", model, "--teacher", model, "--data", str(tmp_path), flag, "nan"]) == 2
-    assert f"{flag} is nan, expected a number" in capsys.readouterr().err
+    assert f"'{flag}': nan is no number" in capsys.readouterr().err
 
 
 def test_outputs_in_another_order_are_not_compared_raw(tmp_path: Path, model: Path) -> None:

@@ -146,9 +146,7 @@ def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
     box = Detections(
         make_frame(), 0, np.array([[960, 480, 1900, 950]], np.float32), np.array([0.9], np.float32), np.array([0])
     )
-    nothing = msgspec.structs.replace(
-        box, boxes_xyxy=box.boxes_xyxy[:0], confidences=box.confidences[:0], class_ids=box.class_ids[:0]
-    )
+    nothing = msgspec.structs.replace(box, xyxy=box.xyxy[:0], confidence=box.confidence[:0], class_id=box.class_id[:0])
     data = np.frombuffer(side_by_side(image, nothing, box, ("cat",)), np.uint8)
     picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
     below_caption = picture[-PANEL_PX // 2 :]

@@ -317,7 +317,7 @@ def test_stages_that_come_back_replay_nothing(bundle: Bundle) -> None:
     assert second.prepare is not first.prepare
     results = [stages(_frame(1)) for stages in (first, second)]
     assert all(isinstance(result, Classification) for result in results)
-    assert np.array_equal(results[0].confidences, results[1].confidences)  # type: ignore[union-attr]
+    assert np.array_equal(results[0].confidence, results[1].confidence)  # type: ignore[union-attr]
 
 
 class _Watched(Bundle):
