@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from edge_sdk.cli.options import PATH, host_tools
+from edge_sdk.core.logs import counted
 
 
 @click.command("init")
@@ -30,7 +31,9 @@ def command(
     for line in description.read:
         click.echo(line)
     width, height = spec.input.size_wh
-    click.echo(f"{spec.task} with decoder {spec.decoder}, {len(description.labels)} classes, input {width}x{height}")
+    click.echo(
+        f"{spec.task} with decoder {spec.decoder}, {counted(len(description.labels), 'label')}, input {width}x{height}"
+    )
     for why in dict.fromkeys(description.guessed.values()):
         click.echo(f"guessed {', '.join(key for key, its in description.guessed.items() if its == why)}: {why}")
     click.echo(f"wrote {toml} and {labels_file}")

@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from edge_sdk.cli.options import (
     POSITIVE,
     connection_options,
     echo_json,
+    host_tools,
     key_option,
     logging_to,
     logging_to_standard_error,
@@ -82,8 +84,12 @@ _LABEL = 11  # columns
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
 @key_option("--trial-seconds", "trial_s", PipelineConfig)
 @key_option("--best-effort", "best_effort", PipelineConfig)
-@click.option("--annotate", type=PATH, help="Write a new MP4 with the results drawn.")
-@click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
+@click.option(
+    "--annotate", type=PATH, help="Write a new MP4, or JPEG or PNG of the last frame, with the results drawn."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Lines of JSON also on a terminal, and a summary as JSON at the end."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
 @click.option(
     "--log-format",
@@ -95,21 +101,42 @@ _LABEL = 11  # columns
 def command(context: click.Context, /, **options: Any) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees.
 
-    Without BUNDLE: what the configuration says, /etc/edge-sdk/config.toml or --config.
+    A model.toml or an .onnx file in place of BUNDLE runs too: in float, and unproved. Without BUNDLE: what the
+    configuration says, /etc/edge-sdk/config.toml or --config.
     """
     log_as_json(wanted=options["log_format"] == "json")
     config = config_file(context)
-    if options["check"]:
-        _check(options, config)
-        return
-    with (
-        logging_to_standard_error(quiet=options["quiet"]),
-        unhurried(),
-    ):  # in this order: what is below has something else there
+    with contextlib.ExitStack() as stack:
+        if config is None:
+            with logging_to_standard_error(quiet=options["quiet"]):
+                options |= _of_model(options["bundle"], stack)
+        if options["check"]:
+            _check(options, config)
+            return
+        # In this order: what is below has something else there.
+        stack.enter_context(logging_to_standard_error(quiet=options["quiet"]))
+        stack.enter_context(unhurried())
         summaries, left_out = _run(options, config)
         if any(summary.ended_by == "signal" for summary in summaries):
             ignore_signals()
         _end(summaries, left_out, as_json=options["as_json"])
+
+
+_MODELS = (".onnx", ".toml", ".pt", ".tflite", ".keras", ".h5")
+
+
+def _of_model(path: Path, stack: contextlib.ExitStack) -> dict[str, object]:
+    """Make a bundle of a model that is none yet, for as long as `stack` is open; return the options that change."""
+    if path.suffix.lower() not in _MODELS or path.is_dir():
+        return {}
+    with host_tools("run MODEL"):
+        from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))
+    bundle, description = unproved_bundle(path, Path(folder))
+    for key, why in description.guessed.items() if description else ():
+        _log.info(f"guessed {key}: {why}")
+    _log.info(UNPROVED)
+    return {"bundle": bundle, "best_effort": True, "no_tune": True, "is_unproved": True}
 
 
 def run_settings(options: dict[str, Any]) -> RunSettings:
@@ -135,6 +162,7 @@ def run_settings(options: dict[str, Any]) -> RunSettings:
         device=device,
         mqtt=None if url is None else mqtt_settings(options, url, site=options["site"], device=device),
         pipelines=(pipeline,),
+        in_words=sys.stdout is not None and sys.stdout.isatty() and not options["as_json"],
         duration_s=options["duration"],
     )
 

@@ -193,7 +193,7 @@ class VideoWriter:
         self._encoder: _Encoder | None = None
         self._canvas: Image | None = None
         if path.suffix.lower() != ".mp4":
-            raise UsageError(f"{path}: expected the name of a file that ends in .mp4")
+            raise UsageError(f"{path}: expected a name that ends in .mp4, or in .jpg or .png for the last frame")
         if path.exists() or path.is_symlink():
             raise UsageError(f"{path}: exists already; choose another name, a video is never overwritten")
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
@@ -258,6 +258,45 @@ class VideoWriter:
     def _error(self, cause: OSError | str) -> OutputError:
         reason = cause if isinstance(cause, str) else cause.strerror or str(cause)
         return OutputError(f"{self._path}: cannot be written: {reason}; check the folder and the space on its disk")
+
+
+class PictureWriter:
+    """Writes the last of the pictures it is given, when it is closed, as a JPEG or PNG.
+
+    Args:
+        path: the file, which must not exist yet.
+
+    Raises:
+        UsageError: it exists.
+        OutputError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._last = path, np.empty((0, 0, 3), np.uint8)
+        if path.exists() or path.is_symlink():
+            raise UsageError(f"{path}: exists already; choose another name, a picture is never overwritten")
+        if not path.parent.is_dir():
+            raise OutputError(f"{path}: cannot be written: no such folder")
+
+    def write(self, image: Image) -> None:
+        """Take a picture in place of the one before; the caller may change it until the end."""
+        self._last = image
+
+    def close(self) -> None:
+        """Write the file, if there was a picture."""
+        if not self._last.size:
+            return
+        data = cv2.imencode(self._path.suffix, self._last)[1]
+        try:
+            with self._path.open("xb") as file:
+                file.write(data.tobytes())
+        except OSError as cause:
+            raise OutputError(f"{self._path}: cannot be written: {cause.strerror}") from cause
+
+
+def writer_of(path: Path, fps: float) -> VideoWriter | PictureWriter:
+    """Return the writer of a new video or picture, by the ending of its name; errors are those of the writers."""
+    return PictureWriter(path) if path.suffix.lower() in (".jpg", ".jpeg", ".png") else VideoWriter(path, fps)
 
 
 class _Ffmpeg:
@@ -345,7 +384,7 @@ _LONGEST_STILL_S = 1  # if results are missing for longer the video jumps, becau
 class AnnotatedVideo:
     """A sink that draws each result on a copy of its frame and writes it for as long as the frame lasted."""
 
-    def __init__(self, annotator: Annotator, writer: VideoWriter, fps: float) -> None:
+    def __init__(self, annotator: Annotator, writer: VideoWriter | PictureWriter, fps: float) -> None:
         self._annotator, self._writer, self._fps = annotator, writer, fps
         self._copy: Image = np.empty((0, 0, 3), np.uint8)
         self._last_ns: int | None = None

@@ -12,7 +12,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -239,6 +239,25 @@ def event_words(event: EventNote, now: datetime) -> str:
         return words
     late_s = (now - event.at).total_seconds()
     return f"{words}, {_duration_words(late_s)} ago" if late_s >= _LATE_S else words
+
+
+class _Line(msgspec.Struct):
+    """What a line of JSON says about its own kind."""
+
+    stream: str
+    camera: str
+
+
+def line_words(line: bytes) -> str:
+    """Return a line of JSON of `edge-sdk run`, a result or an event, in words for a terminal."""
+    about = msgspec.json.decode(line, type=_Line)
+    message = read(about.stream, line)
+    camera = "" if about.camera == "camera" else f"{plain(about.camera, _LONGEST)}: "
+    if isinstance(message, EventNote):
+        return f"{camera}event: {event_words(message, datetime.now(timezone.utc))}"
+    if isinstance(message, ResultMessage):
+        return f"{camera}{result_words(message)} · {message.age_ms:.0f} ms"
+    return plain(line.decode())
 
 
 def model_words(model: ModelRef) -> str:

@@ -42,6 +42,7 @@ class JsonLinesPublisher(ResultPublisher):
         outbox: the queue in which lines wait for a slow reader; it keeps the newest.
         keeps_all: whether no line may be dropped; `put` then waits for room and `close` for the reader, without limit.
         is_stopped: called while waiting; once it returns True, nothing waits for the reader any more.
+        in_words: makes of a line of JSON what people read; None writes the JSON.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class JsonLinesPublisher(ResultPublisher):
         outbox: MemoryOutbox | None = None,
         keeps_all: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
+        in_words: Callable[[bytes], str] | None = None,
     ) -> None:
-        self._file = file
+        self._file, self._in_words = file, in_words
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._keeps_all, self._is_stopped = keeps_all, is_stopped
         self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
@@ -124,7 +126,8 @@ class JsonLinesPublisher(ResultPublisher):
     def _run(self) -> None:
         try:
             while (message := self._next()) is not None:
-                self._write(message.payload)
+                line = message.payload
+                self._write(line if self._in_words is None else f"{self._in_words(line)}\n".encode())
                 self._count += 1
                 self._written[message.camera] = self._written.get(message.camera, 0) + 1
         except OSError as cause:

@@ -310,12 +310,14 @@ class Pipeline:
 
 
 def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.ExitStack) -> Sink:
-    """Return a sink that draws each result into a new MP4, which `stack` finishes."""
-    from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter  # few runs need these
+    """Return a sink that draws each result into a new MP4 or picture, which `stack` finishes."""
+    from edge_sdk.events.annotate import AnnotatedVideo, Annotator, writer_of  # few runs need these
 
     set_up_opencv()  # OpenCV would log each frame for which the disk has no room
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
-    return AnnotatedVideo(annotator, stack.enter_context(VideoWriter(path, fps)), fps)
+    writer = writer_of(path, fps)
+    stack.callback(writer.close)
+    return AnnotatedVideo(annotator, writer, fps)
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:

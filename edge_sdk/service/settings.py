@@ -39,7 +39,8 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
         trusted_keys: public key files; when there are any, an unsigned bundle is refused.
         allow_older: run a signed bundle although a newer version of it ran here.
         frames: stop after this many results; None: no limit.
-        annotate: path of an MP4 to write with the results drawn; None: write none.
+        annotate: path of an MP4, or of a JPEG or PNG of the last frame, to write with the results drawn; None: none.
+        is_unproved: whether the bundle was made of a bare model just now, so that a missing signature is no news.
     """
 
     camera: str = "camera"
@@ -49,6 +50,7 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
     allow_older: bool = False
     frames: int | None = None
     annotate: Path | None = None
+    is_unproved: bool = False
     events: tuple[EventRule, ...] = ()
     snapshots: SnapshotSettings | None = None
 
@@ -83,6 +85,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         mqtt: the connection to the broker; None: print results as lines of JSON to standard output.
         home_assistant: settings of Home Assistant discovery; None: publish none.
         pipelines: one or more, each with a name of its own.
+        in_words: whether standard output gets lines for people instead of JSON.
         duration_s: stop after this many seconds; None: no limit.
         waits: wait for a camera that is not available at the start, as a service must; if not, it is an error.
     """
@@ -93,6 +96,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[Permission, ...] = ()
     home_assistant: HomeAssistantSettings | None = None
     pipelines: tuple[PipelineSettings, ...]
+    in_words: bool = False
     duration_s: float | None = None
     waits: bool = False
 

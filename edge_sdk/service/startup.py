@@ -51,7 +51,7 @@ def begin_loading(
     if not verified.is_ready(stop.is_asked):
         return None
     bundle = verified.take()
-    if not settings.trusted_keys:
+    if not settings.trusted_keys and not settings.is_unproved:
         shared.log_once(logging.WARNING, _UNCHECKED)
     if allowed := refuse_older(bundle, allow_older=settings.allow_older):
         shared.log_once(logging.WARNING, allowed)

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.tasks.centerface import CENTERFACE
 from edge_sdk.tasks.classification import LOGITS, SOFTMAX
+from edge_sdk.tasks.detr import DETR
 from edge_sdk.tasks.end_to_end import END_TO_END
+from edge_sdk.tasks.faces import CENTERFACE, SCRFD, YUNET
 from edge_sdk.tasks.nanodet import NANODET
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
@@ -63,8 +64,11 @@ TABLE: tuple[Decoder, ...] = (
     YOLOV8,
     NANODET,
     CENTERFACE,
-    SSD,
+    YUNET,
+    SCRFD,
     END_TO_END,
+    DETR,
+    SSD,
     Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),
     Decoder(name="argmax", task="segmentation", layouts=_id_layouts, make=_make_ids),
 )

@@ -87,6 +87,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
+        usual_labels: the labels of models of this kind, where nothing else tells them and their number fits.
         box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
     """
 
@@ -98,6 +99,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     needs: str = ""
     reads_all: bool = False
     usual_input: dict[str, Any] = {}
+    usual_labels: tuple[str, ...] = ()
     suppresses: bool = True
     box_axis: int | None = None
 

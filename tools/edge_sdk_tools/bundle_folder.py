@@ -17,20 +17,24 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from edge_sdk.bundle.manifest import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
     FileEntry,
     Manifest,
+    Variant,
     decode_manifest,
     encode_manifest,
 )
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import BundleError, OutputError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.sources.location import is_utf8
 
+LABELS_FILE = "labels.txt"
 _PROBE_BYTES = 1 << 20
 
 
@@ -211,3 +215,28 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def described_manifest(spec: ModelSpec, target: Target, *, variants: tuple[Variant, ...], **others: Any) -> Manifest:
+    """Return a manifest with what model.toml and the target say; `others` are its fields that neither tells."""
+    return Manifest(
+        name=spec.name,
+        target=target.name,
+        machine=target.machine,
+        providers=tuple(target.providers),
+        provider_options=target.provider_options,
+        intra_op_num_threads=target.intra_op_num_threads,
+        allow_spinning=target.allow_spinning,
+        memory_mb=target.memory_mb,
+        task=spec.task,
+        decoder=spec.decoder,
+        input=spec.input,
+        thresholds=spec.thresholds,
+        classification=spec.classification,
+        detection=spec.detection,
+        labels=LABELS_FILE,
+        variants=variants,
+        operators=tuple(sorted({name for variant in variants for name in variant.operators})),
+        latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,
+        **others,
+    )

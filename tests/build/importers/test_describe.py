@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import onnx
 import pytest
@@ -12,9 +14,12 @@ from onnx import helper
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
+from edge_sdk_tools.build.unproved import UNPROVED
 from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.importers.describe import COCO80, describe, write_description
 from tests.support import models as tiny
+from tests.support.pictures import numbered_image
+from tests.support.program import edge_sdk
 
 ULTRALYTICS = {"description": "Ultralytics YOLO", "task": "detect", "imgsz": "[64, 64]", "names": "{0: 'a', 1: 'b'}"}
 
@@ -46,6 +51,10 @@ def _file(
     return path
 
 
+def _levels(anchors: int, **kinds: int) -> dict[str, list[int]]:
+    return {f"{name}_{n}": [1, n * anchors, values] for name, values in kinds.items() for n in (64, 16, 4)}
+
+
 def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
     """The model.toml as it is read again; it passes the export gate."""
     toml, labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
@@ -61,6 +70,10 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
         ({"y": [1, 300, 6]}, ULTRALYTICS, "end_to_end", "RGB", ["a", "b"]),
         ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
         ({"y": [1, 84, 85]}, {}, "yolox", "BGR", list(COCO80)),
+        ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
+        ({"y": [1, 300, 83]}, {}, "detr", "RGB", [f"class_{number}" for number in range(79)]),
+        (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
+        (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
         ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
         ({"y": [1, 3, 16, 16]}, {}, "logits", "RGB", ["class_0", "class_1", "class_2"]),
     ],
@@ -122,10 +135,28 @@ def test_the_command_says_what_it_read_and_overwrites_nothing(
     model = _file(tmp_path, {"y": [1, 6, 84]}, ULTRALYTICS)
     assert run(["init", str(model)]) == 0
     said = capsys.readouterr().out
-    assert "detection with decoder yolov8, 2 classes, input 64x64" in said
+    assert "detection with decoder yolov8, 2 labels, input 64x64" in said
     assert f"next: edge-sdk check {tmp_path / 'model.toml'}" in said
     assert run(["init", str(model)]) == 2
     assert "model.toml: exists and is kept" in capsys.readouterr().err
     (tmp_path / "yolo.pt").touch()
     assert run(["init", str(tmp_path / "yolo.pt")]) == 2
     assert f"yolo export model={tmp_path / 'yolo.pt'} format=onnx" in capsys.readouterr().err
+
+
+def test_a_bare_model_runs_on_a_picture_and_says_that_it_is_unproved(tmp_path: Path) -> None:
+    onnx.save(tiny.classifier(), tmp_path / "net.onnx")
+    cv2.imwrite(str(tmp_path / "street.png"), numbered_image(5))
+    (tmp_path / "temporary").mkdir()
+    places = "--source", tmp_path / "street.png", "--annotate", tmp_path / "found.png"
+    ran = edge_sdk("run", tmp_path / "net.onnx", *places, TMPDIR=str(tmp_path / "temporary"))
+    assert (ran.returncode, ran.stderr.count(UNPROVED)) == (0, 1), ran.stderr
+    assert "guessed labels: the file does not name its classes" in ran.stderr
+    assert json.loads(ran.stdout)["classes"][0]["label"].startswith("class_")
+    assert cv2.imread(str(tmp_path / "found.png")).shape == numbered_image(5).shape
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_checkpoint_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", str(tmp_path / "yolo11n.pt"), "--source", "0"]) == 2
+    assert "yolo export model=" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 
 from edge_sdk.core.errors import EdgeError, OutputError, UsageError
 from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Segmentation
-from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter, class_colour, fit
+from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter, class_colour, fit, writer_of
 from tests.support.absent import not_installed
 from tests.support.pictures import number_in, numbered_image
 
@@ -223,6 +223,18 @@ def test_a_video_holds_every_frame(tmp_path: Path, ffmpeg: str) -> None:
     assert len(_read_all(path)) == 25
 
 
+@pytest.mark.parametrize("name", ["a.png", "a.JPG"])
+def test_a_picture_is_the_last_one(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    writer = writer_of(path, 25)
+    for number in range(3):
+        writer.write(numbered_image(number))
+    writer.close()
+    assert number_in(cv2.imread(str(path))) == 2
+    with pytest.raises(UsageError, match="exists already"):
+        writer_of(path, 25)
+
+
 def test_odd_and_changing_sizes(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
     sizes = [(321, 241)] * 3 + [(640, 480), (200, 100), (100, 300), (1, 1)]
@@ -263,17 +275,18 @@ def test_without_a_picture_there_is_no_file(tmp_path: Path, ffmpeg: str) -> None
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder.mp4").mkdir()
-    no_name = "expected the name of a file that ends in .mp4"
+    no_name = "expected a name that ends in .mp4"
     cases: list[tuple[Path, type[EdgeError], str]] = [
         (tmp_path / "none" / "a.mp4", OutputError, "No such file or directory"),
         (tmp_path / "file" / "a.mp4", OutputError, "Not a directory"),
+        (tmp_path / "none" / "a.jpg", OutputError, "no such folder"),
         (tmp_path / "folder.mp4", UsageError, "exists already; choose another name"),
         (tmp_path / "a.avi", UsageError, no_name),
         *((Path(name), UsageError, no_name) for name in (".", "")),
     ]
     for path, error, expected in cases:
         with pytest.raises(error) as caught:
-            VideoWriter(path, 25)
+            writer_of(path, 25)
         assert str(path) in str(caught.value)
         assert expected in str(caught.value)
 

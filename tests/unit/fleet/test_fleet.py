@@ -10,7 +10,7 @@ import pytest
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.fleet.fleet import MOST_CAMERAS, MOST_DEVICES, Fleet
-from edge_sdk.fleet.messages import LARGEST, DeviceAddress, Unread, filters, read, record_of
+from edge_sdk.fleet.messages import LARGEST, DeviceAddress, Unread, filters, line_words, read, record_of
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
 
 
@@ -197,6 +197,13 @@ def test_a_record_is_one_line_of_json_whatever_came() -> None:
 def _size(fleet: Fleet) -> int:
     """Bytes of all that a fleet holds, as far as they can be told: everything in it is plain data."""
     return len(pickle.dumps(fleet))
+
+
+def test_lines_for_people_say_what_is_seen() -> None:
+    assert (
+        line_words(detections(("person", 0.9), ("car", 0.5), ("person", 0.6))) == "gate: 2 person 90%, car 50% · 17 ms"
+    )
+    assert line_words(detections(camera="camera")) == "nothing · 17 ms"
 
 
 def test_garbage_of_one_device_is_counted_and_not_kept() -> None:

@@ -141,7 +141,7 @@ def test_lines_are_kept_for_a_slow_reader_only_where_no_stream_has_a_pace(
     picture, kept = tmp_path / "a.png", list[bool]()
     picture.touch()
 
-    def publish(_stdout: object, *, keeps_all: bool, is_stopped: object) -> JsonLinesPublisher:
+    def publish(_stdout: object, *, keeps_all: bool, **_others: object) -> JsonLinesPublisher:
         kept.append(keeps_all)
         raise StoppedError
 

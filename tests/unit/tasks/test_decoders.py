@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -202,6 +203,55 @@ def test_centerface_has_height_and_y_first(order: list[int]) -> None:
     _check(_detect(_spec("centerface"), 1, *(outputs[i] for i in order)), expected)
 
 
+@pytest.mark.parametrize("order", [range(12), [11, 4, 2, 0, 1, 3, 5, 6, 8, 7, 9, 10], range(9)])
+def test_yunet_takes_the_mean_of_two_scores(order: Sequence[int]) -> None:
+    counts = (96, 24, 6)
+    first, second = ([_random().uniform(-0.2, 1.2, (1, n, 1)).astype(np.float32) for n in counts] for _ in range(2))
+    boxes = [_random().normal(0, 1, (1, n, 4)).astype(np.float32) for n in counts]
+    outputs = [*first, *second, *boxes, *(_uniform(1, n, 10) for n in counts)]
+    expected: list[Found] = []
+    rows = zip(*(np.concatenate(kind, axis=1)[0].tolist() for kind in (first, second, boxes)), strict=True)
+    for ([one], [other], (dx, dy, dw, dh)), (x, y, stride) in zip(rows, _cells(SIZE, (8, 16, 32)), strict=True):
+        score = math.sqrt(min(max(one, 0), 1) * min(max(other, 0), 1))
+        if score >= 0.3:
+            box = _box(x + dx, y + dy, math.exp(dw), math.exp(dh))
+            expected.append((score, 0, [v * stride for v in box]))
+    _check(_detect(_spec("yunet"), 1, *(outputs[i] for i in order)), expected)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_scrfd_measures_from_the_corners_of_its_cells(batched: bool) -> None:
+    counts = (192, 48, 12)
+    scores = [_uniform(n, 1) for n in counts]
+    sides = [_random().uniform(-0.5, 3, (n, 4)).astype(np.float32) for n in counts]
+    cells = [cell for cell in _cells(SIZE, (8, 16, 32)) for _ in range(2)]
+    expected: list[Found] = []
+    for [score], row, (x, y, stride) in zip(
+        np.concatenate(scores).tolist(), np.concatenate(sides).tolist(), cells, strict=True
+    ):
+        if score >= 0.3:
+            left, top, right, bottom = row
+            expected.append((score, 0, [v * stride for v in (x - left, y - top, x + right, y + bottom)]))
+    outputs = [*scores, *sides, *(_uniform(n, 10) for n in counts)]
+    _check(_detect(_spec("scrfd"), 1, *(o[None] if batched else o for o in outputs)), expected)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_detr_counts_each_likely_class_of_a_query(joined: bool) -> None:
+    boxes, logits = _random().uniform(0.2, 0.7, (40, 4)).astype(np.float32), _random().normal(-1, 1, (40, 3))
+    expected: list[Found] = []
+    for (cx, cy, w, h), row in zip(boxes.tolist(), logits.astype(np.float32).tolist(), strict=True):
+        box = [v * side for v, side in zip(_box(cx, cy, w, h), (96, 64, 96, 64), strict=True)]
+        expected += [(_sigmoid(logit), number, box) for number, logit in enumerate(row) if _sigmoid(logit) >= 0.3]
+    scores = logits.astype(np.float32)
+    if joined:
+        probabilities = np.array([[_sigmoid(v) for v in row] for row in scores.tolist()], np.float32)
+        outputs = [np.concatenate([boxes, probabilities], axis=1)[None]]
+    else:
+        outputs = [scores[None], boxes[None]]
+    _check(_detect(_spec("detr", thresholds=Thresholds(0.3, 0.45)), 3, *outputs), expected)
+
+
 def _ssd_box(values: list[float], order: str) -> list[float]:
     return values if order == "xyxy" else [values[1], values[0], values[3], values[2]]
 
@@ -274,16 +324,27 @@ def test_end_to_end_keeps_overlapping_boxes_and_leaves_out_class_ids_without_a_l
     _check(_detect(spec, 3, np.column_stack((corners, confidences, class_ids))[None]), expected)
 
 
+def _zeros_of_levels(anchors: int, values: int) -> tuple[np.ndarray, ...]:
+    return tuple(np.zeros((1, anchors * n, values), np.float32) for n in (96, 24, 6))
+
+
 SILENT = {
     "yolov4": (np.full((1, 14, 4, 6), -50, np.float32), np.full((1, 7, 2, 3), -50, np.float32)),
     "yolov5": (np.zeros((1, 378, 7), np.float32),),
     "yolov8": (np.zeros((1, 6, 126), np.float32),),
     "yolox": (np.zeros((1, 126, 7), np.float32),),
     "nanodet": (np.zeros((1, 128, 34), np.float32),),
-    "centerface": tuple(np.zeros((1, n, 16, 24), np.float32) for n in (2, 2, 2)),
+    "centerface": tuple(np.zeros((1, n, 16, 24), np.float32) for n in (1, 2, 2)),
     "ssd": (np.zeros((1, 9, 4), np.float32), np.zeros((1, 9, 3), np.float32)),
     "end_to_end": (np.zeros((1, 300, 6), np.float32),),
+    "yunet": (*_zeros_of_levels(1, 1), *_zeros_of_levels(1, 1), *_zeros_of_levels(1, 4)),
+    "scrfd": (*_zeros_of_levels(2, 1), *_zeros_of_levels(2, 4)),
+    "detr": (np.zeros((1, 300, 6), np.float32),),
 }
+
+
+def _labels_of(decoder: str) -> int:
+    return 1 if decoder in ("centerface", "yunet", "scrfd") else 2
 
 
 def _spec_of_silent(decoder: str, **changes: Any) -> ModelSpec:
@@ -292,20 +353,21 @@ def _spec_of_silent(decoder: str, **changes: Any) -> ModelSpec:
 
 @pytest.mark.parametrize("decoder", SILENT)
 def test_nothing_found_is_an_empty_result(decoder: str) -> None:
-    got = _detect(_spec_of_silent(decoder), 2, *SILENT[decoder])
+    got = _detect(_spec_of_silent(decoder), _labels_of(decoder), *SILENT[decoder])
     assert got.boxes_xyxy.shape == (0, 4)
     assert len(got.confidences) == len(got.class_ids) == 0
 
 
-@pytest.mark.parametrize("decoder", ["yolox", "nanodet", "centerface", "ssd", "end_to_end"])
+@pytest.mark.parametrize("decoder", ["yolox", "nanodet", "centerface", "yunet", "ssd", "end_to_end", "detr"])
 def test_boxes_of_no_size_or_of_any_stop_nothing(decoder: str) -> None:
     """Scores that count, of boxes that are no numbers: what is found has finite numbers."""
     for value in (np.nan, np.inf, 1e30):
         outputs = [np.full_like(output, value) for output in SILENT[decoder]]
         scores = {"yolox": outputs[0][..., 4:], "nanodet": outputs[0][..., :2], "centerface": outputs[0]}
-        scores["end_to_end"] = outputs[0][..., 4:]  # the class id is 0.9, too, which is read as 1
-        scores.get(decoder, outputs[-1])[...] = 0.9
-        assert np.isfinite(_detect(_spec(decoder), 2, *outputs).boxes_xyxy).all()
+        scores["end_to_end"] = scores["detr"] = outputs[0][..., 4:]  # the class id is 0.9, too, which is read as 1
+        for output in outputs[:6] if decoder == "yunet" else [scores.get(decoder, outputs[-1])]:
+            output[...] = 0.9
+        assert np.isfinite(_detect(_spec(decoder), _labels_of(decoder), *outputs).boxes_xyxy).all()
 
 
 def _places(output: np.ndarray, decoder: str) -> np.ndarray:
@@ -329,6 +391,13 @@ def _one_object(decoder: str) -> tuple[ModelSpec, list[np.ndarray], tuple[int, s
     elif decoder == "ssd":
         boxes = np.tile(np.float32([0.1, 0.1, 0.4, 0.4]), (1, 126, 1))
         outputs, scores = [boxes, np.full((1, 126, 3), 0.01, np.float32)], (1, slice(1, None))
+    elif decoder == "detr":
+        outputs, scores = [np.tile(np.float32([0.3, 0.3, 0.2, 0.2, -1, 0.01]), (1, 300, 1))], (0, slice(5, None))
+    elif decoder in ("yunet", "scrfd"):
+        outputs, scores = [output.copy() for output in SILENT[decoder]], (0, slice(None))
+        for output in outputs[3:]:  # sides of one stride; of YuNet the second scores, and exp(1) strides
+            output[...] = 1.0
+        on_boxes = (len(outputs) - 3, 0)
     elif decoder == "end_to_end":
         outputs, scores = [np.tile(np.float32([8, 8, 24, 24, 0.01, 0]), (1, 126, 1))], (0, slice(4, 5))
     else:
@@ -338,12 +407,12 @@ def _one_object(decoder: str) -> tuple[ModelSpec, list[np.ndarray], tuple[int, s
     return spec, outputs, scores, on_boxes
 
 
-@pytest.mark.parametrize("decoder", ["yolov8", "nanodet", "centerface", "ssd"])
+@pytest.mark.parametrize("decoder", ["yolov8", "nanodet", "centerface", "ssd", "detr"])
 def test_a_confidence_that_equals_the_threshold_counts(decoder: str) -> None:
     for confidence in (0.0, 0.25, 0.7, 1.0):
         spec, outputs, (index, columns), _ = _one_object(decoder)
         spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, 1.0))
-        labels = 1 if decoder == "centerface" else 2
+        labels = _labels_of(decoder)
         scores = _places(outputs[index], decoder)[:, columns]
         scores[...] = -1
         scores[5, -1] = confidence
@@ -420,7 +489,7 @@ def test_a_nan_is_seen_in_a_box_and_in_every_class_and_minus_infinity_is_no_faul
 
 @pytest.mark.parametrize("decoder", SILENT)
 def test_a_place_or_a_box_that_is_no_number_is_seen_beside_an_object(decoder: str) -> None:
-    labels = 1 if decoder == "centerface" else 2
+    labels = _labels_of(decoder)
     for place in (0, 95):
         spec, outputs, (index, columns), _ = _one_object(decoder)
         whole = _detect(spec, labels, *outputs)
@@ -434,7 +503,8 @@ def test_a_place_or_a_box_that_is_no_number_is_seen_beside_an_object(decoder: st
     for value in (np.nan, np.inf) if decoder in ("yolov5", "yolov8", "nanodet", "ssd") else (np.nan,):
         spec, outputs, _, (boxes, first) = _one_object(decoder)
         for output in outputs:
-            _places(output, decoder)[40] = _places(output, decoder)[5]
+            if len(_places(output, decoder)) > 40:  # the finest level, where there are several
+                _places(output, decoder)[40] = _places(output, decoder)[5]
         _places(outputs[boxes], decoder)[40, first] = value
         found = _detect(spec, labels, *outputs)
         assert (len(found.confidences), found.is_finite) == (1, False)

@@ -21,9 +21,9 @@ from edge_sdk.bundle.manifest import Manifest, RuntimeRange
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import UsageError
-from edge_sdk_tools.build.result import LABELS_FILE, BuildResult, add_variants, manifest_of, result_of
+from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
-from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
+from edge_sdk_tools.bundle_folder import LABELS_FILE, BundleFolder, bundle_folder
 from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, refuse_quantized, runtime_range
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.reading import split_images

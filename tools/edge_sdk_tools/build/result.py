@@ -27,12 +27,12 @@ from edge_sdk.bundle.manifest import (
 )
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.bundle_folder import BundleFolder, Replaced
+from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, described_manifest
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH
 from edge_sdk_tools.evaluate.statistics import Figure
 from edge_sdk_tools.graph.profile import extension_nodes
 from edge_sdk_tools.jobs.runner import JobRunner
-from edge_sdk_tools.prove.golden import Sample, make_golden
+from edge_sdk_tools.prove.golden import GOLDEN_IMAGES, Sample, make_golden
 from edge_sdk_tools.quantize.convert import operators_config
 from edge_sdk_tools.report.collect import Steps
 from edge_sdk_tools.report.schema import BuildReport
@@ -40,7 +40,6 @@ from edge_sdk_tools.search.shipped_form import InputTrial
 from edge_sdk_tools.search.variant import ModelVariant
 
 OPERATORS_FILE = "required_operators_and_types.config"
-LABELS_FILE = "labels.txt"
 _ORT_SUFFIX = ".ort"
 
 
@@ -68,7 +67,7 @@ def _add(folder: BundleFolder, one: ModelVariant, *, is_first: bool) -> Variant:
     data, golden = make_golden(
         Prepare(one.spec.input, one.tensor),
         one.onnx,
-        one.proof.images,
+        [image.read() for image in one.proof.images.spread(GOLDEN_IMAGES).images],
         "golden.npz" if is_first else f"golden.{one.name}.npz",
         fp32_of_the_same_size if one.recipe.is_integer else None,
     )
@@ -105,32 +104,16 @@ def manifest_of(
     steps: Steps, variants: tuple[Variant, ...], folder: BundleFolder, runtimes: RuntimeRange, bundle_version: int
 ) -> Manifest:
     """Return what a device needs to know, from what the steps gave."""
-    spec, target = steps.spec, steps.model.target
-    return Manifest(
-        name=spec.name,
+    return described_manifest(
+        steps.spec,
+        steps.model.target,
         version=bundle_version,
         created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        target=target.name,
-        machine=target.machine,
-        providers=tuple(target.providers),
-        provider_options=target.provider_options,
-        intra_op_num_threads=target.intra_op_num_threads,
-        allow_spinning=target.allow_spinning,
-        memory_mb=target.memory_mb,
-        task=spec.task,
-        decoder=spec.decoder,
-        input=spec.input,
-        thresholds=spec.thresholds,
-        classification=spec.classification,
-        detection=spec.detection,
-        labels=LABELS_FILE,
         variants=variants,
         opset=steps.checked.opset,
         onnxruntime=runtimes,
-        operators=tuple(sorted({name for variant in variants for name in variant.operators})),
         fallback_reason=steps.search.fallback_reason,
         distillation=steps.distilled.promise if steps.distilled else None,
-        latency_budget_ms=steps.model.latency_budget_ms,
         provenance=_provenance(steps),
         files=folder.entries,
     )

@@ -34,6 +34,7 @@ from edge_sdk_tools.check.sandbox import Examined, Job, read_request, write_answ
 from edge_sdk_tools.check.shapes import (
     LOWEST_OPSET,
     QUANTIZABLE_OPSET,
+    adopted,
     check_opset,
     check_outputs,
     check_sizes,
@@ -51,7 +52,7 @@ from edge_sdk_tools.check.shapes import (
     with_facts,
     with_tensors,
 )
-from edge_sdk_tools.graph.index import Values, graph_values
+from edge_sdk_tools.graph.index import Values, declared_value, graph_values
 from edge_sdk_tools.graph.profile import extension_nodes
 
 _OF_VALUES = ("nan-weight", "infinite-weight", "variance")
@@ -155,7 +156,8 @@ class _Examination:
         name_nodes(self._proto)
         try:
             image = image_input(self._proto, {w.name for w in self._file.weights})
-            fix_input(image, self._job.input)
+            given = self._job.input
+            fix_input(image, adopted(declared_value(image).shape, given) if self._job.adopts else given)
         except RefusedModelError as cause:
             self._findings.append(cause.finding("input"))
 

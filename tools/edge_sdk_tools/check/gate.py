@@ -99,11 +99,19 @@ class CheckedModel(msgspec.Struct, frozen=True, eq=False):
 
 def examine(spec: ModelSpec, target: Target | None = None) -> CheckReport:
     """Return all findings about the model of `spec` that is to be built; it passes when none of them is an error."""
-    report = _examine(spec, target, wants_model=False).report
+    report = _with_labels(spec, _examine(spec, target, wants_model=False).report)
     found = _quantized({use.name: use.nodes for use in report.operators})
     if found is None:
         return report
     return msgspec.structs.replace(report, passed=False, findings=in_order((*report.findings, found)))
+
+
+def examine_as_declared(spec: ModelSpec) -> Examined:
+    """Examine a model for this machine, without labels and decoder.
+
+    Where the file itself fixes size, layout or channels, these count and not those of `spec`.
+    """
+    return _examine(spec, None, wants_model=True, adopts=True)
 
 
 def refuse_quantized(model: CheckedModel, path: str) -> None:
@@ -139,10 +147,14 @@ def _quantized(operators: Mapping[str, int]) -> Finding | None:
     return Finding(severity="error", rule="quantized", what=what, next_step="build from what it was made of")
 
 
-def check_model(spec: ModelSpec, target: Target | None) -> CheckedModel:
-    """Load, check and fix the model of `spec`; a ModelError has the first thing that is wrong."""
-    examined = _examine(spec, target, wants_model=True)
-    report = examined.report
+def check_model(spec: ModelSpec, target: Target | None, examined: Examined | None = None) -> CheckedModel:
+    """Load, check and fix the model of `spec`; a ModelError has the first thing that is wrong.
+
+    `examined` is what `examine_as_declared` gave for the same input.
+    """
+    if examined is None:
+        examined = _examine(spec, target, wants_model=True)
+    report = _with_labels(spec, examined.report)
     if not report.passed:
         raise ModelError(_first_error(spec, target, report))
     try:
@@ -152,9 +164,9 @@ def check_model(spec: ModelSpec, target: Target | None) -> CheckedModel:
     return CheckedModel(proto, report.sha256, read_labels(Path(spec.labels)), report.used_opset or 0)
 
 
-def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool) -> Examined:
+def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool, adopts: bool = False) -> Examined:
     path = Path(spec.model)
-    job = Job(spec.name, os.fsencode(path.absolute()), spec.input, target, wants_model)
+    job = Job(spec.name, os.fsencode(path.absolute()), spec.input, target, wants_model, adopts)
     try:
         with open_model(path) as file:
             size_mb = os.fstat(file.fileno()).st_size / 1e6
@@ -174,10 +186,14 @@ def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool) -> Ex
         for found in examined.report.findings
     )
     report = msgspec.structs.replace(examined.report, model=str(path), findings=tuple(findings))
-    of_labels = check_labels(spec, report)
-    passed = report.passed and not any(found.severity == "error" for found in of_labels)
-    report = msgspec.structs.replace(report, passed=passed, findings=in_order((*report.findings, *of_labels)))
     return msgspec.structs.replace(examined, report=report)
+
+
+def _with_labels(spec: ModelSpec, report: CheckReport) -> CheckReport:
+    """Add what is wrong with labels and decoder to the report of an examination."""
+    found = check_labels(spec, report)
+    passed = report.passed and not any(finding.severity == "error" for finding in found)
+    return msgspec.structs.replace(report, passed=passed, findings=in_order((*report.findings, *found)))
 
 
 def _first_error(spec: ModelSpec, target: Target | None, report: CheckReport) -> str:

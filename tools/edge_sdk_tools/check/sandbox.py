@@ -30,6 +30,7 @@ class Job(msgspec.Struct, frozen=True):
         model: absolute path of the ONNX file, in the file system's own bytes, which may be no text.
         target: what must run the model; None for this machine.
         wants_model: whether the checked model is wanted too, not only the report.
+        adopts: whether the file's own size, layout and number of channels count more than those of `input`.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     input: InputSpec
     target: Target | None
     wants_model: bool
+    adopts: bool = False
 
     @property
     def onnxruntime(self) -> str:

@@ -221,14 +221,24 @@ def _input_advice(found: tuple[int | str | None, ...], spec: InputSpec) -> str:
     """Say what makes model.toml fit an image of this shape, as far as the shape says it."""
     if len(found) == 4 and _fits((1, *found[1:]), spec.tensor_shape):
         return "frames come one at a time: export it with batch 1 or a free batch"
-    other = msgspec.structs.replace(spec, layout="NHWC" if spec.layout == "NCHW" else "NCHW")
-    for candidate in (spec, other):
-        resized = msgspec.structs.replace(candidate, size_wh=_size_wh(found, candidate))
-        if _fits(found, resized.tensor_shape):
-            keys = [f"size_wh = {list(resized.size_wh)}"] if resized.size_wh != spec.size_wh else []
-            keys += [f'layout = "{resized.layout}"'] if resized.layout != spec.layout else []
-            return f"set {' and '.join(keys)} under [input] in model.toml"
+    fitting = adopted(found, spec)
+    keys = [f"size_wh = {list(fitting.size_wh)}"] if fitting.size_wh != spec.size_wh else []
+    keys += [f'layout = "{fitting.layout}"'] if fitting.layout != spec.layout else []
+    keys += [f'color = "{fitting.color}"'] if fitting.color != spec.color else []
+    if keys:
+        return f"set {' and '.join(keys)} under [input] in model.toml"
     return "correct input.size_wh, input.color or input.layout in model.toml"
+
+
+def adopted(found: tuple[int | str | None, ...] | None, spec: InputSpec) -> InputSpec:
+    """Return a [input] like `spec` that fits a declared shape; `spec` itself where none does."""
+    other = msgspec.structs.replace(spec, layout="NHWC" if spec.layout == "NCHW" else "NCHW")
+    grey = (msgspec.structs.replace(one, color="GRAY", mean=(0.0,), std=(1.0,)) for one in (spec, other))
+    for candidate in (spec, other, *grey):
+        resized = msgspec.structs.replace(candidate, size_wh=_size_wh(found or (), candidate))
+        if found is not None and _fits(found, resized.tensor_shape):
+            return resized
+    return spec
 
 
 def _size_wh(found: tuple[int | str | None, ...], spec: InputSpec) -> tuple[int, int]:

@@ -23,8 +23,10 @@ from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
 from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, Thresholds
-from edge_sdk_tools.check.gate import examine
+from edge_sdk_tools.check.gate import examine_as_declared
 from edge_sdk_tools.check.report import CheckReport, TensorInfo, show_shape
+from edge_sdk_tools.check.sandbox import Examined
+from edge_sdk_tools.check.shapes import adopted
 
 _COCO = """
 person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,
@@ -53,12 +55,14 @@ class Description(msgspec.Struct, frozen=True):
         labels: one label for each class.
         read: what the file itself says, in lines for people.
         guessed: for keys of model.toml, why their values were chosen.
+        examined: the examination of the file with this input.
     """
 
     spec: ModelSpec
     labels: tuple[str, ...]
     read: tuple[str, ...]
     guessed: dict[str, str]
+    examined: Examined
 
 
 class _Reading(NamedTuple):
@@ -89,7 +93,8 @@ def describe(
         ModelError: it cannot be read, its metadata contradict what is given or its shapes, or no decoder reads it.
     """
     _refuse_other_files(model)
-    report, input_spec, is_free = _looked_at(model, size_wh)
+    examined, input_spec, is_free = _looked_at(model, size_wh)
+    report = examined.report
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
     names = _names(metadata)
@@ -108,7 +113,7 @@ def describe(
         labels="labels.txt",
         input=input_spec,
     )
-    return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed)
+    return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
 
 
 def write_description(description: Description, folder: Path) -> tuple[Path, Path]:
@@ -166,42 +171,40 @@ def _refuse_other_files(model: Path) -> None:
         raise UsageError(f"{model}: expected an .onnx file; docs/importing.md says how others become one")
 
 
-def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[CheckReport, InputSpec, bool]:
+def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, InputSpec, bool]:
     """Examine the file at the size that it or the caller says; also tell whether its own size is free."""
     side = _USUAL_SIDE["detection"]
-    report = _examined(model, InputSpec(size_wh=size_wh or (side, side)))
-    if report.input is None or report.input.shape is None or len(report.input.shape) != 4:
-        first = next(iter(report.of("error")), None)
+    examined = _examined(model, InputSpec(size_wh=size_wh or (side, side)))
+    declared = examined.report.input.shape if examined.report.input else None
+    if declared is None or len(declared) != 4:
+        first = next(iter(examined.report.of("error")), None)
         raise ModelError(
             f"{model}: {first.what if first else 'it has no image as its one input'}; `edge-sdk init` describes models "
             "with one image as input"
         )
-    shape = report.input.shape
-    is_nhwc = shape[3] in (1, 3) and shape[1] not in (1, 3)
-    height, width = shape[1:3] if is_nhwc else shape[2:]
-    declared = (width, height) if isinstance(width, int) and isinstance(height, int) else None
-    if size_wh and declared and declared != size_wh:
+    given = adopted(declared, InputSpec(size_wh=size_wh or (side, side)))
+    if size_wh and given.size_wh != size_wh:
+        width, height = given.size_wh
         raise ModelError(f"{model}: its input is {width}x{height}, expected {size_wh[0]}x{size_wh[1]} as --size says")
-    usual = _USUAL_SIDE.get(_TASKS.get(report.metadata.get("task", ""), "detection"), side)
-    given = InputSpec(
-        size_wh=size_wh or declared or _image_size(report.metadata) or (usual, usual),
-        layout="NHWC" if is_nhwc else "NCHW",
-    )
-    if (shape[3] if is_nhwc else shape[1]) == 1:
-        given = msgspec.structs.replace(given, color="GRAY", mean=(0.0,), std=(1.0,))
-    is_free = declared is None
-    return _examined(model, given), given, is_free
+    is_free = sum(isinstance(length, int) for length in declared[1:]) < 3
+    if is_free and size_wh is None:
+        task = _TASKS.get(examined.report.metadata.get("task", ""), "detection")
+        usual = _image_size(examined.report.metadata) or (_USUAL_SIDE[task], _USUAL_SIDE[task])
+        if usual != given.size_wh:
+            given = msgspec.structs.replace(given, size_wh=usual)
+            examined = _examined(model, given)
+    return examined, given, is_free
 
 
-def _examined(model: Path, given: InputSpec) -> CheckReport:
+def _examined(model: Path, given: InputSpec) -> Examined:
     spec = ModelSpec(
         model=str(model), name="model", task="classification", decoder="logits", labels="labels.txt", input=given
     )
-    report = examine(spec)
-    unread = next((error for error in report.of("error") if error.rule == "file"), None)
+    examined = examine_as_declared(spec)
+    unread = next((error for error in examined.report.of("error") if error.rule == "file"), None)
     if unread is not None:
         raise ModelError(unread.line)
-    return report
+    return examined
 
 
 def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
@@ -315,6 +318,9 @@ def _labels(
         return labels
     if names:
         return names
+    if count == len(reading.entry.usual_labels):
+        guessed["labels"] = f"as those of {reading.decoder} models"
+        return reading.entry.usual_labels
     if count in (80, None):
         guessed["labels"] = "80 classes are mostly those of COCO"
         return COCO80

@@ -36,7 +36,7 @@ from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
 
 _SAMPLES = 3
 _WORST = 12
-_GOLDEN_IMAGES = 2
+GOLDEN_IMAGES = 2
 # A dequantized value is a small integer times a scale, so it is equal or differs by a whole step. The tolerance is for
 # the operators at the end of a model that run in float.
 _GOLDEN_RELATIVE = 1e-3
@@ -151,7 +151,7 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
 
 
 def make_golden(
-    prepare: Prepare, model: Path, images: ImageSet, file: str, reference: Reference | None = None
+    prepare: Prepare, model: Path, images: Sequence[Image], file: str, reference: Reference | None = None
 ) -> tuple[bytes, Golden]:
     """Make golden inputs, which are resized images, and the outputs of the model before its conversion for them.
 
@@ -161,9 +161,8 @@ def make_golden(
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them
     largest = 0.0
     energies: list[list[NDArray[np.float64]]] = []
-    chosen = images.spread(_GOLDEN_IMAGES).images
-    for index, image in enumerate(chosen):
-        resized = prepare.resize(image.read()).copy()
+    for index, image in enumerate(images):
+        resized = prepare.resize(image).copy()
         arrays[f"image_{index}"] = resized
         outputs = session.run(prepare.normalise(resized))
         for number, output in enumerate(outputs):
@@ -176,4 +175,4 @@ def make_golden(
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     share = NOISE_SHARE if energies else 0.0
-    return buffer.getvalue(), Golden(file, len(chosen), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE, share)
+    return buffer.getvalue(), Golden(file, len(images), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE, share)

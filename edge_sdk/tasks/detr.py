@@ -1,0 +1,63 @@
+"""DETR and its kin (RT-DETR, D-FINE, RF-DETR): a fixed number of queries, each with a box and a score a class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.boxes import STRIDES, Candidates, Floats, cell_count, corner_boxes, logit_of
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.spec import TaskSpec
+
+_MOST_QUERIES = 1000  # detectors with a box a cell have more rows
+_SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
+
+
+class Detr:
+    """Reads boxes: centre x, y, width, height, as parts of the input's width and height; and a score a class.
+
+    Either boxes float (1, N, 4) and logits float (1, N, classes), whose sigmoid is the confidence; or both in one
+    output, float (1, N, 4 + classes), whose scores are 0-1. A query is a detection of each class that is likely enough,
+    as in the authors' own postprocessing, and nothing is suppressed.
+    """
+
+    def __init__(self, size_wh: tuple[int, int], confidence: float) -> None:
+        self._size = np.array(size_wh * 2, np.float32)
+        self._confidence = confidence
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read the outputs of one frame."""
+        if len(outputs) == 1:
+            boxes, scores = outputs[0][0, :, :4], outputs[0][0, :, 4:]
+            rows, class_ids = np.nonzero(scores >= np.float32(self._confidence))
+            confidences: Floats = scores[rows, class_ids]
+        else:
+            boxes, logits = outputs[0][0], outputs[1][0]
+            rows, class_ids = np.nonzero(logits >= np.float32(logit_of(self._confidence) - _SLACK))
+            confidences = np.tanh(logits[rows, class_ids] * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
+        return Candidates(corner_boxes(boxes[rows] * self._size), confidences, class_ids)
+
+
+def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    """Expect any number of queries, but for the number of cells that other detectors have."""
+    cells = cell_count(spec.input.size_wh, *STRIDES)
+    sides = [shape[1] for shape in got if len(shape) == 3]
+    counts = [n for n in sides if isinstance(n, int) and n <= _MOST_QUERIES and n not in (cells, 3 * cells)]
+    layouts: list[Layout] = []
+    for count in dict.fromkeys(counts or [300]):
+        scores = ModelOutput((1, count, label_count), class_axis=2)
+        layouts.append((ModelOutput((1, count, 4), None), scores))
+        layouts.append((ModelOutput((1, count, 4 + label_count), class_axis=2, others=4),))
+    return layouts
+
+
+DETR = Decoder(
+    name="detr",
+    task="detection",
+    layouts=_layouts,
+    make=lambda spec, _label_count, _layout: Detr(spec.input.size_wh, spec.thresholds.confidence),
+    suppresses=False,
+    usual_input={"resize": "stretch", "std": (255.0, 255.0, 255.0)},
+)

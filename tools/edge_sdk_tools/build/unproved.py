@@ -1,0 +1,91 @@
+"""A bundle of a float model as it is, for a first look: nothing is measured, and nothing is promised."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+import edge_sdk
+from edge_sdk.bundle.manifest import Provenance, RuntimeRange, Variant
+from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.bundle.target import load_target
+from edge_sdk.core.errors import IncompatibleError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk_tools.bundle_folder import LABELS_FILE, bundle_folder, described_manifest
+from edge_sdk_tools.check.gate import check_model, refuse_quantized
+from edge_sdk_tools.importers.describe import Description, describe, write_description
+from edge_sdk_tools.prove.golden import make_golden
+from edge_sdk_tools.quantize.convert import float_file
+
+UNPROVED = "unproved: float, no promise; `edge-sdk build` makes a bundle"
+_TARGETS = {"x86_64": "x86_64", "aarch64": "arm64"}
+_NOISE_SIDE_PX = 640
+
+
+def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None]:
+    """Write a bundle for this machine into `folder`, with one float model and labels.
+
+    Args:
+        model: a model.toml, or an .onnx file, which is described as by `edge-sdk init`.
+        folder: an empty one, which the caller removes.
+
+    Returns:
+        The bundle, and the description where one was made.
+
+    Raises:
+        ModelError: the model does not pass the export gate, or no decoder reads it.
+        IncompatibleError: no bundle is for this machine.
+    """
+    if platform.machine() not in _TARGETS:
+        raise IncompatibleError(f"this machine is {platform.machine()}, expected {' or '.join(_TARGETS)}")
+    target = load_target(_TARGETS[platform.machine()])
+    description = None
+    if model.suffix != ".toml":
+        description = describe(model)
+        model, _ = write_description(description, folder)
+    spec = load_model_spec(model)
+    checked = check_model(spec, None, description.examined if description else None)
+    refuse_quantized(checked, spec.model)
+    with bundle_folder(folder / f"{spec.name}.edge") as written:
+        source = written.work / "source.onnx"
+        onnx.save(checked.proto, source)
+        converted = float_file(source, target, written.work)
+        noise = np.random.default_rng(0).integers(0, 256, (_NOISE_SIDE_PX, _NOISE_SIDE_PX, 3), np.uint8)
+        data, golden = make_golden(Prepare(spec.input), source, [noise], "golden.npz")
+        variant = Variant(
+            file=f"model.fp32{converted.model.suffix}",
+            precision="fp32",
+            size_wh=spec.input.size_wh,
+            golden=golden,
+            operators=converted.operators,
+            host_latency_ms=0,
+        )
+        written.add(variant.file, converted.model.read_bytes())
+        written.add(golden.file, data)
+        written.add(LABELS_FILE, "".join(f"{label}\n" for label in checked.labels).encode())
+        version = onnxruntime_version().split("+")[0]
+        manifest = described_manifest(
+            spec,
+            target,
+            version=1,
+            created_at="1970-01-01T00:00:00Z",  # the same model gives the same bundle, which is tried here only once
+            variants=(variant,),
+            opset=checked.opset,
+            onnxruntime=RuntimeRange(version, version),
+            fallback_reason=UNPROVED,
+            provenance=Provenance(
+                edge_sdk=edge_sdk.__version__,
+                libraries={"onnxruntime": version},
+                source_sha256=checked.sha256,
+                recipe={},
+                float_nodes=(),
+                calibration_digests=(),
+            ),
+            files=written.entries,
+        )
+        written.finish(manifest)
+    return written.output, description
