@@ -1,8 +1,4 @@
-"""Model: a bundle's model for use in a Python program.
-
-A program calls it with a picture and gets a result, or runs a loop over a source. The daemon assembles the same parts
-without this class.
-"""
+"""Model: a bundle's model for use in a Python program; the daemon assembles the same parts without it."""
 
 from __future__ import annotations
 
@@ -27,27 +23,19 @@ from edge_sdk.tasks.spec import has_background
 class Model:
     """A loaded and proved model. Only one thread at a time may use it; give each thread its own `clone()`.
 
-    Args:
-        bundle: the bundle, with the variant that runs first.
-
     Attributes:
         labels: the bundle's labels, in the order of the model's outputs.
         latency_budget_ms: the bundle's latency budget from capture to result, milliseconds.
     """
 
     def __init__(self, bundle: Bundle, stages: Stages) -> None:
-        self.bundle, self._stages = bundle, stages
-        self.labels = bundle.labels()
+        self.bundle, self._stages, self.labels = bundle, stages, bundle.labels()
         self.latency_budget_ms = bundle.manifest.latency_budget_ms
-        manifest = bundle.manifest
-        self._background = has_background(manifest)
+        self._background = has_background(bundle.manifest)
 
     @classmethod
     def open(cls, bundle: Bundle, *, variant: str | None = None, settings: SessionSettings | None = None) -> Model:
-        """Load a model of a verified bundle and replay its golden inputs.
-
-        This happens in the calling process. `edge-sdk run` first tries a new bundle in a child process, so that a model
-        that crashes ONNX Runtime or takes all memory does no harm.
+        """Load a model of a verified bundle, in the calling process, and replay its golden inputs.
 
         Args:
             bundle: the result of `Bundle.open`.
@@ -87,9 +75,6 @@ class Model:
         Args:
             picture: uint8 (H, W, 3), BGR, of any size, or a frame. Other arrays are refused, and so is None, which
                 OpenCV returns for a picture that it cannot read.
-
-        Returns:
-            Detections, Classification or Segmentation, by the bundle's task, with arrays of its own.
 
         Raises:
             UsageError: the picture is no such array.

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import cv2
 import pytest
 
 from edge_sdk.core.errors import MissingDependencyError
+from tests.support.absent import Cache, locked
 from tests.support.broker import Broker
-from tests.support.cache import Cache, locked
 from tests.support.logs import begin_recording, forget
+from tests.support.pictures import write_frames
 
 if TYPE_CHECKING:
     from edge_sdk_tools.arm_cost.counter import Counter
@@ -130,14 +130,14 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture
 def video(made_once: Cache, tmp_path: Path) -> Path:
     """Ten seconds of cells at 20 frames a second."""
-    kept = made_once.folder_of("video", [b"short"], lambda fresh: _write_video(fresh / "cells.avi", frames=200))
+    kept = made_once.folder_of("video", [b"short"], lambda fresh: _write_cells(fresh, 200))
     return Path(shutil.copy(kept / "cells.avi", tmp_path))
 
 
 @pytest.fixture(scope="session")
 def long_video(made_once: Cache) -> Path:
     """Two minutes of them, for what has to happen before a video ends."""
-    kept = made_once.folder_of("video", [b"long"], lambda fresh: _write_video(fresh / "cells.avi", frames=2400))
+    kept = made_once.folder_of("video", [b"long"], lambda fresh: _write_cells(fresh, 2400))
     return kept / "cells.avi"
 
 
@@ -149,11 +149,7 @@ def blinking_video(made_once: Cache) -> Path:
     return made_once.folder_of("blinking", [], lambda fresh: write_blinking_video(fresh / "cells.avi")) / "cells.avi"
 
 
-def _write_video(path: Path, frames: int) -> Path:
+def _write_cells(folder: Path, frames: int) -> None:
     from tests.support.bundles import cell_picture
 
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 20.0, (128, 128))
-    for index in range(frames):
-        writer.write(cell_picture(index))
-    writer.release()
-    return path
+    write_frames(folder / "cells.avi", map(cell_picture, range(frames)), 20)

@@ -22,11 +22,9 @@ from pathlib import Path
 
 import click
 
+from benchmarks.experiments.simulated_fleet import FleetWitness, Held, SimulatedFleet, held_by
 from edge_sdk.core.machine import CpuTime
 from tests.support.broker import Broker, TlsBroker, wait_until
-from tests.support.device import Held, held_by
-from tests.support.fleet import SimulatedFleet
-from tests.support.subscribers import FleetWitness
 
 WILL_DELAY_S = 5
 """The product's own."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -114,7 +115,18 @@ def _password(path: Path | None) -> Secret | None:
     return read_variable(PASSWORD_VARIABLE, f"${PASSWORD_VARIABLE}", "the password")
 
 
-POSITIVE = click.FloatRange(min=0, max=_NUMBER_LIMIT, min_open=True)
+class NumberRange(click.FloatRange):
+    """A range of numbers, which NaN is not in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; NaN is in every range for click."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail("nan is no number", param, ctx)
+        return number
+
+
+POSITIVE = NumberRange(min=0, max=_NUMBER_LIMIT, min_open=True)
 """Type of an option that takes a number above 0 and has no key in a configuration file."""
 
 

@@ -244,8 +244,8 @@ def _run(options: dict[str, Any], config: Path | None) -> tuple[list[RunSummary]
             settings = run_settings(options) if reread is None else reread()
             first, *others = settings.pipelines  # of several each is verified in its turn
             verified = None if others else stack.enter_context(first.begin_verifying())
+            from edge_sdk.service.model_selector import begin_loading
             from edge_sdk.service.shared import Shared
-            from edge_sdk.service.startup import begin_loading
 
         shared = Shared(Progress(notifier.interval_s or math.inf))
         loading = None if verified is None else begin_loading(first, verified, stop, shared)

@@ -71,13 +71,14 @@ def command(**options: Any) -> None:
         settings = mqtt_settings(options, options["mqtt_url"], prefix=prefix)
         with contextlib.ExitStack() as stack:
             stop = stack.enter_context(stopping_on_signals())
+            subscriber: Subscriber | None = None
             coco = None if path is None else CocoWriter(path)
+            if coco is not None:
+                stack.callback(lambda: _end(coco, subscriber))
             screen = Screen(sys.stdout) if is_live else None
             watch = _Watch(settings.address, prefix, topics[0], coco, screen, as_json=as_json)
             subscriber = Subscriber(settings, topics, watch.change_connection)
             stack.callback(subscriber.close)
-            if coco is not None:  # the files mean nothing where the broker was never reached
-                stack.callback(lambda: coco.close() if subscriber.has_been_online else coco.discard())
             if screen is not None:
                 stack.enter_context(screen)
             watch.run(subscriber, stop, options["count"], options["duration"])
@@ -93,6 +94,14 @@ def command(**options: Any) -> None:
             _log.info(
                 f"wrote {path}: {coco.results} detections on {coco.images} images, named in {coco.images_file}{odd}"
             )
+
+
+def _end(coco: CocoWriter, subscriber: Subscriber | None) -> None:
+    """Finish the files, which mean nothing where the broker was never reached."""
+    if subscriber is not None and subscriber.has_been_online:
+        coco.close()
+    else:
+        coco.discard()
 
 
 class _Watch:

@@ -45,7 +45,7 @@ from edge_sdk.core.toml import (
     value_problems,
 )
 from edge_sdk.messages.schema import SNAPSHOTS, Channel, check_name
-from edge_sdk.outbox.settings import OutboxConfig, OutboxSettings
+from edge_sdk.outbox.event import OutboxConfig, OutboxSettings
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 from edge_sdk.sources.location import (
     AS_IT_COMES,

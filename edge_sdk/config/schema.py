@@ -19,7 +19,7 @@ from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.inference.trial import TRIAL_S
 from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, Expiry, MessageRate, Qos
-from edge_sdk.outbox.settings import OutboxConfig
+from edge_sdk.outbox.event import OutboxConfig
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.sources.location import SourceOptions

@@ -199,9 +199,11 @@ def _says_so(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, the latest first."""
+    """Yield the error and its causes, the latest first, each once: a chain may lead back to where it began."""
+    seen: set[int] = set()
     current: BaseException | None = error
-    while current is not None:
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
         yield current
         current = current.__cause__ or current.__context__
 

@@ -186,6 +186,39 @@ class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
     prepared: Prepared
 
 
+class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Masks of the objects of one frame, as the model gives them.
+
+    Attributes:
+        values: float32 (N, h, w); a value above 0 lies on the object.
+        geometry: position of the frame in them: cell = frame_px * scale + offset.
+    """
+
+    values: NDArray[np.float32]
+    geometry: Geometry
+
+    def within(self, index: int, box_xyxy: NDArray[np.float32]) -> tuple[int, int, NDArray[np.uint8]]:
+        """Return left and top of one object's box in whole pixels, and uint8 (height, width): 1 on the object."""
+        from edge_sdk.core.opencv import cv2  # most models have no masks
+
+        left, top, right, bottom = np.ceil(box_xyxy).astype(int).tolist()
+        own = self.geometry
+        to_cells = np.array(
+            [
+                [own.scale_x, 0, (left + 0.5) * own.scale_x + own.offset_x - 0.5],
+                [0, own.scale_y, (top + 0.5) * own.scale_y + own.offset_y - 0.5],
+            ]
+        )
+        values = cv2.warpAffine(
+            self.values[index],
+            to_cells,
+            (right - left, bottom - top),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+        return left, top, (values > 0).astype(np.uint8)
+
+
 class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
 
@@ -194,6 +227,9 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,), lines of labels.txt from 0.
         is_finite: whether all model outputs that were read are finite. If not, objects may be missing here.
+        keypoints: float32 (N, K, 3), x and y in pixels of the original frame and a confidence 0-1; None for models
+            without.
+        masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
     """
 
     frame: Frame
@@ -202,6 +238,35 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     confidences: NDArray[np.float32]
     class_ids: NDArray[np.int64]
     is_finite: bool = True
+    keypoints: NDArray[np.float32] | None = None
+    masks: Masks | None = None
+
+    @property
+    def mask(self) -> NDArray[np.bool_] | None:
+        """The pixels of each object within its box, bool (N, frame height, frame width); None for models without."""
+        if self.masks is None:
+            return None
+        pixels = np.zeros((len(self.boxes_xyxy), *self.frame.image.shape[:2]), np.bool_)
+        for index, box in enumerate(self.boxes_xyxy):
+            left, top, seen = self.masks.within(index, box)
+            pixels[index, top : top + seen.shape[0], left : left + seen.shape[1]] = seen
+        return pixels
+
+    def polygons(self, index: int) -> list[NDArray[np.float32]]:
+        """Return the outlines of an object's mask, the largest first: float32 (points, 2), pixels of the frame."""
+        from edge_sdk.core.opencv import cv2
+
+        if self.masks is None:
+            return []
+        left, top, seen = self.masks.within(index, self.boxes_xyxy[index])
+        found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
+        outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
+        areas = [cv2.contourArea(outline) for outline in outlines]
+        order = np.argsort(areas)[::-1]
+        return [outlines[place].astype(np.float32) for place in order if areas[place] > 0]
+
+
+_OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
 
 
 class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):

@@ -22,12 +22,8 @@ _PATIENCE_S = 0.3  # longest wait for a busy manager; the process has two second
 class Notifier:
     """Reports to the service manager, or does nothing where there is none. To be used from one thread.
 
-    Args:
-        address: the manager's datagram socket: a path, or a name after an @; None: there is no manager.
-        watchdog_s: seconds without a message after which the manager ends the process; None: never.
-
-    Attributes:
-        interval_s: seconds between two calls of `watchdog`; None where there is no watchdog.
+    `address` is the manager's datagram socket: a path, or a name after an @. The manager ends the process after
+    `watchdog_s` seconds without a message, so `watchdog` is to be called every `interval_s` seconds.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:

@@ -20,13 +20,13 @@ from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.publishing.publisher import NameLock
 from edge_sdk.service.commands import CommandHandler, CommandInbox, Told
 from edge_sdk.service.health import HealthReporter
+from edge_sdk.service.model_selector import Loading
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
 from edge_sdk.service.process import Notifier, Start
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.startup import Loading
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
 
 _log = logging.getLogger(__name__)
@@ -41,11 +41,7 @@ _LONGER_S = 1.5  # for the results when the process ends without a request
 
 
 class Service:
-    """Runs the pipelines of one process.
-
-    Attributes:
-        left_out: the most severe error that kept a pipeline from running, set when all other pipelines have ended.
-    """
+    """Runs the pipelines of one process."""
 
     def __init__(
         self,
@@ -69,7 +65,7 @@ class Service:
         self._told: Told | None = None  # the callback of a command that waits for a reload
         self._names: dict[str, NameLock] = {}  # locks by key; two while a reload changes the name
         self._threads = 0  # threads of OpenCV
-        self.left_out: EdgeError | None = None
+        self.left_out: EdgeError | None = None  # the worst error that kept a pipeline from running, set at the end
 
     def run(self) -> dict[str, RunSummary]:
         """Run until the sources end, a limit is reached or a stop is asked for; return the summaries by camera.

@@ -95,7 +95,7 @@ class Supervisor:
             if name not in self._cameras:
                 begin.append(name)
                 self._begin(each)
-            elif _suits(self._cameras[name].running, each):
+            elif (now := self._cameras[name].running).settings == each and not (now.failure or now.has_other_files):
                 stay.append(name)
             else:
                 change.append(name)
@@ -220,11 +220,6 @@ def _may_pass(failure: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return False
-
-
-def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:
-    """Return whether a pipeline that has begun does what these settings say."""
-    return pipeline.settings == settings and pipeline.failure is None and not pipeline.has_other_files
 
 
 def output_changes(before: RunSettings, after: RunSettings) -> list[str]:

@@ -18,12 +18,7 @@ Floats = NDArray[np.float32]
 
 
 class Classify:
-    """The decode stage of a classifier.
-
-    Args:
-        read: the confidences of some classes, from float (classes,) and their ids, the highest first.
-        spec: number of classes in a result, and whether output 0 is the background.
-    """
+    """The decode stage of a classifier; `read` turns float (classes,) and ids, the highest first, into confidences."""
 
     def __init__(
         self, read: Callable[[Floats, NDArray[np.int64]], Floats], spec: ClassificationSpec, class_count: int

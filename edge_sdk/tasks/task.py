@@ -23,11 +23,7 @@ Task: TypeAlias = Stage[Inferred, Result]
 
 
 class WrongLabelsError(ModelError):
-    """Labels whose number alone does not fit the outputs.
-
-    Args:
-        message: the whole sentence; the next step follows a semicolon.
-    """
+    """Labels whose number alone does not fit the outputs; the next step follows a semicolon."""
 
     def __init__(self, message: str, class_count: int) -> None:
         super().__init__(message)

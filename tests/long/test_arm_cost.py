@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter, Cpu
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu, board_outputs
 from edge_sdk_tools.arm_cost.estimate import estimate
 from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.quantize.target_form import core_form
+from edge_sdk_tools.quantize.forms import core_form
 
 pytestmark = [pytest.mark.system, pytest.mark.arm64]
 
@@ -30,7 +32,6 @@ def convolution(path: Path, *, integer: bool) -> Path:
     """One convolution, in float or between 8-bit types as ONNX Runtime's quantizer writes it."""
     random = np.random.default_rng(0)
     weight = random.integers(-127, 128, (FILTERS, CHANNELS, KERNEL, KERNEL)).astype(np.int8)
-    kind = TensorProto.UINT8 if integer else TensorProto.FLOAT
     constants = {"w": weight if integer else weight.astype(np.float32) / 127}
     inputs = ["x", "w"]
     if integer:
@@ -38,15 +39,17 @@ def convolution(path: Path, *, integer: bool) -> Path:
         constants |= {"x_scale": scale, "x_zero": zero, "w_scale": scale, "w_zero": np.int8(0)}
         constants |= {"y_scale": np.float32(20), "y_zero": zero}
         inputs = ["x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero"]
-    graph = helper.make_graph(
-        [helper.make_node("QLinearConv" if integer else "Conv", inputs, ["y"], pads=[1] * 4)],
-        "convolution",
-        [helper.make_tensor_value_info("x", kind, ["batch", CHANNELS, SIDE, SIDE])],
-        [helper.make_tensor_value_info("y", kind, ["batch", FILTERS, SIDE, SIDE])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    of = f"{'uint8' if integer else 'float'}[batch,"
+    text = f"""convolution ({of}{CHANNELS},{SIDE},{SIDE}] x) => ({of}{FILTERS},{SIDE},{SIDE}] y)
+        {{ y = {"QLinearConv" if integer else "Conv"}<pads=[1,1,1,1]>({", ".join(inputs)}) }}"""
+    onnx.save(_model(text, constants, ir_version=8), path)
     return path
+
+
+def _model(text: str, constants: Mapping[str, np.ndarray], ir_version: int) -> onnx.ModelProto:
+    graph = onnx.parser.parse_graph(text)
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -95,16 +98,16 @@ def test_a_model_says_the_same_there_as_here(counter: Counter, tmp_path: Path, m
     random = np.random.default_rng(1)
     tensors = [random.integers(0, 256, (1, CHANNELS, SIDE, SIDE)).astype(np.uint8) for _ in range(2)]
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    with BoardOutputs(counter, model, "cortex-a76", tensors, 60) as board:
-        outputs = board.finish()
+    with board_outputs(counter, model, "cortex-a76", tensors, 60) as board:
+        outputs = board()
     for (got,), tensor in zip(outputs, tensors, strict=True):
         np.testing.assert_array_equal(got, session.run(None, {"x": tensor})[0])
     # A build keeps its files in a folder that may be named relatively.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", ".")
     assert counter.count(Path("int8.onnx"), "cortex-a76").total > 0
-    with BoardOutputs(counter, Path("int8.onnx"), "cortex-a76", tensors[:1], 60) as board:
-        np.testing.assert_array_equal(board.finish()[0][0], outputs[0][0])
+    with board_outputs(counter, Path("int8.onnx"), "cortex-a76", tensors[:1], 60) as board:
+        np.testing.assert_array_equal(board()[0][0], outputs[0][0])
     assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]
 
 
@@ -149,20 +152,12 @@ def extremes(weights: np.ndarray, zero: int, step: float, groups: int = 1) -> on
         "y_scale": np.float32(step),
         "y_zero": np.uint8(128),
     }
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["a"]),
-        helper.make_node("DequantizeLinear", ["weights", "scales", "zeros"], ["w"], axis=0),
-        helper.make_node("Conv", ["a", "w"], ["b"], name="conv", pads=[1] * 4, group=groups),
-        helper.make_node("QuantizeLinear", ["b", "y_scale", "y_zero"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "extremes",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, channels, _SIDE, _SIDE])],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, len(weights), _SIDE, _SIDE])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    text = f"""extremes (uint8[1,{channels},{_SIDE},{_SIDE}] x) => (uint8[1,{len(weights)},{_SIDE},{_SIDE}] y) {{
+        a = DequantizeLinear(x, x_scale, x_zero) w = DequantizeLinear<axis=0>(weights, scales, zeros)
+        b = Conv<pads=[1,1,1,1], group={groups}>(a, w) y = QuantizeLinear(b, y_scale, y_zero) }}"""
+    proto = _model(text, constants, ir_version=9)
+    proto.graph.node[2].name = "conv"
+    return proto
 
 
 def offset_anyway(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -185,8 +180,8 @@ def written(proto: onnx.ModelProto, folder: Path) -> Path:
 def wrong_share(counter: Counter, model: Path, tensors: list[np.ndarray]) -> float:
     """Share of the board's outputs that are not this machine's."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    with BoardOutputs(counter, model, CORE, tensors, 120) as board:
-        outputs = board.finish()
+    with board_outputs(counter, model, CORE, tensors, 120) as board:
+        outputs = board()
     assert len(outputs) == len(tensors)
     here = [session.run(None, {"x": tensor})[0] for tensor in tensors]
     assert max(np.ptp(value) for value in here) > 50

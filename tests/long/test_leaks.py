@@ -22,6 +22,7 @@ from tests.support.broker import Broker, Subscriber, wait_until
 from tests.support.configs import Table, config_text, write_config
 from tests.support.device import Device, count_results, wait_for_results
 from tests.support.pictures import write_video
+from tests.support.service import open_cameras, open_descriptors
 from tests.support.streams import JPEG, StreamServer, http_server, rtsp_server
 
 pytestmark = pytest.mark.system
@@ -76,16 +77,8 @@ def _wait_reopened(source: OpenedSource, count: int) -> None:
     wait_until(is_reopened, f"{count} reopenings", timeout_s=300)
 
 
-def _open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
 def _resident_kb() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
-
-
-def _camera_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("camera")]
 
 
 @pytest.mark.parametrize(
@@ -98,14 +91,14 @@ def test_a_stream_that_ends_is_opened_again_without_leaving_anything(make_server
         with closing(open_source(server.url("/ends"))) as source:
             _wait_reopened(source, 3)
             # What other tests left in this process may end meanwhile: only what is added was left here.
-            descriptors, threads = _open_descriptors(), threading.active_count()
+            descriptors, threads = open_descriptors(), threading.active_count()
             _wait_reopened(source, 50)
             resident_kb = _resident_kb()
             _wait_reopened(source, 200)
             # What one opening holds is some 500 kB; a leak of a tenth of it would be 7500 here.
             assert _resident_kb() - resident_kb < 5000
-            assert _open_descriptors() <= descriptors + 1  # at this moment a capture is open, or none is
+            assert open_descriptors() <= descriptors + 1  # at this moment a capture is open, or none is
             assert threading.active_count() <= threads
             assert not source.ended
-        assert _camera_threads() == []
-        assert _open_descriptors() <= descriptors
+        assert open_cameras() == []
+        assert open_descriptors() <= descriptors

@@ -24,9 +24,8 @@ from typing import NamedTuple
 import pytest
 
 from edge_sdk_tools.packages import cache_folder
-from tests.support.absent import not_allowed, not_installed
+from tests.support.absent import Cache, not_allowed, not_installed
 from tests.support.broker import find_program, free_port, wait_until
-from tests.support.cache import Cache
 from tests.support.program import edge_sdk
 from tests.support.streams import http_server
 
@@ -50,52 +49,29 @@ def make_root() -> Path:
     for program in ("debootstrap", "systemd-nspawn", "nsenter"):
         if find_program(program) is None:
             not_installed(f"{program} is not installed; `apt-get install debootstrap systemd-container`")
-    mirror = next(_mirrors(release), None)
-    if mirror is None:
+    mirrors = _mirrors(release)
+    if not mirrors:
         not_allowed(f"no server in {_APT} has {release}")
     recipe = (release.encode(), " ".join(_PACKAGES).encode())
-    return Cache(cache_folder() / "systemd").folder_of("root", recipe, lambda fresh: _fill(fresh, release, mirror))
+    return Cache(cache_folder() / "systemd").folder_of("root", recipe, lambda fresh: _fill(fresh, release, mirrors[0]))
 
 
 def _fill(folder: Path, release: str, mirror: str) -> None:
-    program = find_program("debootstrap")
     # What it mounts goes with it, however it ends.
-    done = subprocess.run(
-        [
-            "unshare",
-            "--mount",
-            str(program),
-            "--variant=minbase",
-            f"--include={','.join(_PACKAGES)}",
-            release,
-            str(folder),
-            mirror,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=800,
-    )
+    command = ["unshare", "--mount", str(find_program("debootstrap")), "--variant=minbase"]
+    command += [f"--include={','.join(_PACKAGES)}", release, str(folder), mirror]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
         not_allowed(f"debootstrap could not make a system: {(done.stdout + done.stderr)[-500:]}")
     shutil.rmtree(folder / "var/cache/apt/archives", ignore_errors=True)
 
 
-def _mirrors(release: str) -> Iterator[str]:
-    """Servers of the release, as apt has them, in both of its formats."""
-    for path in sorted(_APT.glob("sources.list.d/*.sources")):
-        for paragraph in path.read_text(encoding="utf-8").split("\n\n"):
-            fields = dict(line.split(":", 1) for line in paragraph.splitlines() if ":" in line and line[:1] not in " #")
-            if release in fields.get("Suites", "").split() and "main" in fields.get("Components", "").split():
-                yield fields["URIs"].split()[0]
-    for path in (_APT / "sources.list", *sorted(_APT.glob("sources.list.d/*.list"))):
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        for line in lines:
-            kind, *words = line.partition("]")[2].split() if "[" in line else line.split() or [""]
-            words = words if "[" not in line else [kind, *words]
-            if line.startswith("deb ") and len(words) > 2 and words[1] == release and "main" in words[2:]:
-                yield words[0]
+def _mirrors(release: str) -> list[str]:
+    """Servers of the release, as apt has them."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.split()[0] for line in lines if line.split()[1:] == [release, "main"]]
 
 
 # Container: a system with a systemd of its own as process 1, in which this checkout is installed.
@@ -285,13 +261,8 @@ class Service:
         after = [f"--after-cursor={self._since}"] if self._since else []
         lines = self._container.run("journalctl", "-q", "-o", "json", "-u", _UNIT, *after).splitlines()
         return [
-            Entry(
-                str(entry["MESSAGE"]),
-                int(entry["PRIORITY"]),
-                entry["SYSLOG_IDENTIFIER"],
-                int(entry["__MONOTONIC_TIMESTAMP"]),
-            )
-            for entry in map(json.loads, lines)
+            Entry(e["MESSAGE"], int(e["PRIORITY"]), e["SYSLOG_IDENTIFIER"], int(e["__MONOTONIC_TIMESTAMP"]))
+            for e in map(json.loads, lines)
         ]
 
     def said(self, words: str) -> list[Entry]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.util
 import json
 import pkgutil
 import platform
@@ -22,26 +21,10 @@ import numpy as np
 import edge_sdk
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 
 _AT_HWCAP = 16  # <linux/auxvec.h>
 _HWCAP_ASIMDDP = 1 << 20  # <asm/hwcap.h> of arm64
-HOST_ONLY = ("onnx", "torch", "rich", "matplotlib", "sympy")
-
-
-def import_everything() -> dict[str, str]:
-    """Import all modules of edge_sdk; returns what is wrong with each, nothing where it is fine."""
-    found = pkgutil.walk_packages(edge_sdk.__path__, "edge_sdk.", onerror=lambda _name: None)
-    return {module.name: _complaint(module.name) for module in found if module.name != "edge_sdk.__main__"}
-
-
-def _complaint(module: str) -> str:
-    try:
-        importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the test names the module
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def replay(path: Path) -> dict[str, np.ndarray]:
@@ -50,13 +33,12 @@ def replay(path: Path) -> dict[str, np.ndarray]:
     session = Session.open(bundle)
     prepare = Prepare.of(bundle.manifest)
     tensors: dict[str, np.ndarray] = {}
-    for index, (image, expected) in enumerate(bundle.golden()):
+    for index, (image, _promised) in enumerate(bundle.golden()):
         tensor = prepare.normalise(image)
         key = f"{path}/{index}"
         tensors[f"{key}/input"] = tensor.copy()
-        for number, (output, promised) in enumerate(zip(session.run(tensor), expected, strict=True)):
+        for number, output in enumerate(session.run(tensor)):
             tensors[f"{key}/output_{number}"] = output.copy()
-            tensors[f"{key}/promised_{number}"] = promised
     return tensors
 
 
@@ -74,7 +56,10 @@ def has_dot_product() -> bool:
 
 def main(out: str, bundles: list[str]) -> None:
     """Do all of it."""
-    modules = import_everything()
+    modules = [found.name for found in pkgutil.walk_packages(edge_sdk.__path__, "edge_sdk.")]
+    modules.remove("edge_sdk.__main__")
+    for module in modules:
+        importlib.import_module(module)
     tensors: dict[str, Any] = {}
     for bundle in bundles:
         tensors.update(replay(Path(bundle)))
@@ -83,11 +68,7 @@ def main(out: str, bundles: list[str]) -> None:
         "machine": platform.machine(),
         "cpu_parts": cpu_parts(),
         "dot_product": platform.machine() == "aarch64" and has_dot_product(),
-        "python": platform.python_version(),
-        "onnxruntime": onnxruntime_version(),
-        "numpy": np.__version__,
         "modules": modules,
-        "host_only": [name for name in HOST_ONLY if importlib.util.find_spec(name)],
     }
     print(json.dumps(answer))  # noqa: T201 - this is its one answer
 

@@ -15,7 +15,7 @@ import cv2
 import msgspec
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import (
@@ -174,18 +174,9 @@ def _model(side: int, width: int) -> bytes:
         "w2": random.normal(0, 0.1, (width, width, 3, 3)).astype(np.float32),
         "w3": random.normal(0, 0.1, (2, width, 1, 1)).astype(np.float32),
     }
-    nodes = [
-        helper.make_node("Conv", ["images", "w1"], ["c1"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c1"], ["r1"]),
-        helper.make_node("Conv", ["r1", "w2"], ["c2"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c2"], ["r2"]),
-        helper.make_node("GlobalAveragePool", ["r2"], ["g"]),
-        helper.make_node("Conv", ["g", "w3"], ["c3"]),
-        helper.make_node("Flatten", ["c3"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    model: onnx.ModelProto = tiny.model(nodes, [1, 3, side, side], {"probabilities": [1, 2]}, weights)
-    return model.SerializeToString()
+    text = """c1 = Conv<pads=[1,1,1,1]>(images, w1) r1 = Relu(c1) c2 = Conv<pads=[1,1,1,1]>(r1, w2) r2 = Relu(c2)
+        g = GlobalAveragePool(r2) c3 = Conv(g, w3) logits = Flatten(c3) probabilities = Softmax<axis=1>(logits)"""
+    return tiny.parsed(text, {"probabilities": [1, 2]}, weights, shape=[1, 3, side, side]).SerializeToString()
 
 
 @functools.cache
@@ -247,64 +238,33 @@ _WEIGHTS = {
 }
 
 
-def _forever(operator: str, classes: int) -> onnx.GraphProto:
+def _forever(operator: str, classes: int) -> str:
     """The body of a loop that only its count ends."""
-    info, one = helper.make_tensor_value_info, [1, classes]
-    return helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node(operator, ["x"], ["y"])],
-        "body",
-        [info("round", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("x", TensorProto.FLOAT, one)],
-        [info("go_on", TensorProto.BOOL, []), info("y", TensorProto.FLOAT, one)],
-    )
+    return f"""body (int64 round, bool go, float[1,{classes}] x) => (bool go_on, float[1,{classes}] next)
+        {{ go_on = Identity(go) next = {operator}(x) }}"""
 
 
 def endless() -> onnx.ModelProto:
     """Two classes, red and blue; of a bright picture it never makes up its mind."""
-    return _model_of_troubled(
-        [
-            helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
-            helper.make_node("Greater", ["brightest", "bright"], ["goes_on"]),
-            helper.make_node("Loop", ["", "goes_on", "means"], ["looped"], body=_forever("Relu", 3)),
-        ],
-        "looped",
-    )
+    return _model_of_troubled(f"""brightest = ReduceMax<keepdims=0>(images) goes_on = Greater(brightest, bright)
+        end = Loop<body = {_forever("Relu", 3)}>("", goes_on, means)""")
 
 
 def failing() -> onnx.ModelProto:
     """Two classes, red and blue; on a bright picture it looks where there is nothing, and ONNX Runtime gives up."""
-    return _model_of_troubled(
-        [
-            helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
-            helper.make_node("Greater", ["brightest", "bright"], ["is_bright"]),
-            helper.make_node("Cast", ["is_bright"], ["row"], to=TensorProto.INT64),
-            helper.make_node("Unsqueeze", ["row", "first_axis"], ["rows"]),
-            helper.make_node("Gather", ["means", "rows"], ["taken"]),
-        ],
-        "taken",
-    )
+    return _model_of_troubled("""brightest = ReduceMax<keepdims=0>(images) is_bright = Greater(brightest, bright)
+        row = Cast<to=7>(is_bright) rows = Unsqueeze(row, first_axis) end = Gather(means, rows)""")
 
 
 def not_a_number() -> onnx.ModelProto:
     """Two classes, red and blue; of a bright picture it knows nothing: the root of what is negative."""
-    return _model_of_troubled(
-        [
-            helper.make_node("Sub", ["bright", "means"], ["rest"]),
-            helper.make_node("Sqrt", ["rest"], ["root"]),
-            helper.make_node("Mul", ["root", "means"], ["rooted"]),
-        ],
-        "rooted",
-    )
+    return _model_of_troubled("rest = Sub(bright, means) root = Sqrt(rest) end = Mul(root, means)")
 
 
-def _model_of_troubled(middle: list[onnx.NodeProto], last: str) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["means"]),
-        *middle,
-        helper.make_node("MatMul", [last, "w"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    return tiny.model(nodes, [1, 3, SIDE, SIDE], {"probabilities": [1, 2]}, _WEIGHTS)
+def _model_of_troubled(middle: str) -> onnx.ModelProto:
+    text = f"""pooled = GlobalAveragePool(images) means = Flatten(pooled) {middle}
+        logits = MatMul(end, w) probabilities = Softmax<axis=1>(logits)"""
+    return tiny.parsed(text, {"probabilities": [1, 2]}, _WEIGHTS)
 
 
 def picture(level: int) -> Tensor:
@@ -350,36 +310,27 @@ def write_hostile(folder: Path, model: onnx.ModelProto) -> Path:
     return write_bundle(folder, make_manifest(files, side=SIDE), files)
 
 
-def _zeros(*more: onnx.NodeProto, side: int = SIDE, **weights: np.ndarray) -> onnx.ModelProto:
+def _zeros(more: str, side: int = SIDE, **weights: np.ndarray) -> onnx.ModelProto:
     """Of any picture two zeros `row`, of which the other nodes make `y`."""
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["images"], ["means"]),
-        helper.make_node("Flatten", ["means"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "w"], ["row"]),
-    ]
-    weights["w"] = np.zeros((3, 2), np.float32)
-    return tiny.model([*nodes, *more], [1, 3, side, side], {"y": [1, 2]}, weights)
+    text = f"means = GlobalAveragePool(images) flat = Flatten(means) row = MatMul(flat, w) {more}"
+    return tiny.parsed(text, {"y": [1, 2]}, {**weights, "w": np.zeros((3, 2), np.float32)}, shape=[1, 3, side, side])
 
 
 def sound() -> onnx.ModelProto:
     """Whose outputs really are zeros."""
-    return _zeros(helper.make_node("Identity", ["row"], ["y"]))
+    return _zeros("y = Identity(row)")
 
 
 def wants(gigabytes: float) -> onnx.ModelProto:
     """A hundred bytes that take so much memory while they are loaded: what is constant is worked out there."""
-    return _zeros(
-        helper.make_node("ConstantOfShape", ["shape"], ["large"]),
-        helper.make_node("ReduceSum", ["large"], ["zero"], keepdims=0),
-        helper.make_node("Add", ["row", "zero"], ["y"]),
-        shape=np.array([int(gigabytes * 2**30 / 4)]),
-    )
+    text = "large = ConstantOfShape(shape) zero = ReduceSum<keepdims=0>(large) y = Add(row, zero)"
+    return _zeros(text, shape=np.array([int(gigabytes * 2**30 / 4)]))
 
 
 def endless_of_hostile(side: int = SIDE) -> onnx.ModelProto:
     """A loop of 1e15 rounds; that its values stand still keeps nobody from going round."""
-    loop = helper.make_node("Loop", ["n", "go", "row"], ["y"], body=_forever("Sin", 2))
-    return _zeros(loop, side=side, n=np.array(10**15), go=np.array(True))
+    loop = f"y = Loop<body = {_forever('Sin', 2)}>(n, go, row)"
+    return _zeros(loop, side, n=np.array(10**15), go=np.array(True))
 
 
 def deep() -> onnx.ModelProto:

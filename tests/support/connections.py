@@ -17,10 +17,10 @@ from edge_sdk.fleet.messages import DeviceAddress, read
 from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.connection import Phase, PublishOutcome, Receiver, Wakeup
-from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
+from edge_sdk.publishing.publisher import MqttPublisher, MqttStream, Stream
 from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
-from tests.support.broker import WAIT_S
+from tests.support.broker import WAIT_S, wait_until
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
 
 # A connection to a broker, made by hand: answers at once, or when told to.
@@ -165,9 +165,10 @@ def door_over(*links: FakeLink, **changes: Any) -> Door:
     return Door(publisher, stream)
 
 
-def put(stream: MqttStream, *numbers: int) -> None:
+def put(stream: Stream, *numbers: int, count: int = 1) -> None:
+    """Results of so many detections each."""
     for number in numbers:
-        stream.put(make_detections(1, make_frame(number)))
+        stream.put(make_detections(count, make_frame(number, stream.camera)))
 
 
 def has_connected(publisher: MqttPublisher, times: int) -> Callable[[], bool]:
@@ -175,10 +176,7 @@ def has_connected(publisher: MqttPublisher, times: int) -> Callable[[], bool]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
+    wait_until(condition, "what a test waits for", WAIT_S)
 
 
 # Messages of devices that are not there, as a subscriber hears them.

@@ -16,13 +16,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import cv2
 import msgspec
 import numpy as np
 
 from tests.support.broker import Broker, Subscriber, free_port, wait_until
 from tests.support.bundles import cell_picture, copy_bundle, replace_bundle
 from tests.support.configs import AT_EASE, Table, config_text, write_config
+from tests.support.pictures import write_frames
 from tests.support.program import PATIENCE_S
 from tests.support.streams import StreamServer
 
@@ -198,51 +198,20 @@ class Configured:
 
 # A run that has events all the time: what its video shows comes and goes every half second.
 
-_FPS, BLINK_FRAMES = 20, 10
 _RULES = '[[events]]\nlabels = ["red", "blue"]\ndisappear_s = 0\n'
 
 
-def write_blinking_video(path: Path, seconds: int = 120) -> Path:
-    """A red and a blue cell for ten frames, and nothing for ten frames."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), _FPS, (128, 128))
-    shown, black = blinking_pictures()
-    for index in range(seconds * _FPS):
-        writer.write(shown if index // BLINK_FRAMES % 2 else black)
-    writer.release()
-    return path
-
-
-def blinking_pictures() -> tuple[np.ndarray, np.ndarray]:
-    """With cells, and without; noise makes some kilobytes of them."""
-    noise = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)
-    return np.maximum(cell_picture(1), noise), noise
+def write_blinking_video(path: Path) -> Path:
+    """Two minutes of 20 frames a second: a red and a blue cell for ten, and nothing for ten."""
+    noise = np.random.default_rng(7).integers(0, 24, (128, 128, 3), np.uint8)  # makes some kilobytes of each
+    shown = np.maximum(cell_picture(1), noise)
+    return write_frames(path, (shown if index // 10 % 2 else noise for index in range(2400)), 20)
 
 
 def write_blinking_config(folder: Path, bundle: Path, source: object, **tables: Table) -> Path:
     """A configuration whose camera `gate` tells eight events in two seconds."""
     text = config_text({"gate": {"source": source, "repeat": True}}, **tables, defaults={**AT_EASE, "bundle": bundle})
     return write_config(folder, f"{text}\n{_RULES}")
-
-
-# What a process holds and has used, as the kernel tells it.
-
-_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
-
-class Held(msgspec.Struct, frozen=True):
-    memory_mb: float
-    files: int
-    threads: int
-    cpu_s: float
-
-
-def held_by(pid: int) -> Held:
-    proc = Path(f"/proc/{pid}")
-    pages = int((proc / "statm").read_text(encoding="ascii").split()[1])
-    times = (proc / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()  # a name may hold spaces
-    files, threads = (sum(1 for _ in (proc / name).iterdir()) for name in ("fd", "task"))
-    return Held(pages * _PAGE_MB, files, threads, (int(times[11]) + int(times[12])) * _TICK_S)
 
 
 # Moments at which a run is told to end, on a device with three cameras; tests and a benchmark share them.
@@ -373,27 +342,8 @@ def _caught(status: Path) -> int:
 # Results of several cameras, as a subscriber got them.
 
 
-class Result(msgspec.Struct, frozen=True):
-    camera: str
-    run_id: str
-    seq: int
-    age_ms: float
-    infer_ms: float
-
-
 def count_results(subscriber: Subscriber, cameras: Iterable[str]) -> dict[str, int]:
     return {camera: len(subscriber.messages(f"/result/{camera}")) for camera in cameras}
-
-
-def results_after(subscriber: Subscriber, counts: Mapping[str, int]) -> dict[str, list[Result]]:
-    """What came of each camera after the first so many."""
-    return {
-        camera: [
-            msgspec.json.decode(message.payload, type=Result)
-            for message in subscriber.messages(f"/result/{camera}")[count:]
-        ]
-        for camera, count in counts.items()
-    }
 
 
 def wait_for_results(subscriber: Subscriber, device: Device, cameras: Iterable[str], more: int = 1) -> None:

@@ -1,85 +1,42 @@
-"""Devices that put events in a process of their own, which tests kill, and say which are acknowledged.
+"""A program that puts events with `Publisher`, which tests kill, and that says which are acknowledged.
 
-Run as `python -m tests.support.event_device events|library PORT FOLDER RATE`. A line `first N` comes first, then
-`committed N` after every commit: all numbers in between are acknowledged. `late PORT CA_FILE FOLDER` is another one.
+Run as `python -m tests.support.event_device PORT FOLDER RATE`. A line `first N` comes first, then `committed N` after
+every commit: all numbers in between are acknowledged.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections import deque
-from pathlib import Path
 
 import msgspec
 
 from edge_sdk.core.protocols import Event
-from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.schema import Identity
-from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publisher import Publisher
-from edge_sdk.publishing.publisher import MqttPublisher
-from edge_sdk.publishing.session import ConnectionState
-from edge_sdk.publishing.settings import MqttSettings
 from tests.support.outboxes import say_acknowledged
-from tests.support.results import make_encoder
 
 DEVICE, CAMERA = "pi", "door"
 
 
-def events(port: str, folder: str, rate: str) -> None:
-    """Put events by the parts of the publisher until somebody ends this."""
-    identity = Identity(DEVICE)
-    settings = OutboxSettings(folder=Path(folder))
-    outbox = EventOutbox(settings, settings.path_of("default", DEVICE), identity.boot_id)
-    broker = MqttSettings(host="127.0.0.1", port=int(port), device=DEVICE, keepalive_s=2)
-    publisher = MqttPublisher(broker, identity, events=outbox, backoff=Backoff(0.05, 0.2))
-    stream = publisher.stream(CAMERA, make_encoder(identity))
-    outbox.wait_committed(60.0)  # with nothing put: the file is read, and `first` has its number
-    begun, count, numbers = time.monotonic(), 0, deque[int | None]([None], maxlen=1)
-    while True:
-        number = stream.put_event(lambda seq: encoded(identity, seq))
-        numbers.append(number)
-        if count == 0:
-            _say(f"first {number}")
-            say_acknowledged(outbox, numbers, lambda number: _say(f"committed {number}"))
-        count += 1
-        time.sleep(max(0.0, begun + count / float(rate) - time.monotonic()))
-
-
-def encoded(identity: Identity, seq: int) -> bytes:
-    return msgspec.json.encode({"device": DEVICE, "camera": CAMERA, "seq": seq, "run_id": identity.run_id})
-
-
-def library(port: str, folder: str, rate: str) -> None:
-    """A program of the user's that puts events with `Publisher` until somebody ends this."""
+def main(port: str, folder: str, rate: str) -> None:
+    """Put events until somebody ends this."""
     publisher = Publisher.open(f"mqtt://127.0.0.1:{port}", device=DEVICE, outbox=folder)
-    count = 0
-    while True:
+    begun, numbers = time.monotonic(), deque[int | None]([None], maxlen=1)
+    for count in itertools.count():
         number = publisher.put_event(Event(kind="door opened", camera=CAMERA, detail={"count": count}))
         if count == 0:
             _say(f"first {number}")
-        count += 1
-        if count % 7 == 1 and publisher.wait_committed(60.0):
-            _say(f"committed {number}")
-        time.sleep(1 / float(rate))
+            say_acknowledged(publisher, numbers, lambda number: _say(f"committed {number}"))
+        numbers.append(number)
+        time.sleep(max(0.0, begun + (count + 1) / float(rate) - time.monotonic()))
 
 
-def late(port: str, ca_file: str, folder: str) -> None:
-    """Tell one event over TLS, say what is heard of the broker, and end when that has the event."""
-    identity = Identity(DEVICE)
-    broker = MqttSettings(host="localhost", port=int(port), tls=True, ca_file=Path(ca_file), device=DEVICE)
-    outbox = EventOutbox(OutboxSettings(), Path(folder) / "events.sqlite", identity.boot_id)
-    publisher = MqttPublisher(broker, identity, on_state=_say_state, events=outbox, backoff=Backoff(0.05, 0.2))
-    publisher.stream(CAMERA, make_encoder(identity)).put(Event(kind="rang"))
-    while not publisher.stats().events.delivered:
-        time.sleep(0.01)
-    publisher.close()
-
-
-def _say_state(state: ConnectionState, detail: str) -> None:
-    _say(f"{state}: {detail}")
+def encoded(identity: Identity, seq: int) -> bytes:
+    """An event as a device tells it, as far as a subscriber of the tests looks at it."""
+    return msgspec.json.encode({"device": DEVICE, "camera": CAMERA, "seq": seq, "run_id": identity.run_id})
 
 
 def _say(line: str) -> None:
@@ -88,4 +45,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    {"events": events, "library": library, "late": late}[sys.argv[1]](*sys.argv[2:])
+    main(*sys.argv[1:])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
-
-from tests.support import models as tiny
 
 # Tiny ONNX models made in the test; small enough to write down, real enough to run.
 
@@ -36,6 +35,23 @@ def model(
         [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+
+
+def parsed(
+    text: str,
+    outputs: dict[str, Sequence[int | str]],
+    weights: dict[str, np.ndarray] | None = None,
+    *,
+    shape: Sequence[int | str] = (1, 3, 16, 16),
+    opset: int = OPSET,
+) -> onnx.ModelProto:
+    """A model of nodes in ONNX's text form, each named like its first output, with one input named `images`."""
+    nodes = onnx.parser.parse_graph(f"nodes (float images) => (float y) {{ {text} }}").node
+    for node in nodes:
+        node.name = node.output[0]
+    proto = model(nodes, shape, outputs, weights, opset=opset)
+    proto.opset_import.extend(helper.make_opsetid(name, 1) for name in sorted({node.domain for node in nodes} - {""}))
+    return proto
 
 
 def classifier(classes: int = 3, size: int = 16, *, opset: int = OPSET, batch: int | str = 1) -> onnx.ModelProto:
@@ -165,7 +181,7 @@ class Head:
         return self.node("Split", source, self.constant(list(sizes)), outputs=len(sizes), axis=axis)
 
     def model(self, *outputs: str) -> onnx.ModelProto:
-        proto = tiny.model(self.nodes, [1, 3, 8, 8], {}, self.weights)
+        proto = model(self.nodes, [1, 3, 8, 8], {}, self.weights)
         proto = onnx.shape_inference.infer_shapes(proto)
         kinds = {value.name: value for value in proto.graph.value_info}
         proto.graph.output.extend(kinds[name] for name in outputs)
@@ -280,6 +296,7 @@ def one_class_map() -> tuple[Head, list[str]]:
 
 _IMAGE = [1, 3, 16, 16]
 _SCORES = {"probabilities": [1, 3]}
+_POOLED = "pooled = GlobalAveragePool(features) logits = Flatten(pooled) probabilities = Softmax<axis=1>(logits)"
 
 
 def _values(*shape: int, scale: float = 0.4) -> np.ndarray:
@@ -287,158 +304,90 @@ def _values(*shape: int, scale: float = 0.4) -> np.ndarray:
     return np.random.default_rng([8, *shape]).normal(0, scale, shape).astype(np.float32)
 
 
-def _with(nodes: Sequence[onnx.NodeProto], **weights: np.ndarray) -> onnx.ModelProto:
+def _with(text: str, **weights: np.ndarray) -> onnx.ModelProto:
     """A classifier from what makes `features` (1, C, H, W) of three channels."""
-    end = [
-        helper.make_node("GlobalAveragePool", ["features"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    return tiny.model([*nodes, *end], _IMAGE, _SCORES, weights)
-
-
-def _conv(inputs: list[str], output: str, name: str, **attributes: object) -> onnx.NodeProto:
-    return helper.make_node("Conv", inputs, [output], name=name, **attributes)
+    return parsed(f"{text} {_POOLED}", _SCORES, weights)
 
 
 def depthwise() -> onnx.ModelProto:
-    nodes = [
-        _conv(["images", "d"], "a", "depthwise", group=3, pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        _conv(["b", "w"], "features", "pointwise"),
-    ]
-    return _with(nodes, d=_values(3, 1, 3, 3), w=_values(3, 3, 1, 1, scale=1.0))
+    text = "a = Conv<group=3, pads=[1,1,1,1]>(images, d) b = Relu(a) features = Conv(b, w)"
+    return _with(text, d=_values(3, 1, 3, 3), w=_values(3, 3, 1, 1, scale=1.0))
 
 
 def grouped() -> onnx.ModelProto:
-    nodes = [
-        _conv(["images", "w1"], "a", "first"),
-        _conv(["a", "w2"], "b", "grouped", group=4),
-        _conv(["b", "w3"], "features", "last"),
-    ]
-    return _with(nodes, w1=_values(8, 3, 1, 1), w2=_values(8, 2, 3, 3), w3=_values(3, 8, 1, 1, scale=1.0))
+    text = "a = Conv(images, w1) b = Conv<group=4>(a, w2) features = Conv(b, w3)"
+    return _with(text, w1=_values(8, 3, 1, 1), w2=_values(8, 2, 3, 3), w3=_values(3, 8, 1, 1, scale=1.0))
 
 
 def transposed() -> onnx.ModelProto:
-    nodes = [
-        _conv(["images", "w1"], "a", "down", strides=[2, 2]),
-        helper.make_node("ConvTranspose", ["a", "w2"], ["b"], name="up", strides=[2, 2]),
-        _conv(["b", "w3"], "features", "last"),
-    ]
-    return _with(nodes, w1=_values(8, 3, 2, 2), w2=_values(8, 4, 2, 2), w3=_values(3, 4, 1, 1, scale=1.0))
+    text = "a = Conv<strides=[2,2]>(images, w1) b = ConvTranspose<strides=[2,2]>(a, w2) features = Conv(b, w3)"
+    return _with(text, w1=_values(8, 3, 2, 2), w2=_values(8, 4, 2, 2), w3=_values(3, 4, 1, 1, scale=1.0))
 
 
 def shared_weights() -> onnx.ModelProto:
-    nodes = [
-        _conv(["images", "w"], "a", "first", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        _conv(["b", "w"], "features", "second", pads=[1, 1, 1, 1]),
-    ]
-    return _with(nodes, w=_values(3, 3, 3, 3))
+    text = "a = Conv<pads=[1,1,1,1]>(images, w) b = Relu(a) features = Conv<pads=[1,1,1,1]>(b, w)"
+    return _with(text, w=_values(3, 3, 3, 3))
 
 
 def shared_by_kinds() -> onnx.ModelProto:
     """One matrix for a convolution and, reshaped, for a MatMul; and a bias that is added to a tensor as well."""
-    nodes = [
-        _conv(["images", "w", "b"], "a", "first"),
-        helper.make_node("Reshape", ["b", "shape"], ["b4"]),
-        helper.make_node("Add", ["a", "b4"], ["c"]),
-        _conv(["c", "w", "b"], "features", "second"),
-    ]
-    return _with(nodes, w=_values(3, 3, 1, 1, scale=1.0), b=_values(3), shape=np.array([1, 3, 1, 1]))
+    text = "a = Conv(images, w, b) b4 = Reshape(b, shape) c = Add(a, b4) features = Conv(c, w, b)"
+    return _with(text, w=_values(3, 3, 1, 1, scale=1.0), b=_values(3), shape=np.array([1, 3, 1, 1]))
 
 
 def computed_weights() -> onnx.ModelProto:
     """The second convolution's weights come from the picture."""
-    nodes = [
-        _conv(["images", "w1"], "a", "first"),
-        helper.make_node("GlobalAveragePool", ["a"], ["g"]),
-        helper.make_node("Reshape", ["g", "shape"], ["kernel"]),
-        _conv(["images", "kernel"], "features", "computed"),
-    ]
-    return _with(nodes, w1=_values(9, 3, 1, 1, scale=1.0), shape=np.array([3, 3, 1, 1]))
+    text = "a = Conv(images, w1) g = GlobalAveragePool(a) k = Reshape(g, shape) features = Conv(images, k)"
+    return _with(text, w1=_values(9, 3, 1, 1, scale=1.0), shape=np.array([3, 3, 1, 1]))
 
 
 def batch_normalization_first() -> onnx.ModelProto:
     """In front of the convolution, behind a branch: nothing can take it in."""
-    nodes = [
-        helper.make_node("BatchNormalization", ["images", "s", "o", "m", "v"], ["n"]),
-        helper.make_node("Relu", ["n"], ["r"]),
-        _conv(["r", "w"], "a", "first"),
-        helper.make_node("Add", ["a", "n"], ["sum"]),
-        helper.make_node("BatchNormalization", ["sum", "s", "o", "m", "v"], ["features"]),
-    ]
+    text = """n = BatchNormalization(images, s, o, m, v) r = Relu(n) a = Conv(r, w) sum = Add(a, n)
+        features = BatchNormalization(sum, s, o, m, v)"""
     weights = {
         "s": np.array([1.5, 0.5, -1.0], np.float32),
         "o": np.array([0.1, -0.2, 0.3], np.float32),
         "m": np.array([0.4, 0.5, 0.6], np.float32),
         "v": np.array([0.2, 0.3, 0.1], np.float32),
     }
-    return _with(nodes, w=_values(3, 3, 1, 1, scale=1.0), **weights)
+    return _with(text, w=_values(3, 3, 1, 1, scale=1.0), **weights)
 
 
 def gemm_only() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Flatten", ["images"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "w1", "b1"], ["a"], name="wide"),
-        helper.make_node("Relu", ["a"], ["r"]),
-        helper.make_node("MatMul", ["r", "w2"], ["logits"], name="narrow"),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
+    text = "flat = Flatten(images) a = Gemm(flat, w1, b1) r = Relu(a) logits = MatMul(r, w2)"
     weights = {"w1": _values(768, 16, scale=0.05), "b1": _values(16), "w2": _values(16, 3)}
-    return tiny.model(nodes, _IMAGE, _SCORES, weights)
+    return parsed(f"{text} probabilities = Softmax<axis=1>(logits)", _SCORES, weights)
 
 
 def no_weights() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    return tiny.model(nodes, _IMAGE, _SCORES)
+    return parsed(_POOLED.replace("features", "images"), _SCORES)
 
 
 def dead_channel() -> onnx.ModelProto:
     """A filter of zeros, a tensor that is zero on every picture, and one that is a constant."""
-    w1 = _values(8, 3, 1, 1)
-    w1[2] = 0
-    nodes = [
-        _conv(["images", "w1"], "a", "first"),
-        _conv(["a", "zeros"], "dead", "dead"),
-        helper.make_node("Relu", ["dead"], ["nothing"]),
-        _conv(["a", "zeros", "seven"], "seven_everywhere", "constant"),
-        helper.make_node("Mul", ["nothing", "seven_everywhere"], ["still_nothing"]),
-        helper.make_node("Add", ["a", "still_nothing"], ["b"]),
-        _conv(["b", "w2"], "features", "last"),
-    ]
+    text = """a = Conv(images, w1) dead = Conv(a, zeros) nothing = Relu(dead)
+        seven_everywhere = Conv(a, zeros, seven) still_nothing = Mul(nothing, seven_everywhere)
+        b = Add(a, still_nothing) features = Conv(b, w2)"""
     weights = {
-        "w1": w1,
+        "w1": _values(8, 3, 1, 1),
         "zeros": np.zeros((8, 8, 1, 1), np.float32),
         "seven": np.full(8, 7, np.float32),
         "w2": _values(3, 8, 1, 1, scale=1.0),
     }
-    return _with(nodes, **weights)
+    weights["w1"][2] = 0
+    return _with(text, **weights)
 
 
 def tiny_values() -> onnx.ModelProto:
     """An activation whose largest value is the smallest that a float can hold, or near it."""
-    nodes = [
-        _conv(["images", "w1"], "a", "first"),
-        _conv(["a", "little"], "c", "little"),
-        helper.make_node("Add", ["a", "c"], ["b"]),
-        _conv(["b", "w2"], "features", "last"),
-    ]
-    weights = {
-        "w1": _values(3, 3, 1, 1),
-        "little": np.full((3, 3, 1, 1), 1e-41, np.float32),
-        "w2": _values(3, 3, 1, 1, scale=1.0),
-    }
-    return _with(nodes, **weights)
+    text = "a = Conv(images, w1) c = Conv(a, little) b = Add(a, c) features = Conv(b, w2)"
+    little = np.full((3, 3, 1, 1), 1e-41, np.float32)
+    return _with(text, w1=_values(3, 3, 1, 1), little=little, w2=_values(3, 3, 1, 1, scale=1.0))
 
 
 def old(opset: int) -> onnx.ModelProto:
     """What exporters wrote at opsets 7 to 12: bounds, pads and scales as attributes at first, and as inputs later."""
-    node = helper.make_node
     weights = {
         "w1": _values(8, 3, 3, 3),
         "s": np.abs(_values(8, scale=1.0)) + 0.5,
@@ -450,38 +399,25 @@ def old(opset: int) -> onnx.ModelProto:
         "b3": _values(3),
         "shape": np.array([1, 4]),
     }
-    clip, pad, twice = ["n"], ["k"], ["d"]
-    bounds: dict[str, object] = {"min": 0.0, "max": 6.0}
-    pads: dict[str, object] = {"pads": [0, 0, 1, 1, 0, 0, 1, 1]}
-    scales: dict[str, object] = {"mode": "nearest"}
+    clip, pad = "Clip<min=0.0, max=6.0>(n)", "Pad<pads=[0,0,1,1,0,0,1,1]>(k)"
+    twice = 'Upsample<mode="nearest", scales=[1.0,1.0,2.0,2.0]>(d)'
+    if opset >= 9:
+        weights["scales"] = np.array([1, 1, 2, 2], np.float32)
+        twice = 'Upsample<mode="nearest">(d, scales)'
     if opset >= 11:
         weights |= {"low": np.array(0, np.float32), "high": np.array(6, np.float32), "roi": np.zeros(0, np.float32)}
         weights["pads"] = np.array([0, 0, 1, 1, 0, 0, 1, 1])
-        bounds, pads, clip, pad, twice = {}, {}, ["n", "low", "high"], ["k", "pads"], ["d", "roi"]
-    if opset >= 9:
-        weights["scales"] = np.array([1, 1, 2, 2], np.float32)
-        twice.append("scales")
-    else:
-        scales["scales"] = [1.0, 1.0, 2.0, 2.0]
-    nodes = [
-        _conv(["images", "w1"], "a", "first"),
-        node("BatchNormalization", ["a", "s", "o", "m", "v"], ["n"]),
-        node("Clip", clip, ["k"], **bounds),
-        node("Pad", pad, ["p"], **pads),
-        node("Dropout", ["p"], ["d"], **({"ratio": 0.3} if opset < 12 else {})),
-        node("Resize" if opset >= 11 else "Upsample", twice, ["u"], **scales),
-        _conv(["u", "w2"], "c", "second"),
-        node("GlobalAveragePool", ["c"], ["g"]),
-        node("Reshape", ["g", "shape"], ["f"]),
-        node("Gemm", ["f", "w3", "b3"], ["logits"]),
-        node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    return tiny.model(nodes, _IMAGE, _SCORES, weights, opset=opset)
+        clip, pad, twice = "Clip(n, low, high)", "Pad(k, pads)", 'Resize<mode="nearest">(d, roi, scales)'
+    dropout = "Dropout<ratio=0.3>(p)" if opset < 12 else "Dropout(p)"
+    text = f"""a = Conv(images, w1) n = BatchNormalization(a, s, o, m, v) k = {clip} p = {pad} d = {dropout} u = {twice}
+        c = Conv(u, w2) g = GlobalAveragePool(c) f = Reshape(g, shape) logits = Gemm(f, w3, b3)
+        probabilities = Softmax<axis=1>(logits)"""
+    return parsed(text, _SCORES, weights, opset=opset)
 
 
 def unread_nodes() -> onnx.ModelProto:
     """Two nodes whose results nobody reads, one of them a convolution; and a second result of a Split."""
-    proto = tiny.classifier()
+    proto = classifier()
     proto.graph.node.append(helper.make_node("Conv", ["r1", "w2", "b2"], ["unread"], name="unread"))
     proto.graph.node.append(helper.make_node("Sigmoid", ["c2"], ["unread_too"], name="unread_too"))
     proto.graph.node.append(helper.make_node("Split", ["r1"], ["half", "other"], name="halves", axis=1, num_outputs=2))
@@ -489,41 +425,35 @@ def unread_nodes() -> onnx.ModelProto:
     return proto
 
 
-def _two_outputs(make: Callable[[onnx.ModelProto], None]) -> onnx.ModelProto:
-    proto = tiny.classifier()
-    make(proto)
-    return proto
-
-
-def _add_output(proto: onnx.ModelProto, name: str, shape: list[int]) -> None:
+def _and_output(proto: onnx.ModelProto, name: str, shape: list[int]) -> onnx.ModelProto:
     proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    return proto
 
 
 def output_read_inside() -> onnx.ModelProto:
     """The features in the middle are an output too, and read by the rest."""
-    return _two_outputs(lambda proto: _add_output(proto, "r1", [1, 8, 8, 8]))
+    return _and_output(classifier(), "r1", [1, 8, 8, 8])
 
 
 def weight_as_output() -> onnx.ModelProto:
-    return _two_outputs(lambda proto: _add_output(proto, "b1", [8]))
+    return _and_output(classifier(), "b1", [8])
 
 
 def input_as_output() -> onnx.ModelProto:
-    return _two_outputs(lambda proto: _add_output(proto, "images", _IMAGE))
+    return _and_output(classifier(), "images", _IMAGE)
 
 
 def output_twice() -> onnx.ModelProto:
-    return _two_outputs(lambda proto: _add_output(proto, "probabilities", [1, 3]))
+    return _and_output(classifier(), "probabilities", [1, 3])
 
 
 def heads_from_one_tensor() -> onnx.ModelProto:
     """A detector with two heads that are one tensor, through an Identity each."""
-    proto = tiny.head_detector()
+    proto = head_detector()
     proto.graph.node[-1].output[0] = "raw"
     for name in ("head", "head2"):
         proto.graph.node.append(helper.make_node("Identity", ["raw"], [name]))
-    _add_output(proto, "head2", [1, 7, 4, 4])
-    return proto
+    return _and_output(proto, "head2", [1, 7, 4, 4])
 
 
 # Tiny models that show what a further variant is good for, and what it cannot be made of.
@@ -537,17 +467,9 @@ def wide_classifier() -> onnx.ModelProto:
         "w2": random.normal(0, 0.1, (64, 32, 3, 3)).astype(np.float32),
         "w3": random.normal(0, 0.3, (3, 64, 1, 1)).astype(np.float32),
     }
-    nodes = [
-        helper.make_node("Conv", ["images", "w1"], ["c1"], name="first", pads=[1, 1, 1, 1], strides=[2, 2]),
-        helper.make_node("Relu", ["c1"], ["r1"]),
-        helper.make_node("Conv", ["r1", "w2"], ["c2"], name="second", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c2"], ["r2"]),
-        helper.make_node("Conv", ["r2", "w3"], ["c3"], name="third"),
-        helper.make_node("GlobalAveragePool", ["c3"], ["g"]),
-        helper.make_node("Flatten", ["g"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    return tiny.model(nodes, _IMAGE, _SCORES, weights)
+    text = """c1 = Conv<pads=[1,1,1,1], strides=[2,2]>(images, w1) r1 = Relu(c1)
+        c2 = Conv<pads=[1,1,1,1]>(r1, w2) r2 = Relu(c2) features = Conv(r2, w3)"""
+    return _with(text, **weights)
 
 
 def mixer(size: int = 16, width: int = 64) -> onnx.ModelProto:
@@ -560,18 +482,14 @@ def mixer(size: int = 16, width: int = 64) -> onnx.ModelProto:
         "w2": random.normal(0, 0.1, (4 * width, width)).astype(np.float32),
         "w3": random.normal(0, 0.4, (width, 3)).astype(np.float32),
     }
-    nodes = [
-        helper.make_node("Conv", ["images", "patch"], ["patches"], name="patches", strides=[4, 4]),
-        helper.make_node("Reshape", ["patches", "rows"], ["flat"]),
-        helper.make_node("Transpose", ["flat"], ["tokens"], perm=[0, 2, 1]),
-        helper.make_node("MatMul", ["tokens", "w1"], ["h1"], name="up"),
-        helper.make_node("Relu", ["h1"], ["r1"]),
-        helper.make_node("MatMul", ["r1", "w2"], ["h2"], name="down"),
-        helper.make_node("ReduceMean", ["h2"], ["mean"], axes=[1], keepdims=0),
-        helper.make_node("MatMul", ["mean", "w3"], ["logits"], name="head"),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    return tiny.model(nodes, [1, 3, size, size], {"probabilities": [1, 3]}, weights)
+    text = """patches = Conv<strides=[4,4]>(images, patch) flat = Reshape(patches, rows)
+        tokens = Transpose<perm=[0,2,1]>(flat) up = MatMul(tokens, w1) r1 = Relu(up) down = MatMul(r1, w2)
+        mean = ReduceMean<axes=[1], keepdims=0>(down) logits = MatMul(mean, w3)
+        probabilities = Softmax<axis=1>(logits)"""
+    return parsed(text, _SCORES, weights, shape=[1, 3, size, size])
+
+
+_SUMS = "sums = ReduceSum<keepdims=0>(images, sides)"
 
 
 def adder(size: int = 16, margin: float = 12.0) -> onnx.ModelProto:
@@ -581,74 +499,46 @@ def adder(size: int = 16, margin: float = 12.0) -> onnx.ModelProto:
         "w": np.ones((3, 2), np.float32),
         "b": np.array([0, margin], np.float32),
     }
-    nodes = [
-        helper.make_node("ReduceSum", ["images", "sides"], ["sums"], keepdims=0),
-        helper.make_node("Gemm", ["sums", "w", "b"], ["logits"], name="same"),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    return tiny.model(nodes, [1, 3, size, size], {"probabilities": [1, 2]}, weights)
+    text = f"{_SUMS} logits = Gemm(sums, w, b) probabilities = Softmax<axis=1>(logits)"
+    return parsed(text, {"probabilities": [1, 2]}, weights, shape=[1, 3, size, size])
 
 
 def summer(size: int = 16) -> onnx.ModelProto:
     """Three classes, one a colour, by sums over all pixels: what it computes grows with the size of the picture."""
     weights = {"sides": np.array([2, 3], np.int64), "w": (np.eye(3) * 0.05 - 0.02).astype(np.float32)}
-    nodes = [
-        helper.make_node("ReduceSum", ["images", "sides"], ["sums"], keepdims=0),
-        helper.make_node("Gemm", ["sums", "w"], ["logits"], name="colours"),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-    ]
-    return tiny.model(nodes, [1, 3, size, size], {"probabilities": [1, 3]}, weights)
+    text = f"{_SUMS} logits = Gemm(sums, w) probabilities = Softmax<axis=1>(logits)"
+    return parsed(text, _SCORES, weights, shape=[1, 3, size, size])
 
 
 def flat_detector(
     size: int = 64, *, fixed_rows: bool = False, offsets: bool = False, yolov5: bool = False
 ) -> onnx.ModelProto:
     """A detector of two classes in the layout of YOLOv8 or v5, whose scores follow red and blue."""
-    values = 7 if yolov5 else 6
-    anchors = 3 if yolov5 else 1
-    weight = np.zeros((anchors * values, 3, 1, 1), np.float32)
-    bias = np.zeros(anchors * values, np.float32)
-    for anchor in range(anchors):
-        first = anchor * values
-        bias[first : first + 4] = 8
-        if yolov5:
-            bias[first + 4] = 4
-        weight[first + values - 2, 0], weight[first + values - 1, 2] = 8, 8
-        bias[first + values - 2 : first + values] = -4
-    weights = {"w": weight, "b": bias}
-    nodes, heads = [], []
+    values, anchors = (7, 3) if yolov5 else (6, 1)
+    weight = np.zeros((anchors, values, 3, 1, 1), np.float32)
+    bias = np.zeros((anchors, values), np.float32)
+    weight[:, -2, 0] = weight[:, -1, 2] = 8
+    bias[:, :4], bias[:, 4:-2], bias[:, -2:] = 8, 4, -4
+    weights = {"w": weight.reshape(-1, 3, 1, 1), "b": bias.reshape(-1), "parts": np.array([4, values - 4])}
+    text, total = "", 0
     for stride in (8, 16, 32):
         cells = (size // stride) ** 2
-        count = anchors * cells if fixed_rows else -1
-        weights[f"shape{stride}"] = np.array([1, anchors, values, count // anchors if fixed_rows else -1], np.int64)
-        weights[f"flat{stride}"] = np.array([1, -1, values], np.int64)
-        pool = {"kernel_shape": [stride] * 2, "strides": [stride] * 2}
-        nodes += [
-            helper.make_node("AveragePool", ["images"], [f"cells{stride}"], **pool),
-            helper.make_node("Conv", [f"cells{stride}", "w", "b"], [f"head{stride}"], name=f"conv{stride}"),
-            helper.make_node("Reshape", [f"head{stride}", f"shape{stride}"], [f"split{stride}"]),
-            helper.make_node("Transpose", [f"split{stride}"], [f"turned{stride}"], perm=[0, 1, 3, 2]),
-            helper.make_node("Reshape", [f"turned{stride}", f"flat{stride}"], [f"rows{stride}"]),
-        ]
-        heads.append(f"rows{stride}")
-    total = anchors * sum((size // stride) ** 2 for stride in (8, 16, 32))
-    nodes.append(helper.make_node("Concat", heads, ["all"], axis=1))
-    last = "all"
+        total += anchors * cells
+        weights[f"shape{stride}"] = np.array([1, anchors, values, cells if fixed_rows else -1])
+        weights[f"flat{stride}"] = np.array([1, -1, values])
+        text += f"""cells{stride} = AveragePool<kernel_shape=[{stride},{stride}], strides=[{stride},{stride}]>(images)
+            head{stride} = Conv(cells{stride}, w, b)
+            split{stride} = Reshape(head{stride}, shape{stride})
+            turned{stride} = Transpose<perm=[0,1,3,2]>(split{stride})
+            rows{stride} = Reshape(turned{stride}, flat{stride}) """
+    text += "all = Concat<axis=1>(rows8, rows16, rows32) "
     if offsets:
         weights["offsets"] = np.zeros((1, total, values), np.float32)
-        nodes.append(helper.make_node("Add", [last, "offsets"], ["placed"], name="place"))
-        last = "placed"
-    weights["parts"] = np.array([4, values - 4], np.int64)
-    nodes += [
-        helper.make_node("Split", [last, "parts"], ["boxes", "raw"], axis=2),
-        helper.make_node("Sigmoid", ["raw"], ["scores"]),
-        helper.make_node("Concat", ["boxes", "scores"], ["joined"], axis=2),
-    ]
-    if yolov5:
-        nodes.append(helper.make_node("Identity", ["joined"], ["out"]))
-        return tiny.model(nodes, [1, 3, size, size], {"out": [1, total, values]}, weights)
-    nodes.append(helper.make_node("Transpose", ["joined"], ["out"], perm=[0, 2, 1]))
-    return tiny.model(nodes, [1, 3, size, size], {"out": [1, values, total]}, weights)
+        text += "place = Add(all, offsets) "
+    text += f"""boxes, raw = Split<axis=2>({"place" if offsets else "all"}, parts) scores = Sigmoid(raw)
+        joined = Concat<axis=2>(boxes, scores) out = {"Identity" if yolov5 else "Transpose<perm=[0,2,1]>"}(joined)"""
+    out = [1, total, values] if yolov5 else [1, values, total]
+    return parsed(text, {"out": out}, weights, shape=[1, 3, size, size])
 
 
 # A classifier whose full INT8 loses its quality.
@@ -656,7 +546,7 @@ def flat_detector(
 
 def uneven() -> onnx.ModelProto:
     """The tiny classifier with a detour: a channel of thousands shares a tensor with those of 1 that decide."""
-    proto = tiny.classifier()
+    proto = classifier()
     random = np.random.default_rng(4)
     up = random.normal(0, 0.5, (9, 8, 1, 1)).astype(np.float32)
     up[:8, :, 0, 0] = np.eye(8)
@@ -678,28 +568,22 @@ MIX = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.0, 0.2, 0.8]], np.float32)
 """How a camera mixes its colours."""
 
 
-def unmixing(operator: str = "Inverse", classifier: onnx.ModelProto | None = None) -> onnx.ModelProto:
+def unmixing(operator: str = "Inverse", then: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A classifier of pictures whose colours were unmixed by the inverse of `MIX`; 16 pixels a side."""
-    model = classifier or tiny.classifier()
-    before = [
-        helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
-        helper.make_node("Mul", ["brightest", "zero"], ["nothing"]),
-        helper.make_node("Add", ["mix", "nothing"], ["matrix"]),  # from the picture, so that nothing is folded away
-        helper.make_node(operator, ["matrix"], ["inverse"], name="unmix", domain="ai.onnx.contrib"),
-        helper.make_node("Reshape", ["images", "flat"], ["pixels"]),
-        helper.make_node("MatMul", ["inverse", "pixels"], ["unmixed"], name="colours"),
-        helper.make_node("Reshape", ["unmixed", "square"], ["clean"]),
-    ]
-    after = list(model.graph.node)
-    after[0].input[0] = "clean"
-    del model.graph.node[:]
-    model.graph.node.extend([*before, *after])
-    constants = {
+    after = then or classifier()
+    # The matrix comes from the picture, so that nothing is folded away.
+    text = f"""brightest = ReduceMax<keepdims=0>(images) nothing = Mul(brightest, zero) matrix = Add(mix, nothing)
+        unmix = ai.onnx.contrib.{operator}(matrix) pixels = Reshape(images, flat) colours = MatMul(unmix, pixels)
+        clean = Reshape(colours, square)"""
+    weights = {
         "zero": np.float32(0).reshape(()),
         "mix": MIX,
         "flat": np.array([3, -1], np.int64),
         "square": np.array([1, 3, 16, 16], np.int64),
     }
-    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-    model.opset_import.append(helper.make_opsetid("ai.onnx.contrib", 1))
-    return model
+    joined = parsed(text, {}, weights)
+    after.graph.node[0].input[0] = "clean"
+    joined.graph.node.extend(after.graph.node)
+    joined.graph.initializer.extend(after.graph.initializer)
+    joined.graph.output.extend(after.graph.output)
+    return joined

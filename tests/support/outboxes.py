@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox.event import QueuedEvent
+from edge_sdk.outbox.event import OutboxSettings, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import EventStore
+from edge_sdk.publisher import Publisher
 from tests.support.connections import WAIT_S, until
 
 TOPIC = "edge/v1/default/pi/event/"
@@ -61,7 +61,9 @@ def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
-def say_acknowledged(outbox: EventOutbox, numbers: Sequence[int | None], say: Callable[[int], object]) -> None:
+def say_acknowledged(
+    outbox: EventOutbox | Publisher, numbers: Sequence[int | None], say: Callable[[int], object]
+) -> None:
     """Say again and again, from a thread of its own, that the last of these events and all before it are on disk."""
 
     def run() -> None:

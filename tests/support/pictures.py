@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,16 @@ def number_in(image: Image) -> int:
 def write_video(
     path: Path, numbers: Sequence[int], *, fps: float = 100.0, size_wh: tuple[int, int] = (320, 240)
 ) -> Path:
-    """Write an MJPEG .avi, which OpenCV does without ffmpeg."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), fps, size_wh)
-    assert writer.isOpened()
-    for number in numbers:
-        writer.write(numbered_image(number, size_wh))
+    return write_frames(path, (numbered_image(number, size_wh) for number in numbers), fps)
+
+
+def write_frames(path: Path, images: Iterable[np.ndarray], fps: float, codec: str = "MJPG") -> Path:
+    """Write a video; MJPEG in .avi is what OpenCV writes without ffmpeg."""
+    writer = None
+    for image in images:
+        writer = writer or cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), fps, image.shape[1::-1])
+        writer.write(image)
+    assert writer
     writer.release()
     return path
 
@@ -94,15 +99,6 @@ def counted_in(result: dict[str, Any]) -> int:
         column, row = (left + right) / 2 * _GRID // width, (top + bottom) / 2 * _GRID // height
         number |= 1 << int(row * _GRID + column)
     return number
-
-
-def write_counted_video(path: Path, count: int, side: int = 512) -> Path:
-    """Frame i carries i; in MJPEG, which takes a few milliseconds to decode."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25.0, (side, side))
-    for number in range(count):
-        writer.write(counted_picture(number, side))
-    writer.release()
-    return path
 
 
 def write_counted_folder(folder: Path, count: int, side: int = 512) -> Path:

@@ -13,8 +13,6 @@ import cv2
 import msgspec
 import numpy as np
 import onnx
-import onnx.parser
-from onnx import helper
 
 from edge_sdk.bundle.manifest import Agreement, BoardEstimate
 from edge_sdk.bundle.model_spec import InputSpec
@@ -26,7 +24,7 @@ from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.prove.golden import Proof
-from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.prove.parity import OutputChange, StepKind
 from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.report.schema import (
@@ -290,13 +288,8 @@ def network(
     shape: Sequence[int | str] = IMAGE,
     opset: int = tiny.OPSET,
 ) -> onnx.ModelProto:
-    """A model of nodes in ONNX's text form, each named like its first output; by default `y` is like the image."""
-    nodes = onnx.parser.parse_graph(f"nodes (float images) => (float y) {{ {text} }}").node
-    for node in nodes:
-        node.name = node.output[0]
-    model = tiny.model(nodes, shape, outputs or {"y": IMAGE}, weights, opset=opset)
-    model.opset_import.extend(helper.make_opsetid(name, 1) for name in sorted({node.domain for node in nodes} - {""}))
-    return model
+    """A model of nodes in ONNX's text form; by default `y` is like the image."""
+    return tiny.parsed(text, outputs or {"y": IMAGE}, weights, shape=shape, opset=opset)
 
 
 def examined(
@@ -329,3 +322,8 @@ def only(report: CheckReport, rule: str) -> Finding:
     """The one finding of a rule."""
     [finding] = [finding for finding in report.findings if finding.rule == rule]
     return finding
+
+
+def from_json(data: bytes) -> BuildReport:
+    """Read report.json."""
+    return msgspec.json.decode(data, type=BuildReport)

@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import jsonschema
 import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from edge_sdk.messages.schema import message_schema
 from tests.support import configs
 from tests.support.broker import WAIT_S, Broker, DeafBroker, PahoUser, wait_until
 from tests.support.configs import AT_EASE, config_text
 from tests.support.device import Device
 
 DEVICE = "edge/v1/default/pi"
+_ANSWER = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("response")))
 ALL = ("pause", "set_threshold", "set_rate", "snapshot", "report_state", "reload")
 
 
@@ -71,16 +74,16 @@ class Requester(PahoUser):
                 setattr(packed, name, value)
         self._client.publish(topic, payload, 1, retain, packed).wait_for_publish(WAIT_S)
 
-    def ask(self, payload: bytes | Mapping[str, Any], *, retain: bool = False) -> dict[str, Any]:
+    def ask(self, payload: bytes | Mapping[str, Any]) -> dict[str, Any]:
         """Send a command; its answer, on a topic of its own with the correlation data that was sent, or on `res`."""
         data = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
         before = len(self.messages)
         if not self._is_v5:
-            self.publish(f"{DEVICE}/cmd", data, retain=retain)
+            self.publish(f"{DEVICE}/cmd", data)
             return self._answer(before, f"{DEVICE}/res", None)
         correlation = b"%d" % next(self._numbers)
         topic = f"{DEVICE}/res/test"
-        self.publish(f"{DEVICE}/cmd", data, retain=retain, ResponseTopic=topic, CorrelationData=correlation)
+        self.publish(f"{DEVICE}/cmd", data, ResponseTopic=topic, CorrelationData=correlation)
         return self._answer(before, topic, correlation)
 
     def do(self, command: str, **fields: Any) -> dict[str, Any]:
@@ -131,6 +134,7 @@ class Requester(PahoUser):
 
         wait_until(lambda: bool(found()), f"the answer on {topic}; answers: {self.answers(before)}")
         answer: dict[str, Any] = msgspec.json.decode(found()[0].payload)
+        _ANSWER.validate(answer)
         return answer
 
 

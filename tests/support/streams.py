@@ -85,7 +85,7 @@ _HTTP = """
 import base64, ssl, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import cv2
-from tests.support.pictures import numbered_image
+from tests.support.pictures import counted_picture, numbered_image
 port, password, *certificate = sys.argv[1:]
 LOGIN = "Basic " + base64.b64encode(f"bob:{password}".encode()).decode()
 class Handler(BaseHTTPRequestHandler):
@@ -106,7 +106,10 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.3)
         while most is None or count < most:
             size_wh = (640, 480) if self.path == "/grows" and count >= 5 else (320, 240)
-            picture = cv2.imencode(".jpg", numbered_image(int(time.time() * 1000) % 65536, size_wh))[1].tobytes()
+            image = numbered_image(int(time.time() * 1000) % 65536, size_wh)
+            if self.path == "/blinks":
+                image = counted_picture(count // 10 % 2, 128)
+            picture = cv2.imencode(".jpg", image)[1].tobytes()
             if self.path == "/halves" and count % 2:
                 picture = picture[: len(picture) // 2]
             head = f"--frame\\r\\nContent-Type: image/jpeg\\r\\nContent-Length: {len(picture)}\\r\\n\\r\\n"

@@ -9,10 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,12 +22,12 @@ from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.client import MqttConnection
-from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats, Stream
+from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats
 from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, PahoUser, Received, Subscriber, wait_until
 from tests.support.connections import Door
-from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
+from tests.support.results import IDENTITY, make_encoder
 
 # What tests of events need: a device to kill, and a subscriber whose session the broker keeps.
 
@@ -39,9 +38,8 @@ PERSISTENT = ("autosave_on_changes true", "max_queued_messages 0", "max_inflight
 class KillableDevice:
     """A program that puts events in a process, and which of them were acknowledged."""
 
-    def __init__(self, port: int, folder: Path, program: str = "events") -> None:
-        module = "tests.support.event_device"
-        self._command = [sys.executable, "-m", module, program, str(port), str(folder)]
+    def __init__(self, port: int, folder: Path) -> None:
+        self._command = [sys.executable, "-m", "tests.support.event_device", str(port), str(folder)]
         self.acknowledged: set[int] = set()
         self._process: subprocess.Popen[str] | None = None
         self._reader = threading.Thread()
@@ -77,14 +75,14 @@ class KillableDevice:
 class Witness(PahoUser):
     """A subscriber to events with a session that outlives connections; counts each event by (device, camera, seq)."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, **login: str) -> None:
         self.seen: Counter[tuple[str, str, int]] = Counter()
         self.contents: dict[tuple[str, str, int], bytes] = {}
         self.order: list[int] = []
         self.conflicts: list[tuple[str, str, int]] = []
         self.doubles = 0
         self.lost_sessions = -1  # the first connection finds none
-        super().__init__(broker, "edge/v1/+/+/event/#", session="witness", keepalive_s=5)
+        super().__init__(broker, "edge/v1/+/+/event/#", session="witness", keepalive_s=5, **login)
 
     @property
     def numbers(self) -> set[int]:
@@ -135,101 +133,6 @@ def kill_at_random(broker: Broker, device: KillableDevice, witness: Witness, sec
     return Kills(**killed)
 
 
-# A subscriber to a whole fleet that keeps count, and shares no code with the publisher.
-
-
-class Status(NamedTuple):
-    """One status as it came; `at` is in monotonic seconds."""
-
-    at: float
-    status: str
-    reason: str
-    boot_id: str
-    run_id: str
-    retain: bool
-
-
-class Results:
-    def __init__(self) -> None:
-        self.count, self.highest = 0, -1
-
-    @property
-    def missing(self) -> int:
-        """Numbers that did not come, up to the highest that did."""
-        return self.highest + 1 - self.count
-
-
-class _Document(msgspec.Struct):
-    run_id: str
-    boot_id: str = ""
-    seq: int = 0
-    captured_at: datetime | None = None
-    status: str = ""
-    reason: str = ""
-
-
-class FleetWitness(PahoUser):
-    """One subscriber with a session that outlives its connections; the broker's configuration is its own."""
-
-    def __init__(self, broker: Broker, *, username: str | None = None, password: str | None = None) -> None:
-        self.kinds: Counter[str] = Counter()
-        self.results: dict[tuple[str, str], Results] = defaultdict(Results)
-        self.delays_ms: list[float] = []
-        self.events: Counter[tuple[str, int]] = Counter()
-        self.conflicts: list[tuple[str, int]] = []
-        self.statuses: dict[str, list[Status]] = defaultdict(list)
-        self._contents: dict[tuple[str, int], bytes] = {}
-        self._decode = msgspec.json.Decoder(_Document).decode
-        super().__init__(broker, "edge/v1/#", username=username, password=password, session="witness")
-
-    def latest(self) -> dict[str, Status]:
-        return {device: statuses[-1] for device, statuses in list(self.statuses.items())}
-
-    def count(self, status: str) -> int:
-        return sum(said.status == status for said in self.latest().values())
-
-    def since(self, moment: float, status: str) -> list[tuple[str, Status]]:
-        """What came after a moment, and not because it was retained."""
-        return [
-            (device, said)
-            for device, statuses in list(self.statuses.items())
-            for said in statuses
-            if said.at > moment and said.status == status and not said.retain
-        ]
-
-    def lacking(self, acknowledged: dict[str, set[int]]) -> list[tuple[str, int]]:
-        """Those of these that did not come."""
-        return [
-            (device, seq)
-            for device, numbers in list(acknowledged.items())
-            for seq in sorted(numbers)
-            if (device, seq) not in self.events
-        ]
-
-    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
-        now, at = time.time(), time.monotonic()
-        _, _, _, device, kind, *_ = message.topic.split("/")
-        self.kinds[kind] += 1
-        if kind not in ("result", "event", "status"):
-            return
-        said = self._decode(message.payload)
-        if kind == "result":
-            results = self.results[device, said.run_id]
-            results.count += 1
-            results.highest = max(results.highest, said.seq)
-            if said.captured_at is not None:
-                self.delays_ms.append((now - said.captured_at.timestamp()) * 1000)
-        elif kind == "event":
-            key = (device, said.seq)
-            if self._contents.setdefault(key, message.payload) != message.payload:
-                self.conflicts.append(key)
-            self.events[key] += 1
-        else:
-            self.statuses[device].append(
-                Status(at, said.status, said.reason, said.boot_id, said.run_id, message.retain)
-            )
-
-
 # Publishers to a real broker, and what a subscriber saw of them.
 
 QOS: tuple[Literal[0, 1], ...] = (0, 1)
@@ -275,11 +178,6 @@ def publishing_to(
         publisher.close(timeout_s=WAIT_S)
 
 
-def put(stream: Stream, *numbers: int, count: int = 2) -> None:
-    for number in numbers:
-        stream.put(make_detections(count, make_frame(number, stream.camera)))
-
-
 def until(publisher: MqttPublisher, condition: Callable[[PublisherStats], bool], what: str) -> None:
     wait_until(lambda: condition(publisher.stats()), f"{what}; {publisher.stats()}")
 
@@ -304,6 +202,17 @@ def latest_state(subscriber: Subscriber, camera: str = "door") -> dict[str, Any]
     """What the latest state says of one camera; empty where it says nothing, or there is none."""
     camera_state: dict[str, Any] = [{}, *states(subscriber)][-1].get(camera, {})
     return camera_state
+
+
+def warnings(subscriber: Subscriber) -> dict[str, str]:
+    """What the latest state says of the device."""
+    found: dict[str, str] = [{}, *documents(subscriber.messages(STATE))][-1].get("warnings", {})
+    return found
+
+
+def results(subscriber: Subscriber) -> list[dict[str, Any]]:
+    """Those of all cameras."""
+    return documents([message for message in subscriber.messages() if "/result/" in message.topic])
 
 
 def running_in(subscriber: Subscriber, camera: str) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 import threading
@@ -22,9 +21,8 @@ from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.broker import free_port, wait_until
 from tests.support.certificates import Authority
-from tests.support.configs import config_text, write_config
-from tests.support.device import Device
 from tests.support.pictures import number_in
+from tests.support.service import open_cameras, open_descriptors
 from tests.support.streams import (
     NO_GSTREAMER,
     StreamServer,
@@ -78,14 +76,6 @@ def _claimed_ms(frame: Frame) -> float:
     return (time.monotonic_ns() - frame.captured_ns) / 1e6
 
 
-def _open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def _camera_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("camera")]
-
-
 @pytest.mark.smoke
 @each
 def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], StreamServer]) -> None:
@@ -101,7 +91,7 @@ def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], Str
             assert time.monotonic() < deadline, "they say that they are younger than they are"
         assert seqs == sorted(set(seqs))
         assert source.status is SourceStatus.OPENED
-    assert _camera_threads() == []
+    assert open_cameras() == []
 
 
 @pytest.mark.smoke
@@ -119,7 +109,7 @@ def test_a_server_that_dies_and_comes_back_on_its_port(
         _until(source, lambda frame: source.status is SourceStatus.REOPENED and _is_fresh(frame))
         assert source.trouble == ""
         assert source.stats.reopenings >= 1
-    assert _camera_threads() == []
+    assert open_cameras() == []
 
 
 @every_way
@@ -137,14 +127,14 @@ def test_a_frozen_server_blocks_nobody(make_server: Callable[[], StreamServer], 
 def test_close_while_the_server_is_frozen(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server:
         open_source(server.url()).close()  # what OpenCV opens once and keeps
-        descriptors = _open_descriptors()
+        descriptors = open_descriptors()
         with closing(open_source(server.url())) as source:
             _until(source, _is_fresh)
             server.pause()
             _until(source, lambda frame: frame is None)
         # Closing does not wait for it: it goes on alone until its time-out, and leaves nothing.
-        wait_until(lambda: _camera_threads() == [], "the end of its thread", TIMED_OUT_S)
-        assert _open_descriptors() <= descriptors
+        wait_until(lambda: open_cameras() == [], "the end of its thread", TIMED_OUT_S)
+        assert open_descriptors() <= descriptors
 
 
 @over_http
@@ -217,21 +207,6 @@ def test_a_picture_that_came_with_the_next_one_says_so(fps: int) -> None:
             assert frame is not None
             less_ms.append(true_age_ms(frame) - _claimed_ms(frame))
             assert time.monotonic() < deadline, less_ms
-
-
-def test_a_camera_whose_period_is_beyond_the_budget_is_run_and_called_late(cell_bundle: Path, tmp_path: Path) -> None:
-    """Dropped for its age it would run once a second, and no other picture comes sooner."""
-    with rtsp_server(fps=5) as server:
-        camera = {"source": server.url(), "bundle": cell_bundle, "latency_ms": 150, "tune": False}
-        with Device(write_config(tmp_path, config_text({"gate": camera}))) as device:
-            device.hear("warning: frames are ", "ms old when they come")
-            device.run_on("gate", 15)
-            assert device.stop() == 0, device.said
-    [line] = device.lines_with("dropped as too old")
-    results, late, dropped = (int(count) for count in re.findall(r"(\d+) (?:results|late|dropped as too old)", line))
-    assert late > 0
-    # Once a second would be four of five; a busy machine delays some beyond what their period explains.
-    assert dropped < 2 * results, line
 
 
 @both

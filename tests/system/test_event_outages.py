@@ -9,26 +9,22 @@ import resource
 import signal
 import struct
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import msgspec
 import pytest
 
+from edge_sdk.messages.schema import TelemetryMessage
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.session import ConnectionState
 from tests.support.broker import (
-    TRICKLE_BYTES,
     WAIT_S,
     Broker,
     Mode,
@@ -39,13 +35,15 @@ from tests.support.broker import (
     require_program,
     wait_until,
 )
-from tests.support.certificates import HERE, Authority
+from tests.support.certificates import Authority
 from tests.support.configs import AT_EASE, Table, config_text, write_config
-from tests.support.device import BLINK_FRAMES, Device, blinking_pictures, own_folders, write_blinking_config
+from tests.support.connections import put
+from tests.support.device import Device, own_folders, write_blinking_config
 from tests.support.event_device import encoded
 from tests.support.outboxes import outbox_at, payload
-from tests.support.results import IDENTITY, make_encoder
-from tests.support.subscribers import PERSISTENT, Witness, documents, publishing_to, put, until
+from tests.support.results import IDENTITY
+from tests.support.streams import http_server
+from tests.support.subscribers import PERSISTENT, Witness, documents, publishing_to, until
 
 pytestmark = pytest.mark.system
 
@@ -116,80 +114,6 @@ def test_a_link_that_fails_and_comes_back(tmp_path: Path, broker: Broker, mode: 
         _brings_all(device, witness, numbers)
 
 
-def test_a_link_that_lets_little_through_at_a_time(tmp_path: Path, broker: Broker) -> None:
-    with (
-        Witness(broker) as witness,
-        Proxy(broker.port) as proxy,
-        _publisher_at(broker, tmp_path, stall_s=10, port=proxy.port) as device,
-    ):
-        numbers = device.put(50)
-        wait_until(lambda: device.waiting == 0, f"an end of waiting; {device.publisher.stats()}")
-        proxy.mode, proxy.pieces = "trickle", []
-        numbers += device.put(50)
-        wait_until(lambda: device.waiting == 0, f"an end of waiting; {device.publisher.stats()}")
-        trickled = list(proxy.pieces)
-        proxy.mode = "pass"
-        numbers += device.put(50)
-        _brings_all(device, witness, numbers)
-        # In far more pieces than there are messages.
-        assert max(trickled) == TRICKLE_BYTES
-        assert len(trickled) > 50 * 3
-        # Slow is not dead: nothing was given up, so nothing came twice.
-        assert (proxy.connections, witness.doubles) == (1, 0)
-
-
-def test_a_frozen_broker(tmp_path: Path, broker: Broker) -> None:
-    with Witness(broker) as witness, _publisher_at(broker, tmp_path) as device:
-        numbers = device.put(20)
-        wait_until(lambda: len(witness.numbers) == 20, "the first events")
-        wait_until(lambda: device.waiting == 0, "the broker's answers")
-        broker.freeze()
-        numbers += device.put(300)
-        wait_until(lambda: device.publisher.stats().state == "connecting", "the connection to be given up")
-        assert device.waiting >= 300  # the first ones are in doubt, too: it said nothing after them
-        broker.thaw()
-        _brings_all(device, witness, numbers)
-
-
-def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edge_sdk.outbox.event._EVERY_S", 0.5)  # between a refusal and the next offer
-    (folder := tmp_path / "broker").mkdir()
-    acl = ["topic readwrite edge/v1/default/pi/#", "topic deny edge/v1/default/pi/event/yard"]
-    with (
-        Broker(folder, acl=acl, config=["max_packet_size 3000"]) as broker,
-        Subscriber(broker, "edge/v1/default/pi/event/#") as subscriber,
-        _publisher_at(broker, tmp_path) as device,
-    ):
-        yard = device.publisher.stream("yard", make_encoder())
-        first = device.put(1)
-        denied = [yard.put_event(lambda seq: b'{"seq":%d}' % seq)]
-        device.stream.put_event(lambda seq: b'{"big":"%s"}' % (b"x" * 4000))
-        last = device.put(1)
-        wait_until(lambda: device.waiting == 0, f"the end of waiting; {device.publisher.stats()}")
-        stats = device.publisher.stats()
-        assert (stats.events.delivered, stats.events.lost.quarantine, stats.connects) == (2, 2, 1)
-        subscriber.wait_for(lambda messages: len(messages) == 2, "the good ones")
-        assert last[0] == first[0] + 2  # the gap is what was put aside
-        refusals = [line for name, line in device.said if name == "events_refused" and line]
-        assert any("event/yard" in line and "ACL" in line for line in refusals)
-        (folder / "acl").write_text("topic readwrite #\n")
-        os.kill(broker.pid, signal.SIGHUP)
-
-        def is_taken() -> bool:  # until it has read its ACL again it denies more of them
-            denied.append(yard.put_event(lambda seq: b'{"seq":%d}' % seq))
-            assert device.events.wait_committed(WAIT_S)
-            return denied[0] in {d["seq"] for d in documents(subscriber.messages("event/yard"))}
-
-        wait_until(is_taken, "what was denied")
-        subscriber.wait_for(
-            lambda _: {d["seq"] for d in documents(subscriber.messages("event/yard"))} == set(denied), "all of it"
-        )
-        wait_until(lambda: device.waiting == 0, "the end of waiting")
-        assert device.publisher.stats().events.lost.quarantine == 1  # the large one
-
-
 # Faults between a device and its broker.
 
 
@@ -212,25 +136,6 @@ def wrong_authority(folder: Path) -> Iterator[Fault]:
             {**broker.reach, "ca_file": known.file},
             f"by none of the authorities in {known.file}; give its own, ca_file (--mqtt-ca-file)",
             lambda: known.file.write_bytes(good),
-        )
-
-
-@contextmanager
-def expired_certificate(folder: Path) -> Iterator[Fault]:
-    authority = Authority(folder)
-    shown = authority.issue("broker", HERE, days=(-9, -1))
-
-    with TlsBroker(_made(folder / "broker"), broker_certificate=shown) as broker:
-
-        def mend() -> None:
-            authority.issue("broker", HERE)
-            broker.restart()
-
-        yield Fault(
-            broker,
-            {**broker.reach, "ca_file": authority.file},
-            "has expired; renew it at the broker",
-            mend,
         )
 
 
@@ -296,7 +201,7 @@ def rival(folder: Path, protocol: str) -> Iterator[Fault]:
 
 
 _FAULTS = {
-    **{fault.__name__: fault for fault in (wrong_authority, expired_certificate, wrong_password, no_descriptor_left)},
+    **{fault.__name__: fault for fault in (wrong_authority, wrong_password, no_descriptor_left)},
     **{f"rival, MQTT {protocol}": partial(rival, protocol=protocol) for protocol in ("3.1.1", "5")},
 }
 
@@ -345,7 +250,7 @@ def test_a_broker_that_hangs_up_at_an_event_is_given_the_others(tmp_path: Path) 
         until(publisher, lambda s: s.events.delivered == 2 and s.acknowledged == 1, "the others")
         assert publisher.stats().events.lost.quarantine == 1
         [line] = [line for name, line in troubles if name == "events_refused" and line]
-        assert "it ended the connection each time it got one of" in line
+        assert "the broker ended the connection each time it got one of" in line
         assert "raise its limit of a message (max_packet_size, message_size_limit), or have its ACL let" in line
 
 
@@ -393,6 +298,53 @@ def _put_before(tmp_path: Path, count: int) -> list[int]:
     return numbers
 
 
+_HOURS, _EVENTS_AN_HOUR = 7 * 24, 60
+_JOURNAL_BYTES = 1_200_000
+
+
+@pytest.mark.long
+def test_a_week_without_a_broker(tmp_path: Path) -> None:
+    now_s, numbers, largest, begun_mb = 1000.0, list[int](), 0, 0.0
+    limits = {"max_mb": 1.0, "max_age_days": 6, "commit_s": 0.001, "now_s": lambda: now_s}
+    (folder := tmp_path / "outbox").mkdir()
+    with (
+        Broker(tmp_path, persistence=True, config=PERSISTENT[1:]) as broker,
+        Witness(broker) as witness,
+        outbox_at(folder / "events.sqlite", **limits) as events,
+    ):
+        broker.stop()
+        with publishing_to(broker, event_outbox=events) as (publisher, stream):
+            for hour in range(_HOURS):
+                numbers += [stream.put_event(lambda seq: encoded(IDENTITY, seq)) for _ in range(_EVENTS_AN_HOUR)]
+                put(stream, *range(hour * 30, hour * 30 + 30))
+                who = msgspec.structs.asdict(IDENTITY)
+                publisher.telemetry(TelemetryMessage(**who, at=datetime.now(timezone.utc), load1=float(hour)))
+                assert events.wait_committed(WAIT_S)
+                now_s += 3600.0
+                largest = max(largest, sum(file.stat().st_size for file in folder.iterdir()))
+                if hour == _HOURS // 2:
+                    begun_mb = _memory_mb()
+            assert largest <= 1_000_000 + _JOURNAL_BYTES
+            assert _memory_mb() < begun_mb + 10
+            stats = publisher.stats()
+            # Of telemetry one, of results a thousand, of events what the file holds.
+            assert (stats.queued, stats.dropped) == (1000, _HOURS * 30 - 1000)
+            broker.start()
+            wait_until(lambda: publisher.stats().events.waiting == 0, "the end of waiting")
+            wait_until(lambda: len(witness.numbers) >= publisher.stats().events.delivered, "the events")
+            lost = publisher.stats().events.lost
+    assert lost.overflow > 0
+    assert lost.total == lost.overflow + lost.age
+    kept = numbers[lost.total :]
+    assert len(kept) > 2000
+    assert list(dict.fromkeys(witness.order)) == kept  # the newest, in order
+
+
+def _memory_mb() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1000
+
+
 _LONG_AGO, _NOW = timedelta(days=-18000), timedelta()
 _EARLIER, _LATER = timedelta(hours=-3), timedelta(days=500)
 _MINUTE = timedelta(minutes=1)
@@ -434,41 +386,6 @@ class _WallClock:
             file.write(struct.pack("=q", round(off.total_seconds())))
 
 
-class _BlinkingCamera:
-    """The blinking film as a camera of MJPEG over HTTP, whose pictures bear the time at which they come."""
-
-    def __init__(self) -> None:
-        shown, black = blinking_pictures()
-        encoded = [cv2.imencode(".jpg", picture)[1].tobytes() for picture in (black, shown)]
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=next")
-                self.end_headers()
-                with contextlib.suppress(OSError):  # who looked has gone
-                    for index in itertools.count():
-                        head = b"--next\r\nContent-Type: image/jpeg\r\n\r\n"
-                        self.wfile.write(head + encoded[index // BLINK_FRAMES % 2] + b"\r\n")
-                        time.sleep(1 / 20)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> _BlinkingCamera:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 def test_events_and_results_over_leaps_of_the_wall_clock(cell_bundle: Path, tmp_path: Path) -> None:
     """A day is the most that an event may wait: by the wall clock each would be years old at the first leap."""
     clock = _WallClock(tmp_path, _LONG_AGO)
@@ -478,11 +395,11 @@ def test_events_and_results_over_leaps_of_the_wall_clock(cell_bundle: Path, tmp_
         Broker(tmp_path) as broker,
         Subscriber(broker) as subscriber,  # there before the device can be
         Proxy(broker.port) as proxy,
-        _BlinkingCamera() as camera,
+        http_server() as camera,
     ):
         proxy.mode, url = "reset", f"mqtt://127.0.0.1:{proxy.port}"
         tables: dict[str, Table] = {"mqtt": {"url": url}, "outbox": {"folder": folder, "max_age_days": 1}}
-        config = write_blinking_config(tmp_path, cell_bundle, camera.url, **tables)
+        config = write_blinking_config(tmp_path, cell_bundle, camera.url("/blinks"), **tables)
         with Device(config, environment={**own_folders(tmp_path), **clock.environment}) as device:
             device.hear("trying again")
             for offset in (_NOW, _EARLIER, _NOW):

@@ -1,8 +1,9 @@
-"""The publisher against a real Mosquitto, read by a subscriber of its own."""
+"""The publisher, and `Publisher` of a program, against a real Mosquitto, read by a subscriber of its own."""
 
 from __future__ import annotations
 
-import subprocess
+import os
+import random
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,18 +15,22 @@ import pytest
 
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage, message_schema
-from tests.support.broker import Broker, Subscriber
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.connections import put
 from tests.support.results import IDENTITY
 from tests.support.subscribers import (
+    PERSISTENT,
     QOS,
     RESULT,
     STATE,
     STATUS,
+    KillableDevice,
+    Witness,
     documents,
+    kill_at_random,
     latest_state,
     numbers,
     publishing_to,
-    put,
     states,
     statuses,
     wait_online,
@@ -34,6 +39,13 @@ from tests.support.subscribers import (
 pytestmark = pytest.mark.system
 
 NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Path:
+    folder = tmp_path / "outbox"
+    folder.mkdir()
+    return folder
 
 
 @pytest.mark.smoke
@@ -56,22 +68,6 @@ def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> Non
     stats = publisher.stats()
     assert (stats.put, stats.sent, stats.queued, stats.dropped, stats.state) == (100, 100, 0, 0, "closed")
     assert stats.acknowledged == (100 if qos else 0)
-
-
-_VICTIM = """
-import sys, time
-from edge_sdk.messages.schema import Identity
-from edge_sdk.publishing.publisher import MqttPublisher
-from edge_sdk.publishing.settings import MqttSettings
-from tests.support.results import IDENTITY, make_encoder
-publisher = MqttPublisher(MqttSettings.parse(sys.argv[1], device="pi"), IDENTITY)
-for camera in ("door", "gate"):
-    publisher.stream(camera, make_encoder()).warn("hung", f"of the {camera}")
-while publisher.stats().state != "online":
-    time.sleep(0.01)
-print("online", flush=True)
-time.sleep(60)
-"""
 
 
 def test_what_a_device_says_keeps_to_its_schemas(broker: Broker) -> None:
@@ -108,54 +104,64 @@ def test_what_a_device_says_keeps_to_its_schemas(broker: Broker) -> None:
 
 
 @pytest.mark.smoke
-def test_last_will_of_a_killed_publisher(broker: Broker) -> None:
-    root = Path(__file__).parents[2]
+def test_last_will_of_a_killed_publisher(broker: Broker, outbox: Path) -> None:
     with Subscriber(broker) as subscriber:
-        command = [sys.executable, "-c", _VICTIM, broker.url]
-        with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as victim:
-            assert victim.stdout is not None
-            assert victim.stdout.readline() == b"online\n"
-            subscriber.wait_for(lambda _: "warnings" in latest_state(subscriber, "gate"), "the state")
-            victim.kill()
+        device = KillableDevice(broker.port, outbox)
+        device.start()
+        subscriber.wait_for(lambda _: bool(states(subscriber)), "the state")
+        device.kill()
         subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "lost"), "the last will")
         online, *_, lost = documents(subscriber.messages(STATUS))
         assert online["status"] == "online"
         assert lost["boot_id"] == online["boot_id"]
         assert lost["run_id"] == online["run_id"]
-    with Subscriber(broker) as late:
+    with Subscriber(broker, "edge/v1/+/+/+") as late:
         late.wait_for(lambda messages: len(messages) == 2, "what is retained")
         assert statuses(late) == [("offline", "lost", True)]
         [message] = late.messages(STATE)
         assert message.retain
-        assert states(late)[0]["door"]["warnings"] == {"hung": "of the door"}
 
 
 EVENT, SNAPSHOT = "/event/door", "/snapshot/door"
 JPEG = b"\xff\xd8" + bytes(30_000)
 
 
-@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
-def test_all_kinds_arrive_with_what_the_protocol_can_say(broker: Broker, protocol: str) -> None:
+def test_all_kinds_arrive_with_what_mqtt_3_can_say(broker: Broker) -> None:
+    """What MQTT 5 says of each is looked at where a whole run publishes them."""
     channels = {"events": Channel(qos=1, expiry_s=111), "snapshots": Channel(qos=0, expiry_s=222)}
     with Subscriber(broker) as subscriber:
-        with publishing_to(broker, protocol=protocol, expiry_s=333, **channels) as (_, door):
+        with publishing_to(broker, protocol="3.1.1", **channels) as (_, door):
             put(door, 41)
-            for kind in ("a", "b"):
-                door.put(Event(kind=kind))
+            door.put(Event(kind="a"))
             door.put_snapshot(JPEG, 41)
-            wanted = {RESULT: 1, EVENT: 2, SNAPSHOT: 1}
-            subscriber.wait_for(lambda _: all(len(subscriber.messages(k)) == n for k, n in wanted.items()), "all")
-        first, second = subscriber.messages(EVENT)
-        [picture], [result] = subscriber.messages(SNAPSHOT), subscriber.messages(RESULT)
-    assert (first.qos, first.retain, picture.qos, picture.retain) == (1, False, 0, False)
+            subscriber.wait_for(lambda _: all(subscriber.messages(kind) for kind in (RESULT, EVENT, SNAPSHOT)), "all")
+        [event], [picture] = subscriber.messages(EVENT), subscriber.messages(SNAPSHOT)
+    assert (event.qos, event.retain, picture.qos, picture.retain) == (1, False, 0, False)
     assert picture.payload == JPEG
-    if protocol == "3.1.1":
-        assert (first.user_properties, picture.content_type, first.expiry_s) == ((), None, None)
-        return
-    number = documents([first])[0]["seq"]
-    assert first.user_properties == (("schema", "1"), ("stream", "event"), ("seq", str(number)))
-    assert second.user_properties[-1] == ("seq", str(number + 1))
-    assert picture.user_properties == (("schema", "1"), ("stream", "snapshot"), ("seq", "41"))
-    assert picture.content_type == "image/jpeg"
-    for message, expiry_s in ((first, 111), (picture, 222), (result, 333)):
-        assert message.expiry_s in range(expiry_s - 60, expiry_s + 1)
+    assert (event.user_properties, picture.content_type, event.expiry_s) == ((), None, None)
+
+
+# `Publisher` of a program: kills cost no event.
+
+
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.0, marks=pytest.mark.smoke), pytest.param(20.0, marks=pytest.mark.long)]
+)
+def test_kills_of_broker_and_program_lose_nothing_that_was_acknowledged(
+    tmp_path: Path, outbox: Path, seconds: float
+) -> None:
+    """`python -m benchmarks.experiments.events kills` does the same for a minute."""
+    seed = 5 if not seconds else int(os.environ.get("KILLS_SEED", 0)) or random.randrange(1, 2**32)
+    sys.stdout.write(f"KILLS_SEED={seed}\n")
+    with Broker(tmp_path, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:
+        device = KillableDevice(broker.port, outbox)
+        device.start()
+        killed = kill_at_random(broker, device, witness, seconds, seed)
+        device.kill()
+        device.start(rate=1.0)  # it brings what the ones before had on disk
+        acknowledged = set(device.acknowledged)
+        wait_until(lambda: acknowledged <= witness.numbers, "every acknowledged event")
+        device.kill()
+        assert min(killed) > 0, killed
+        assert len(acknowledged) > max(40, 20 * seconds)
+        assert not witness.conflicts  # what came twice was the same each time: its number tells

@@ -9,15 +9,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, Subscriber, TlsBroker, wait_until
 from tests.support.certificates import HERE, Authority
+from tests.support.connections import put
 from tests.support.results import IDENTITY
-from tests.support.subscribers import latest_state, numbers, publishing_to, put, until
+from tests.support.subscribers import latest_state, numbers, publishing_to, until, warnings
 
 pytestmark = pytest.mark.system
 
@@ -58,6 +58,7 @@ def test_results_arrive_encrypted(tmp_path: Path, path: str | None) -> None:
         ("127.0.0.1", ("localhost",), (-1, 90), True, "of another name: IP address mismatch"),
         ("localhost", ("broker.example",), (-1, 90), True, "of another name: Hostname mismatch"),
         ("localhost", HERE, (-1, 90), False, "by none of the system's authorities; give its own, ca_file"),
+        ("localhost", HERE, (-9, -1), True, "has expired; renew it at the broker"),
         ("localhost", HERE, (1, 90), True, "is not valid yet; is this device's clock right? It is 2"),
     ],
 )
@@ -175,8 +176,8 @@ def test_certificates_that_end_soon_are_said_and_taken_back(tmp_path: Path) -> N
             _,
         ),
     ):
-        subscriber.wait_for(lambda _: len(_warnings(subscriber)) == 2, "both warnings")
-        ours, theirs = (_warnings(subscriber)[name] for name in ("client_certificate", "broker_certificate"))
+        subscriber.wait_for(lambda _: len(warnings(subscriber)) == 2, "both warnings")
+        ours, theirs = (warnings(subscriber)[name] for name in ("client_certificate", "broker_certificate"))
         assert f"{issued.cert_file}: this device's certificate ends on" in ours
         assert "in 9 days; renew it in its place" in ours
         assert theirs.startswith("the broker's certificate ends on")
@@ -184,10 +185,4 @@ def test_certificates_that_end_soon_are_said_and_taken_back(tmp_path: Path) -> N
         authority.issue("broker", HERE)
         broker.restart()
         until(publisher, lambda s: s.connects > 1, "the next connection")
-        subscriber.wait_for(lambda _: not _warnings(subscriber), "the end of both")
-
-
-def _warnings(subscriber: Subscriber) -> dict[str, str]:
-    messages = subscriber.messages("/state")
-    found: dict[str, str] = msgspec.json.decode(messages[-1].payload).get("warnings", {}) if messages else {}
-    return found
+        subscriber.wait_for(lambda _: not warnings(subscriber), "the end of both")

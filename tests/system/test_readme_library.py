@@ -16,6 +16,7 @@ import pytest
 import edge_sdk
 from tests.support.broker import Subscriber, TlsBroker
 from tests.support.bundles import cell_picture
+from tests.support.pictures import write_frames
 from tests.support.program import PATIENCE_S
 from tests.support.program import edge_sdk as run_edge_sdk
 from tests.support.subscribers import documents, statuses
@@ -44,10 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
     shutil.copytree(folder / "person.edge", folder / "altered.edge")
     (folder / "altered.edge" / "labels.txt").write_text("cat\ndog\n")
     cv2.imwrite(str(folder / "street.jpg"), cell_picture(0))
-    writer = cv2.VideoWriter(str(folder / "street.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 20.0, (128, 128))
-    for index in range(20):
-        writer.write(cell_picture(index))
-    writer.release()
+    write_frames(folder / "street.mp4", map(cell_picture, range(20)), 20, "mp4v")
     return folder
 
 
@@ -112,6 +110,9 @@ def test_the_program_with_a_broker_publishes_what_it_finds(folder: Path, tmp_pat
             assert (opened["kind"], opened["detail"]) == ("door opened", {"badge": 12})
             results = documents(subscriber.messages("/result/gate"))
             assert "red" in {found["label"] for result in results for found in result["detections"]}
+            online = [d for d in documents(subscriber.messages("/status")) if d["status"] == "online"][-1]
+            assert len({d["run_id"] for d in (online, opened, *results)}) == 1
+            assert {"variant": "int8", **online["cameras"]["gate"]} == results[0]["model"]
 
 
 def test_the_library_page_names_what_is_public_and_nothing_else() -> None:

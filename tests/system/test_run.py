@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import signal
 from pathlib import Path
-from typing import Any
 
 import cv2
 import msgspec
@@ -25,14 +24,11 @@ from tests.support.configs import Table, config_text, write_config
 from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
 from tests.support.results import AsyncApi
 from tests.support.subscribers import documents, statuses
+from tests.support.subscribers import results as results_of
 
 pytestmark = pytest.mark.system
 
 _PATIENT = ("--latency-ms", 5000)  # for a machine that does other things too
-
-
-def _results(subscriber: Subscriber) -> list[dict[str, Any]]:
-    return documents([message for message in subscriber.messages() if "/result/" in message.topic])
 
 
 def _pictures(folder: Path, levels: list[int]) -> Path:
@@ -71,7 +67,7 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
         assert 0 < summary["inference"]["p50_ms"] <= summary["serial"]["p50_ms"] <= summary["age"]["p50_ms"]
         assert summary["publisher"]["sent"] >= 30
         wait_until(lambda: statuses(listener)[-1][0] == "offline", "the farewell")
-        results = _results(listener)
+        results = results_of(listener)
         assert len(results) == 30
         topics = {m.topic.removeprefix("edge/v1/default/d/") for m in listener.messages()}
         assert topics - {"telemetry"} == {"status", "state", "result/gate"}  # telemetry comes now and then
@@ -95,15 +91,15 @@ def test_a_broker_that_comes_back_gets_results_again_and_hears_of_the_end(
     )
     try:
         with Subscriber(broker) as before:
-            wait_until(lambda: len(_results(before)) >= 5, "results")
+            wait_until(lambda: len(results_of(before)) >= 5, "results")
         broker.kill()
         broker.start()
         with Subscriber(broker) as after:
-            wait_until(lambda: len(_results(after)) >= 5, "results after the restart")
+            wait_until(lambda: len(results_of(after)) >= 5, "results after the restart")
             process.send_signal(signal.SIGTERM)
             stdout, stderr = process.communicate(timeout=PATIENCE_S)
             wait_until(lambda: statuses(after)[-1][0] == "offline", "the farewell")
-            results = _results(after)
+            results = results_of(after)
     finally:
         process.kill()
         process.communicate()

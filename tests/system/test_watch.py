@@ -22,10 +22,10 @@ from pycocotools.coco import COCO
 from edge_sdk.publishing.client import WINDOW
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.subscriber import Subscriber
-from tests.support.broker import WAIT_S, Broker, DeafBroker, TlsBroker, free_port, wait_until
-from tests.support.certificates import Authority
+from tests.support.broker import WAIT_S, Broker, DeafBroker, free_port, wait_until
+from tests.support.connections import put
 from tests.support.program import edge_sdk
-from tests.support.subscribers import publishing_to, put, until, wait_online
+from tests.support.subscribers import publishing_to, until, wait_online
 
 pytestmark = pytest.mark.system
 
@@ -116,16 +116,6 @@ def test_the_live_view_leaves_the_terminal_as_it_was(broker: Broker) -> None:
     assert "\x1b[?1049h" not in after
 
 
-def test_what_is_waited_for_is_shown(broker: Broker) -> None:
-    with _watching(broker, "--site", "nowhere", in_terminal=True) as watch:
-        watch.says("Does a device publish there")
-        broker.kill()
-        watch.says("nothing yet, waiting for the broker")
-        before = watch.shown.count("Does a device publish there")
-        broker.start()
-        watch.says("Does a device publish there", times=before + 1)
-
-
 @pytest.mark.smoke
 def test_json_lines_hold_every_message(broker: Broker) -> None:
     with publishing_to(broker, qos=1) as (publisher, door):
@@ -202,20 +192,6 @@ def test_a_first_answer_that_passes_by_itself_is_waited_out() -> None:
         watch.warns("Quota exceeded, trying again")
         watch.warns(": online")
         assert watch.end() == 0
-
-
-def test_an_encrypted_broker_and_one_that_is_not_trusted(tmp_path: Path) -> None:
-    (tmp_path / "broker").mkdir()
-    other = Authority(tmp_path, "other")
-    with TlsBroker(tmp_path / "broker", more=["protocol websockets"]) as broker:
-        url = f"wss://localhost:{broker.tls_port}"
-        with publishing_to(broker) as (publisher, _):
-            wait_online(publisher)
-        good = edge_sdk("watch", "--mqtt", url, "--mqtt-ca-file", broker.authority.file, "--count", 1)
-        assert good.returncode == 0, good.stderr
-        bad = edge_sdk("watch", "--mqtt", url, "--mqtt-ca-file", other.file)
-    assert bad.returncode == 1
-    assert "the broker's certificate is not trusted" in bad.stderr.splitlines()[-1]
 
 
 def test_a_reader_that_leaves(broker: Broker) -> None:

@@ -23,7 +23,7 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.core.errors import BundleError
 from edge_sdk.tuning.candidates import Limits, Tuned, choose
 from tests.support.bundles import make_manifest, make_variant
-from tests.support.results import candidate, measurement, quality, rated
+from tests.support.results import candidate, measurement, plan, quality, rated
 
 FP32 = quality(0.800, -0.004, 0.004)
 LOWER_BY_CHANCE = quality(0.795, -0.015, 0.005)
@@ -131,8 +131,7 @@ def test_what_is_not_the_best_by_its_figure_is_known_to_be_as_good() -> None:
     measured = [fp32, int8, lower]
 
     def is_within_noise(budget_ms: float) -> list[bool]:
-        what = {"metric": "top-1", "providers": (), "fps": 30, "seconds": 1}
-        tuned = Tuned.of(measured, candidate(), Limits(budget_ms), **what)  # type: ignore[arg-type]
+        tuned = Tuned.of(plan(limits=Limits(budget_ms)), measured, seconds=1)
         return [tuned.is_within_noise(one) for one in measured]
 
     assert is_within_noise(100) == [False, True, False]

@@ -29,6 +29,7 @@ _RUN = ["run", "none.edge", "--source"]
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        ([*_RUN, "0", "--duration", "nan"], "nan is no number"),
         (["nonsense"], "No such command 'nonsense'. (see `edge-sdk --help`)"),
         (["sign"], "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),

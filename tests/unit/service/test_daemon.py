@@ -19,7 +19,7 @@ import pytest
 from edge_sdk.core.errors import ConfigError, PublishError
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Stop, is_any_left
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.publisher import NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.process import Notifier, Progress, Start

@@ -68,13 +68,6 @@ def test_a_fixed_variant_only_leaves_out_frames_and_stops_doing_so(make: Make) -
     assert len(scene.opened) == 1
 
 
-def test_a_stream_that_starts_below_the_top_steps_up_when_there_is_room(make: Make) -> None:
-    scene = make(start=SMALL)
-    assert (scene.announced[-1].rung, scene.announced[-1].variant) == (1, SMALL)
-    scene.costs_ms[LARGE] = 10.0
-    scene.until(lambda: scene.variant == LARGE)
-
-
 def test_what_another_supervisor_chose_is_the_top_from_then_on(scene: Scene) -> None:
     scene.loop.stages = scene.open(SMALL)
     scene.step()

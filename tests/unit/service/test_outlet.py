@@ -14,7 +14,7 @@ import pytest
 from edge_sdk.core.errors import StoppedError, UsageError
 from edge_sdk.messages.schema import TelemetryMessage
 from edge_sdk.publishing.json_lines import JsonLinesPublisher
-from edge_sdk.publishing.publisher import LinesStats, PublisherStats
+from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.output import Output
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from tests.support.connections import WAIT_S, FakeLink, until
@@ -113,19 +113,6 @@ def test_people_hear_of_the_broker_what_they_can_do_something_about(site: Site) 
         "online",
         "online, the broker did not take a message: quota",
     ]
-
-
-def test_without_a_broker_results_are_lines_of_standard_output(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    outlet = Output(_lines("pattern"), lambda: False)
-    outlet.prepare()
-    stream = outlet.stream("0", make_encoder(outlet.identity))
-    outlet.warn("hot", "81 degrees")
-    outlet.telemetry(_telemetry(outlet))
-    stream.put(make_detections(1, make_frame(7, "0")))
-    outlet.close(WAIT_S)
-    [line] = capsysbinary.readouterr().out.splitlines()
-    assert msgspec.json.decode(line)["seq"] == 7
-    assert outlet.stats() == LinesStats(1, 1, 0)
 
 
 def test_without_standard_output_a_stream_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

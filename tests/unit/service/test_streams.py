@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from edge_sdk.core.errors import BundleError, CameraError, LinesError, UsageError
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.settings import PipelineSettings, RunSettings

@@ -13,8 +13,11 @@ import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
+from edge_sdk.tasks.boxes import Candidates
+from edge_sdk.tasks.detection import suppress
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
 from edge_sdk.tasks.task import make_task
+from edge_sdk.tasks.yolo import read_yolov8
 
 SIZE = (96, 64)
 SPEC = ModelSpec(
@@ -236,6 +239,17 @@ def test_scrfd_measures_from_the_corners_of_its_cells(batched: bool) -> None:
     _check(_detect(_spec("scrfd"), 1, *(o[None] if batched else o for o in outputs)), expected)
 
 
+def test_detr_with_ranked_rows_has_boxes_in_parts_of_the_input() -> None:
+    rows = _random().uniform(0.2, 0.7, (300, 6)).astype(np.float32)
+    rows[:, 5] = np.arange(300) % 3
+    expected = [
+        (score, int(class_id), [v * side for v, side in zip(_box(cx, cy, w, h), (96, 64, 96, 64), strict=True)])
+        for cx, cy, w, h, score, class_id in rows.tolist()
+        if score >= 0.3
+    ]
+    _check(_detect(_spec("detr_end_to_end"), 3, rows[None]), expected)
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_detr_counts_each_likely_class_of_a_query(joined: bool) -> None:
     boxes, logits = _random().uniform(0.2, 0.7, (40, 4)).astype(np.float32), _random().normal(-1, 1, (40, 3))
@@ -340,6 +354,7 @@ SILENT = {
     "yunet": (*_zeros_of_levels(1, 1), *_zeros_of_levels(1, 1), *_zeros_of_levels(1, 4)),
     "scrfd": (*_zeros_of_levels(2, 1), *_zeros_of_levels(2, 4)),
     "detr": (np.zeros((1, 300, 6), np.float32),),
+    "detr_end_to_end": (np.zeros((1, 300, 6), np.float32),),
 }
 
 
@@ -398,6 +413,8 @@ def _one_object(decoder: str) -> tuple[ModelSpec, list[np.ndarray], tuple[int, s
         for output in outputs[3:]:  # sides of one stride; of YuNet the second scores, and exp(1) strides
             output[...] = 1.0
         on_boxes = (len(outputs) - 3, 0)
+    elif decoder == "detr_end_to_end":
+        outputs, scores = [np.tile(np.float32([0.3, 0.3, 0.2, 0.2, 0.01, 0]), (1, 126, 1))], (0, slice(4, 5))
     elif decoder == "end_to_end":
         outputs, scores = [np.tile(np.float32([8, 8, 24, 24, 0.01, 0]), (1, 126, 1))], (0, slice(4, 5))
     else:
@@ -456,9 +473,6 @@ def test_classes_are_sorted_by_probabilities_or_by_the_softmax_of_logits() -> No
     got = _classify("logits", [1000.0, 999.0, -1000.0], ClassificationSpec(top_k=5))
     assert got.class_ids.tolist() == [0, 1, 2]
     assert got.confidences == pytest.approx([_sigmoid(1), _sigmoid(-1), 0.0])
-
-
-def test_a_background_class_shifts_the_class_ids() -> None:
     got = _classify("softmax", [0.1, 0.2, 0.7], ClassificationSpec(background_class=True, top_k=3))
     assert got.class_ids.tolist() == [1, 0, -1]
 
@@ -475,16 +489,6 @@ def test_a_detector_that_finds_nothing_says_whether_its_outputs_are_numbers(deco
     assert _detect(_spec(decoder), 2, other, silent).is_finite
     other[0, 1] = np.nan
     assert not _detect(_spec(decoder), 2, other, silent).is_finite
-
-
-def test_a_nan_is_seen_in_a_box_and_in_every_class_and_minus_infinity_is_no_fault() -> None:
-    for row in range(6):
-        output = _yolov8_output()
-        output[0, row, 77] = np.nan
-        assert not _detect(SPEC, 2, output).is_finite
-    output = _yolov8_output()
-    output[0, 4] = -np.inf
-    assert _detect(SPEC, 2, output).is_finite
 
 
 @pytest.mark.parametrize("decoder", SILENT)
@@ -523,13 +527,6 @@ def test_a_nan_that_begins_later_is_seen_within_some_frames_and_then_in_every_on
     assert task(inferred).is_finite
 
 
-def test_a_confidence_that_is_infinite_is_no_detection_to_rely_on() -> None:
-    output = np.ones((1, 6, 126), np.float32)
-    assert _detect(SPEC, 2, output).is_finite
-    output[0, 4, 0] = np.inf
-    assert not _detect(SPEC, 2, output).is_finite
-
-
 @pytest.mark.parametrize("decoder", ["softmax", "logits"])
 def test_a_classifier_says_so_wherever_the_nan_is(decoder: str) -> None:
     assert _classify(decoder, [0.5, 0.3, 0.2], ClassificationSpec()).is_finite
@@ -538,3 +535,72 @@ def test_a_classifier_says_so_wherever_the_nan_is(decoder: str) -> None:
         row[place] = math.nan
         with np.errstate(all="ignore"):
             assert not _classify(decoder, row, ClassificationSpec()).is_finite
+
+
+# Suppression: the greedy definition, and boxes that must not disturb others.
+
+
+def _iou(a: list[float], b: list[float]) -> float:
+    width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
+    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+    area = [(r[2] - r[0]) * (r[3] - r[1]) for r in (a, b)]
+    return width * height / (sum(area) - width * height)
+
+
+def test_suppression_equals_the_greedy_definition() -> None:
+    random = np.random.default_rng(5)
+    corners = random.uniform(0, 60, (200, 2))
+    boxes = np.concatenate([corners, corners + random.uniform(5, 30, (200, 2))], axis=1).astype(np.float32)
+    scores = random.permutation(np.linspace(0.3, 0.99, 200)).astype(np.float32)
+    classes = random.integers(0, 3, 200)
+    sizes = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
+    got = suppress(Candidates(sizes, scores, classes), Thresholds(confidence=0.4, iou=0.45))
+
+    kept: list[int] = []
+    for index in np.argsort(-scores).tolist():
+        if scores[index] < 0.4:
+            break
+        rivals = [k for k in kept if classes[k] == classes[index]]
+        if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= 0.45 for k in rivals):
+            kept.append(index)
+    assert got.tolist() == kept
+
+
+def _noise(count: int) -> Candidates:
+    """Boxes that do not overlap, of which many are equally confident."""
+    random = np.random.default_rng(3)
+    places = np.stack(np.divmod(np.arange(count), 100), axis=1) * 10
+    boxes = np.concatenate([places, np.full((count, 2), 5)], axis=1).astype(np.float32)
+    return Candidates(boxes, random.integers(50, 90, count).astype(np.float32) / 100, random.integers(0, 3, count))
+
+
+def test_noise_costs_no_more_than_the_strongest_thousand() -> None:
+    """Of a head that sees something in every cell it gathers those, and they are the ones that count."""
+    candidates = _noise(5000)
+    order = np.argsort(-candidates.confidences, kind="stable")
+    assert suppress(candidates, Thresholds()).tolist() == order[:300].tolist()
+    output = np.zeros((1, 4 + 3, 5000), np.float32)
+    output[0, :2] = (candidates.boxes_xywh[:, :2] + candidates.boxes_xywh[:, 2:] / 2).T
+    output[0, 2:4] = candidates.boxes_xywh[:, 2:].T
+    output[0, 4 + candidates.class_ids, np.arange(5000)] = candidates.confidences
+    read = read_yolov8(0.25, [output])
+    assert len(read.confidences) == 1000
+    chosen = np.sort(order[:1000])
+    assert np.array_equal(read.boxes_xywh, candidates.boxes_xywh[chosen])
+    assert np.array_equal(read.class_ids, candidates.class_ids[chosen])
+
+
+def test_boxes_beyond_the_border_suppress_no_other_class() -> None:
+    boxes = np.array([[-200, -200, 210, 210], [300, 300, 200, 200]], np.float32)
+    candidates = Candidates(boxes, np.array([0.9, 0.8], np.float32), np.array([1, 0]))
+    assert suppress(candidates, Thresholds()).tolist() == [0, 1]
+    assert boxes[0].tolist() == [-200, -200, 210, 210]
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_box_that_is_no_box_suppresses_nothing(value: float) -> None:
+    for column in range(4):
+        boxes = np.array([[10, 10, 20, 20], [100, 100, 20, 20], [40, 10, 20, 20]], np.float32)
+        boxes[1, column] = value
+        candidates = Candidates(boxes, np.array([0.5, 0.9, 0.6], np.float32), np.array([0, 0, 0]))
+        assert suppress(candidates, Thresholds()).tolist() == [2, 0]

@@ -153,7 +153,6 @@ def _data_bytes() -> int:
 
 
 def _import_path() -> str:
-    """Return PYTHONPATH for the process, which starts in another folder."""
     return os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
 
 

@@ -12,9 +12,9 @@ import ast
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -24,7 +24,7 @@ from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
-from edge_sdk_tools.check.report import CheckReport, TensorInfo, show_shape
+from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 
@@ -39,7 +39,12 @@ teddy bear,hair drier,toothbrush
 COCO80 = tuple(_COCO.replace("\n", "").split(","))
 """The classes of COCO, in the order in which detectors are trained on them."""
 
-_TASKS: dict[str, Task] = {"detect": "detection", "classify": "classification"}
+_TASKS: dict[str, Task] = {
+    "detect": "detection",
+    "pose": "detection",
+    "segment": "detection",
+    "classify": "classification",
+}
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
 
 _USUAL_SIDE = {"detection": 640, "classification": 224, "segmentation": 512}
@@ -100,7 +105,7 @@ def describe(
     names = _names(metadata)
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
     guessed: dict[str, str] = {}
-    input_spec = _usual(input_spec, reading, guessed)
+    input_spec = _usual(input_spec, reading, metadata, guessed)
     if is_free and size_wh is None and "imgsz" not in metadata:
         guessed["size_wh"] = "the file takes any size"
     chosen = _labels(model, reading, names, labels, guessed)
@@ -112,6 +117,7 @@ def describe(
         decoder=reading.decoder,
         labels="labels.txt",
         input=input_spec,
+        detection=reading.detection,
     )
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
 
@@ -148,6 +154,8 @@ def to_toml(description: Description) -> str:
         value = getattr(spec.input, key)
         if key in ("size_wh", "color") or value != getattr(usual, key):
             lines.append(_line(key, value, guessed))
+    if spec.detection.keypoints is not None:
+        lines += ["", "[detection]", _line("keypoints", spec.detection.keypoints, guessed)]
     lines += [
         "",
         "[data]",
@@ -215,6 +223,15 @@ def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
     return None
 
 
+def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
+    """Return how many points an object has, and how many values a point, as Ultralytics writes `kpt_shape`."""
+    found = {"keypoints": _literal(metadata.get("kpt_shape", ""))}
+    try:
+        return msgspec.convert(found, DetectionSpec).keypoints
+    except msgspec.ValidationError:
+        return None
+
+
 def _literal(text: str) -> Any:
     """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
     try:
@@ -234,11 +251,10 @@ def _names(metadata: dict[str, str]) -> tuple[str, ...]:
 
 def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
     said = metadata.get("task")
-    if said in ("pose", "obb", "segment"):
-        what = {"pose": "a pose model", "obb": "a model of oriented boxes", "segment": "an instance segmentation model"}
+    if said == "obb":
         raise ModelError(
-            f"{model}: its metadata say that it is {what[said]} (task {said}), which no decoder reads yet; export a "
-            "detector or a classifier"
+            f"{model}: its metadata say that it is a model of oriented boxes (task obb), which no decoder reads yet; "
+            "export another kind"
         )
     known = _TASKS.get(said or "")
     if task is not None and task not in get_args(Task):
@@ -252,18 +268,21 @@ def _recognised(
     model: Path, report: CheckReport, given: InputSpec, task: Task | None, decoder: str | None, names: int | None
 ) -> _Reading:
     shapes = [output.shape or () for output in report.outputs]
+    said = report.metadata.get("task")
     if decoder is not None and decoder not in {entry.name for entry in TABLE}:
         raise UsageError(f"--decoder {decoder}: expected one of {', '.join(dict.fromkeys(e.name for e in TABLE))}")
     readings = [
         reading
         for entry in TABLE
-        if task in (None, entry.task) and decoder in (None, entry.name)
-        for reading in _readings(entry, given, report.outputs)
+        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        for reading in _readings(entry, given, report)
     ]
     if report.outputs and report.outputs[0].operator == "Softmax":
         readings = [r for r in readings if (r.task, r.decoder) != ("classification", "logits")]
     else:
         readings = [r for r in readings if r.decoder != "softmax" or decoder == "softmax"]
+    if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
+        readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
     shown = ", ".join(show_shape(shape) for shape in shapes)
     if not readings:
         raise ModelError(
@@ -282,10 +301,13 @@ def _recognised(
     return fitting[0]
 
 
-def _readings(entry: Decoder, given: InputSpec, outputs: Sequence[TensorInfo]) -> Iterator[_Reading]:
+def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator[_Reading]:
     """Yield how an entry of the table reads exactly these outputs, for each number of classes that they may have."""
+    outputs = report.outputs
     shapes = [output.shape or () for output in outputs]
     reading = _Reading(entry.task, entry.name, given, entry)
+    if entry.said == "pose":
+        reading = reading._replace(detection=DetectionSpec(keypoints=_keypoints(report.metadata)))
     counts = (output.class_count(shapes[place]) for output, place in entry.class_outputs(reading, 1, shapes))
     for count in dict.fromkeys([*(count for count in counts if count is not None and count > 0), None]):
         found = entry.find(reading, count or 1, shapes) if entry.is_likely(reading, count or 1, shapes) else None
@@ -297,10 +319,13 @@ def _readings(entry: Decoder, given: InputSpec, outputs: Sequence[TensorInfo]) -
             yield reading._replace(class_count=count)
 
 
-def _usual(given: InputSpec, reading: _Reading, guessed: dict[str, str]) -> InputSpec:
-    """Fill in how models of this decoder are usually trained."""
+def _usual(given: InputSpec, reading: _Reading, metadata: dict[str, str], guessed: dict[str, str]) -> InputSpec:
     usual = reading.entry.usual_input if given.color != "GRAY" else {}
     why = f"as {reading.decoder} models are usually trained"
+    if usual and metadata.get("description", "").startswith("Ultralytics"):
+        of_whole = {"resize": "center_crop"} if TRAITS[reading.task].is_of_whole_picture else {}
+        usual = {**of_whole, **{key: value for key, value in usual.items() if key == "resize"}, "std": (255.0,) * 3}
+        why = "as Ultralytics trains"
     guessed.update(dict.fromkeys(["color", *usual], why) if given.color != "GRAY" else {})
     if reading.decoder == "yolox":
         guessed["decoder"] = 'a YOLOX that decodes its boxes itself needs "yolov5"'
@@ -329,7 +354,6 @@ def _labels(
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
-    """Yield what the file says about itself."""
     if report.producer:
         yield f"written by {report.producer}"
     if "description" in metadata:

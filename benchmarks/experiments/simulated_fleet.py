@@ -1,23 +1,26 @@
 """A fleet of simulated devices in several processes, all of which can be killed at once, and what they said.
 
-A process is `python -m tests.support.fleet JSON`, of `Orders`; each line of its standard output is a `Said` in JSON.
-SIGTERM has all its devices say goodbye.
+A process is `python -m benchmarks.experiments.simulated_fleet JSON`, of `Orders`; each line of its standard output is
+a `Said` in JSON. SIGTERM has all its devices say goodbye.
 """
 
 from __future__ import annotations
 
 import heapq
+import importlib
 import os
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
+import paho.mqtt.client as mqtt
 
 from edge_sdk.core.frame import Detections, Frame
 from edge_sdk.core.machine import share_one_heap
@@ -26,13 +29,34 @@ from edge_sdk.core.threads import stopping_on_signals
 from edge_sdk.messages.encoder import EventEncoder
 from edge_sdk.messages.schema import Identity
 from edge_sdk.messages.schema import TelemetryMessage as Telemetry
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.publishing.publisher import MqttPublisher, load_client
+from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings
-from tests.support.broker import WAIT_S
-from tests.support.device import Held, held_by
+from tests.support.broker import WAIT_S, Broker, PahoUser
 from tests.support.results import make_detections, make_encoder
+
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a process holds and has used, as the kernel tells it."""
+
+    memory_mb: float
+    files: int
+    threads: int
+    cpu_s: float
+
+
+def held_by(pid: int) -> Held:
+    """Read it of a process."""
+    proc = Path(f"/proc/{pid}")
+    pages = int((proc / "statm").read_text(encoding="ascii").split()[1])
+    times = (proc / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()  # a name may hold spaces
+    files, threads = (sum(1 for _ in (proc / name).iterdir()) for name in ("fd", "task"))
+    return Held(pages * _PAGE_MB, files, threads, (int(times[11]) + int(times[12])) * _TICK_S)
+
 
 SITE, CAMERA = "default", "door"
 _TURN_S = 0.05
@@ -52,6 +76,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a process."""
+
     what: Literal["base", "held", "state", "events", "put"]
     device: str = ""
     at: float = 0.0
@@ -123,8 +149,9 @@ class _Device:
 
 
 def main(orders: Orders) -> None:
+    """Be one process of a fleet, until SIGTERM."""
     share_one_heap()
-    load_client()
+    importlib.import_module("edge_sdk.publishing.client")
     _say_held("base")
     with stopping_on_signals() as stop:
         devices = [_Device(name, orders) for name in orders.names]
@@ -217,10 +244,16 @@ class SimulatedFleet:
         self.kill()
 
     def start(self) -> None:
+        """Start all processes."""
         self.runs = {name: [] for name in self.names}
         self.base = []
         for orders in self._orders:
-            command = [sys.executable, "-m", "tests.support.fleet", msgspec.json.encode(orders).decode()]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.experiments.simulated_fleet",
+                msgspec.json.encode(orders).decode(),
+            ]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=_ROOT)
             reader = threading.Thread(target=self._read, args=(process,))
             reader.start()
@@ -234,11 +267,13 @@ class SimulatedFleet:
         self._reap()
 
     def stop(self) -> None:
+        """Have all say goodbye and end."""
         for process in self._processes:
             process.terminate()
         self._reap()
 
     def held(self) -> list[Held]:
+        """Return what each process holds."""
         return [held_by(process.pid) for process in self._processes]
 
     def online_since(self, moment: float) -> dict[str, float]:
@@ -269,6 +304,105 @@ class SimulatedFleet:
             self.put[said.detail] = said.last
         else:
             self.base.append(said)
+
+
+# A subscriber to a whole fleet that keeps count, and shares no code with the publisher.
+
+
+class Status(NamedTuple):
+    """One status as it came; `at` is in monotonic seconds."""
+
+    at: float
+    status: str
+    reason: str
+    boot_id: str
+    run_id: str
+    retain: bool
+
+
+class Results:
+    """How many results of one run came, and their highest number."""
+
+    def __init__(self) -> None:
+        self.count, self.highest = 0, -1
+
+    @property
+    def missing(self) -> int:
+        """Numbers that did not come, up to the highest that did."""
+        return self.highest + 1 - self.count
+
+
+class _Document(msgspec.Struct):
+    run_id: str
+    boot_id: str = ""
+    seq: int = 0
+    captured_at: datetime | None = None
+    status: str = ""
+    reason: str = ""
+
+
+class FleetWitness(PahoUser):
+    """One subscriber with a session that outlives its connections; the broker's configuration is its own."""
+
+    def __init__(self, broker: Broker, *, username: str | None = None, password: str | None = None) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.results: dict[tuple[str, str], Results] = defaultdict(Results)
+        self.delays_ms: list[float] = []
+        self.events: Counter[tuple[str, int]] = Counter()
+        self.conflicts: list[tuple[str, int]] = []
+        self.statuses: dict[str, list[Status]] = defaultdict(list)
+        self._contents: dict[tuple[str, int], bytes] = {}
+        self._decode = msgspec.json.Decoder(_Document).decode
+        super().__init__(broker, "edge/v1/#", username=username, password=password, session="witness")
+
+    def latest(self) -> dict[str, Status]:
+        """Return the newest status of each device."""
+        return {device: statuses[-1] for device, statuses in list(self.statuses.items())}
+
+    def count(self, status: str) -> int:
+        """Count devices whose newest status is this one."""
+        return sum(said.status == status for said in self.latest().values())
+
+    def since(self, moment: float, status: str) -> list[tuple[str, Status]]:
+        """What came after a moment, and not because it was retained."""
+        return [
+            (device, said)
+            for device, statuses in list(self.statuses.items())
+            for said in statuses
+            if said.at > moment and said.status == status and not said.retain
+        ]
+
+    def lacking(self, acknowledged: dict[str, set[int]]) -> list[tuple[str, int]]:
+        """Those of these that did not come."""
+        return [
+            (device, seq)
+            for device, numbers in list(acknowledged.items())
+            for seq in sorted(numbers)
+            if (device, seq) not in self.events
+        ]
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        now, at = time.time(), time.monotonic()
+        _, _, _, device, kind, *_ = message.topic.split("/")
+        self.kinds[kind] += 1
+        if kind not in ("result", "event", "status"):
+            return
+        said = self._decode(message.payload)
+        if kind == "result":
+            results = self.results[device, said.run_id]
+            results.count += 1
+            results.highest = max(results.highest, said.seq)
+            if said.captured_at is not None:
+                self.delays_ms.append((now - said.captured_at.timestamp()) * 1000)
+        elif kind == "event":
+            key = (device, said.seq)
+            if self._contents.setdefault(key, message.payload) != message.payload:
+                self.conflicts.append(key)
+            self.events[key] += 1
+        else:
+            self.statuses[device].append(
+                Status(at, said.status, said.reason, said.boot_id, said.run_id, message.retain)
+            )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,240 @@
+"""What runs a model: custom operators of a package or a signed bundle, and execution providers."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from onnx import helper
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import SIGNATURE_FILE
+from edge_sdk.bundle.signing import sign
+from edge_sdk.bundle.target import CudaOptions, ProviderOptions, TensorrtOptions
+from edge_sdk.cli.root import run
+from edge_sdk.core.errors import BundleError, IncompatibleError, MissingDependencyError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import Providers, options_of
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
+from tests.support import models as tiny
+from tests.support.bundles import SIDE, open_real_bundle, write_real_bundle
+from tests.support.models import MIX, unmixing
+
+HAS_EXTENSIONS = importlib.util.find_spec("onnxruntime_extensions") is not None
+needs_extensions = pytest.mark.skipif(not HAS_EXTENSIONS, reason="onnxruntime-extensions is not installed here")
+OPERATOR = "ai.onnx.contrib:Inverse"
+PLAIN = tiny.classifier(classes=2)
+NO_LIBRARY: dict[str, Any] = {"extra": {"ops.so": b"no library"}, "libraries": ("ops.so",)}
+"""Whoever loads it fails with an `IncompatibleError`: every other error shows that it was not loaded."""
+
+
+def _red_or_blue() -> onnx.ModelProto:
+    """Two classes by their colours' means, of 0-255: so simple that its outputs are known without running it."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["means"]),
+        helper.make_node("MatMul", ["means", "w"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+    ]
+    weights = {"w": np.array([[1, 0], [0, 0], [0, 1]], np.float32) / 255}
+    return tiny.model(nodes, [1, 3, SIDE, SIDE], {"probabilities": [1, 2]}, weights)
+
+
+def _expected(image: np.ndarray) -> np.ndarray:
+    means = image.transpose(2, 0, 1)[::-1].reshape(3, -1).mean(axis=1)  # BGR to RGB
+    unmixed = np.linalg.inv(MIX.astype(np.float64)) @ means
+    powers = np.exp(unmixed[[0, 2]] / 255)
+    return powers / powers.sum()
+
+
+def _bundle(folder: Path, **more: Any) -> Path:
+    """As a builder would write it: its golden output is known without the operator."""
+    image = np.random.default_rng(1).integers(0, 100, (SIDE, SIDE, 3), np.uint8)
+    golden = [(image, _expected(image).astype(np.float32)[None])]
+    model = unmixing(then=_red_or_blue())
+    return write_real_bundle(folder, model, golden=golden, operators=(OPERATOR,), **more)
+
+
+def _signed(folder: Path) -> Bundle:
+    key = Ed25519PrivateKey.generate()
+    (folder / SIGNATURE_FILE).write_bytes(sign((folder / "manifest.json").read_bytes(), key))
+    return Bundle.open(folder, [key.public_key()])
+
+
+@needs_extensions
+def test_an_operator_of_the_extensions_runs_in_a_bundle(tmp_path: Path) -> None:
+    bundle = Bundle.open(_bundle(tmp_path / "a.edge"))
+    stages = Stages.open(bundle)  # golden was computed without the operator
+    image = np.random.default_rng(2).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    [found] = stages.session.run(Prepare.of(bundle.manifest).normalise(image))
+    assert found[0] == pytest.approx(_expected(image), abs=1e-5)
+
+
+def test_a_missing_package_is_named_with_its_remedy_by_what_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
+    with pytest.raises(
+        MissingDependencyError, match=r"Inverse .* pip install 'onnxruntime-extensions>=0\.15'"
+    ) as caught:
+        Stages.open(Bundle.open(_bundle(tmp_path / "a.edge")))
+    assert caught.value.exit_code == 8
+    Stages.open(Bundle.open(write_real_bundle(tmp_path / "b.edge", PLAIN)))  # does without it
+
+
+def test_inspect_names_custom_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(_bundle(tmp_path / "a.edge"))]) == 0
+    assert OPERATOR in capsys.readouterr().out
+
+
+@needs_extensions
+def test_a_library_of_operators_runs_from_a_signed_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extensions' own library as a file of the bundle, and the package out of reach."""
+    import onnxruntime_extensions
+
+    data = Path(onnxruntime_extensions.get_library_path()).read_bytes()
+    monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
+    Stages.open(_signed(_bundle(tmp_path / "a.edge", extra={"ops.so": data}, libraries=("ops.so",))))
+
+
+def test_a_file_that_is_no_library_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(IncompatibleError) as caught:
+        Session.open(_signed(write_real_bundle(tmp_path / "a.edge", PLAIN, **NO_LIBRARY)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_library_of_an_unsigned_bundle_is_not_loaded(tmp_path: Path) -> None:
+    folder = write_real_bundle(tmp_path / "a.edge", PLAIN, **NO_LIBRARY)
+    with pytest.raises(BundleError, match=r"carries ops\.so, .* only from a bundle that is signed") as caught:
+        Session.open(Bundle.open(folder))
+    assert caught.value.exit_code == 7
+    _signed(folder)  # a signature that nobody checked is none
+    assert run(["inspect", str(folder), "--profile"]) == 7
+
+
+def test_a_library_that_was_swapped_after_the_check_or_is_no_file_of_the_bundle_is_not_loaded(tmp_path: Path) -> None:
+    bundle = _signed(write_real_bundle(tmp_path / "a.edge", PLAIN, **NO_LIBRARY))
+    (bundle.path / "ops.so").write_bytes(b"NO library")
+    with pytest.raises(BundleError, match=r"ops\.so: altered"):
+        Session.open(bundle)
+    with pytest.raises(BundleError, match="promised but not among the files"):
+        Bundle.open(write_real_bundle(tmp_path / "b.edge", PLAIN, libraries=("/lib/evil.so",)))
+
+
+# Execution providers: what is asked for and not got is said, with the reason.
+
+CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+
+
+def _session(*providers: str) -> Session:
+    return Session(tiny.classifier().SerializeToString(), SessionSettings(providers=providers), "m")
+
+
+def test_a_provider_that_this_runtime_lacks_is_named_with_its_package() -> None:
+    session = _session(TENSORRT, CUDA, CPU)
+    found = session.providers
+    assert (found.asked, found.got) == ((TENSORRT, CUDA, CPU), (CPU,))
+    assert list(found.why_not) == [TENSORRT, CUDA]
+    assert len(found.shortfalls()) == 2
+    for name, line in zip((TENSORRT, CUDA), found.shortfalls(), strict=True):
+        assert line.startswith(f"{name} was asked for and is not used: not in this ONNX Runtime ")
+        assert line.endswith("it comes with onnxruntime-gpu, in place of onnxruntime")
+    assert np.isfinite(session.run(np.zeros((1, 3, 16, 16), np.float32))[0]).all()
+
+
+def test_the_cpu_falls_short_of_nothing_and_comes_last_without_being_asked_for() -> None:
+    assert _session(CPU).providers == Providers((CPU,), (CPU,), {}, {})
+    assert _session(CUDA).providers.got == (CPU,)
+
+
+def test_nodes_that_an_accelerator_leaves_to_the_cpu_are_counted() -> None:
+    """Azure's provider is in every wheel and runs no operator of this model."""
+    found = _session("AzureExecutionProvider", CPU).providers
+    if found.why_not:
+        pytest.skip("this ONNX Runtime has the CPU alone")
+    assert found.got == ("AzureExecutionProvider", CPU)
+    if found.nodes:  # ONNX Runtime tells since 1.24
+        assert found.nodes[CPU] >= 4
+        [line] = found.shortfalls()
+        count = found.nodes[CPU]
+        assert line == f"{count} of {count} nodes run on the CPU, though AzureExecutionProvider comes first"
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected"),
+    [
+        (False, "it cannot be started: no device"),
+        (True, "it cannot be started; ONNX Runtime says why on standard error"),
+    ],
+)
+def test_a_provider_that_does_not_start_gives_way_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, starts: bool, expected: str
+) -> None:
+    """ONNX Runtime either raises, or goes on without it."""
+    real = onnxruntime.InferenceSession
+
+    def without(model: bytes, options: object, *, providers: list[tuple[str, object]], **others: object) -> object:
+        if len(providers) > 1 and not starts:
+            raise RuntimeError("no device")
+        return real(model, options, providers=providers[-1:], **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", without)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    found = _session(CUDA, CPU).providers
+    assert (found.got, found.why_not) == ((CPU,), {CUDA: expected})
+
+
+OPTIONS = ProviderOptions(
+    TensorrtOptions(trt_fp16_enable=True, trt_int8_enable=False), CudaOptions(gpu_mem_limit=2**30)
+)
+
+
+def test_the_options_of_a_bundle_reach_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: what ONNX Runtime would be given, on its way to a real session of the CPU."""
+    bundle = open_real_bundle(
+        tmp_path / "a.edge", tiny.classifier(classes=2), providers=(TENSORRT, CUDA, CPU), provider_options=OPTIONS
+    )
+    given: list[list[tuple[str, dict[str, str]]]] = []
+    real = onnxruntime.InferenceSession
+
+    def note(model: bytes, options: object, *, providers: list[tuple[str, dict[str, str]]], **others: object) -> object:
+        given.append(providers)
+        return real(model, options, providers=providers[-1:], **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", note)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [TENSORRT, CUDA, CPU])
+    settings = SessionSettings.of(bundle.manifest)
+    Session.open(bundle, msgspec.structs.replace(settings, cache_folder=str(tmp_path / "new" / "engines")))
+    [(first, tensorrt), (second, cuda), last] = given.pop()
+    assert (first, second, last) == (TENSORRT, CUDA, (CPU, {}))
+    assert (tensorrt["trt_fp16_enable"], tensorrt["trt_int8_enable"]) == ("1", "0")
+    for cache in ("engine", "timing"):
+        assert tensorrt[f"trt_{cache}_cache_enable"] == "1"
+        assert tensorrt[f"trt_{cache}_cache_path"] == f"{tmp_path}/new/engines"
+    defaults = {"arena_extend_strategy": "kSameAsRequested", "cudnn_conv_algo_search": "HEURISTIC"}
+    assert cuda == {"gpu_mem_limit": str(2**30), **defaults}
+    assert given == []
+
+
+def test_engines_are_kept_where_nobody_else_writes_and_without_a_place_each_start_builds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    folder = tmp_path / "state" / "tensorrt"
+    assert options_of(TENSORRT, SessionSettings())["trt_engine_cache_path"] == str(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert options_of(CPU, SessionSettings()) == {}
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "file"))
+    own = {"trt_fp16_enable": "1", "trt_int8_enable": "0"}
+    assert options_of(TENSORRT, SessionSettings(provider_options=OPTIONS)) == own
