@@ -204,7 +204,7 @@ _MAX_MODEL_BYTES = 2**31 - 1  # of a protobuf message
 def _load_destination(model_toml: Path, source: Path) -> ModelSpec:
     """Read the model.toml of an import, and whatever would fail at its end otherwise; `source` is another file."""
     if model_toml.suffix != ".toml":
-        raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see docs/model-toml.md")
+        raise UsageError(f"{model_toml}: expected a model.toml for the new model; docs/importing.md has examples")
     spec = load_model_spec(model_toml)
     path = Path(spec.model)
     if path.suffix != ".onnx":
