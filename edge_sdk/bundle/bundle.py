@@ -10,6 +10,7 @@ and hash of every file. `Bundle.read` hashes a file again as it reads it, so tha
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
@@ -189,7 +190,12 @@ class Bundle:
 
 def check_place(path: Path) -> None:
     """Raise a UsageError if no bundle can be at this path; reads no file."""
-    is_folder = path.is_dir()
+    try:
+        is_folder = path.is_dir()
+    except OSError as cause:
+        if cause.errno != errno.ENAMETOOLONG:  # others may pass
+            raise
+        raise UsageError(f"{path}: no such bundle: {cause.strerror}") from cause
     if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
         what = "not a bundle" if is_folder or path.exists() else "no such bundle"
         raise UsageError(f"{path}: {what}, expected a NAME.edge folder that `edge-sdk build` wrote")

@@ -109,8 +109,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
             return _fail(f"standard output cannot be written: {error.strerror}; check the space on its disk", 1)
         if isinstance(error, OSError) and isinstance(error.filename, (str, os.PathLike)):
-            # A file was removed, or its permissions changed, while it was in use.
-            return _fail(f"{os.fspath(error.filename)}: {error.strerror}", 1)
+            # A file was removed, or its permissions changed, while it was in use; or no file can have that name.
+            is_wrong = error.errno == errno.ENAMETOOLONG
+            return _fail(f"{os.fspath(error.filename)}: {error.strerror}", 2 if is_wrong else 1)
         return _fail(f"{failure_line(error)}; set EDGE_SDK_DEBUG=1 to see where", 1)
     return 0
 

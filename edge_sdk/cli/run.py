@@ -13,6 +13,7 @@ import math
 import os
 import select
 import shutil
+import signal
 import sys
 import tempfile
 import textwrap
@@ -131,6 +132,7 @@ def _of_model(path: Path, stack: contextlib.ExitStack, cpu_share: float | None) 
         return {}
     if cpu_share is not None:
         raise UsageError("--cpu-share is a limit that tuning keeps, and only a bundle is tuned: build one")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
     with host_tools("run MODEL"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm

@@ -8,8 +8,6 @@ passes; `mqtt_settings_of` and `outbox_settings_of` make the publisher's setting
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -57,8 +55,6 @@ from edge_sdk.sources.location import (
 )
 from edge_sdk.sources.opening import DEVICE, PICAMERA, kind_of, named_kind
 
-_log = logging.getLogger(__name__)
-
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
 """The configuration file of `edge-sdk run` where no other is given."""
 
@@ -67,7 +63,6 @@ _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 _CORES = os.sysconf("SC_NPROCESSORS_CONF")  # that this machine can have, also while some are off
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
-_OTHERS = 0o077  # permissions of all users but the file's owner
 _FOLDER = "CREDENTIALS_DIRECTORY"
 _WRITTEN = (
     "a password does not stand in this file; write it into one that only edge-sdk's user can read, and give "
@@ -230,14 +225,9 @@ def read_secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: s
 
 def _from_file(path: Path, where: str, what: str) -> Secret:
     try:
-        secret = read_password(path, what)
+        return read_password(path, what)
     except UsageError as cause:
         raise ConfigError(f"{where}: {cause}") from None
-    with contextlib.suppress(OSError):  # it was there, and was read
-        mode = path.stat().st_mode & 0o777
-        if mode & _OTHERS:
-            _log.warning(f"{path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
-    return secret
 
 
 def read_variable(name: str, where: str, what: str) -> Secret:
@@ -264,7 +254,7 @@ def _from_credential(name: str, where: str, what: str) -> Secret:
     path = Path(folder) / name
     if not path.is_file():
         raise ConfigError(f"{where}: ${_FOLDER} has no such file, expected a LoadCredential= of that name in the unit")
-    return read_password(path, what)
+    return read_password(path, what, others=0)  # systemd decides who may read it
 
 
 # Rules that types do not express: keys that contradict each other, bad topics and bad URLs. Each yields one line for

@@ -24,6 +24,8 @@ from threading import Event, Lock, Thread
 from types import FrameType, TracebackType
 from typing import Generic, TextIO, TypeVar
 
+from edge_sdk.core.errors import SessionError
+
 _LAST_S = 0.4  # the last part of the two seconds that a program has to end
 _threads: list[Thread] = []
 _lock = Lock()
@@ -107,10 +109,18 @@ class BackgroundTask(Generic[T]):
     Args:
         work: the function to call; what it shares with other threads must be safe for several threads.
         undo: called with a result that was not taken; the thread calls it if the work ends after `close`.
+        limit_s: of a task that loads a model: seconds after which it is given up, so that it is done and `take` raises.
     """
 
-    def __init__(self, work: Callable[[], T], name: str, undo: Callable[[T], None] | None = None) -> None:
+    def __init__(
+        self,
+        work: Callable[[], T],
+        name: str,
+        undo: Callable[[T], None] | None = None,
+        limit_s: float = math.inf,
+    ) -> None:
         self._work, self._undo = work, undo
+        self._limit_s, self._until_s = limit_s, time.monotonic() + limit_s
         self._done = Event()
         self._is_closed = False
         self._results: list[T] = []
@@ -135,19 +145,24 @@ class BackgroundTask(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether the work has ended, so that `take` returns at once."""
-        return self._done.is_set()
+        """Whether the work has ended or is given up, so that `take` returns at once."""
+        return self._done.is_set() or time.monotonic() >= self._until_s
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
         """Wait until the work is done and return True; return False if `is_stopped` is true before that."""
         while not is_stopped():
-            if self._done.wait(_LOOK_S):
+            if self._done.wait(_LOOK_S) or self.is_done:
                 return True
         return False
 
     def take(self) -> T:
-        """Wait for the result and return it, or raise what the work raised; the task keeps no reference to it."""
-        self._done.wait()
+        """Wait for the result and return it, or raise what the work raised; the task keeps no reference to it.
+
+        Raises SessionError where the load of a model is given up.
+        """
+        if not self._done.wait(None if self._until_s == math.inf else max(0.0, self._until_s - time.monotonic())):
+            self.close(0.0)
+            raise SessionError(f"the model did not load within {self._limit_s:.0f} s")
         if self._failure is not None:
             raise self._failure
         return self._results.pop()

@@ -28,6 +28,7 @@ from edge_sdk.outbox.writer import Writer
 _FAULT_S = 1.0
 _DOUBT_S = 3.0  # least time from an acknowledgement to the later packet that makes it final; both may be read 1 s late
 _IDLE_S = 60.0
+_BEFORE_S = 5.0
 _SOON_S = 0.5  # longest delay until the file records deliveries; after a kill before that, events are sent twice
 
 
@@ -42,6 +43,7 @@ class EventOutbox:
         boot_id: id of the running boot.
         wall_s, now_s: return seconds since 1970, which may be wrong, and since the machine was started.
         retry: delays before a failing disk is tried again.
+        before: an outbox that was closed and may still be busy with the same file; its end is waited for, five seconds.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class EventOutbox:
         wall_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = since_boot_s,
         retry: Backoff | None = None,
+        before: EventOutbox | None = None,
     ) -> None:
         self._settings, self._path = settings, path
+        self._before = before
         self._warnings = OutboxWarnings()
         clock = AgeClock(boot_id, now_s)
         self._has_file = path is not None and is_there(path)
@@ -197,6 +201,9 @@ class EventOutbox:
                 return
             self._bell.wait()
             self._bell.clear()
+        if self._before is not None:
+            self._before._thread.join(_BEFORE_S)
+            self._before = None
         self._is_idle = False
         number_early = partial(self._queue.number_early, self._warnings.encoded)
         self._try(self._writer.open)

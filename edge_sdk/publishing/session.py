@@ -335,9 +335,9 @@ class Sender:
             return
         self._warnings.last_error = f"the broker did not take an event on {event.topic}: {answer.complaint}"
         # Not authorized: final of one topic where others are taken; else perhaps a slip in an ACL, for which no backlog
-        # is given up.
+        # is given up, however often it is tried. A quota depends on the broker's load, not on the message.
         is_denied = answer.code == NOT_AUTHORIZED
-        if answer.code != QUOTA_EXCEEDED:  # that depends on the broker's load, not on the message
+        if not is_denied and answer.code != QUOTA_EXCEEDED:
             self._tries[event.id] += 1
         is_final = answer.code in _FINAL_CODES or (is_denied and self._has_taken)
         if is_final or self._tries[event.id] >= _MAX_TRIES:

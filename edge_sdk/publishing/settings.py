@@ -7,6 +7,7 @@ it names are read by `tls`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -19,6 +20,7 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import read_regular
 from edge_sdk.messages.schema import EVENTS, MESSAGES, SNAPSHOTS, Channel, MessageKind, Topics, default_device
 
+_log = logging.getLogger(__name__)
 _EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
 _UNESCAPED = (
     "the URL goes on after the host, and has an @ there: in a user's name write / as %2F (the user SITE/DEVICE is "
@@ -65,10 +67,11 @@ class Secret:
         return self._text
 
 
-def read_password(path: Path, what: str = "the MQTT password") -> Secret:
-    """Read the first line of a file, or raise `UsageError`, which calls it `what`."""
+def read_password(path: Path, what: str = "the MQTT password", *, others: int = 0o077) -> Secret:
+    """Read the first line of a file, or raise `UsageError`, which calls it `what`; warn of permissions in `others`."""
     try:
         line = read_regular(path).partition(b"\n")[0].rstrip(b"\r")
+        mode = path.stat().st_mode & 0o777
     except OSError as cause:
         raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from cause
     try:
@@ -77,6 +80,8 @@ def read_password(path: Path, what: str = "the MQTT password") -> Secret:
         raise UsageError(f"{path}: {what} is not UTF-8") from None
     if not text or len(line) > _PASSWORD_LIMIT:
         raise UsageError(f"{path}: {what} has {len(line)} bytes, expected 1 to {_PASSWORD_LIMIT} in the first line")
+    if mode & others:
+        _log.warning(f"{path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
     return Secret(text, str(path))
 
 

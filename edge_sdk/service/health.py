@@ -266,6 +266,7 @@ class HealthReporter:
         readings, self._readings = self._readings, None
         if readings is not None:
             self._publish(readings, pipelines)
+            self._notifier.repeat()
 
     def reloading(self, words: str = "") -> None:
         """Tell the service manager that a reload is under way, until all pipelines have begun."""

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _UNCHECKED = "no trusted key is given, so that no bundle's signature is checked (--trust KEY.pub; keys in [trust])"
+_FIRST_LOAD_S = 240.0  # other pipelines wait meanwhile; a service manager gives all of them five minutes
+_LOAD_S = 60.0  # beyond `trial_s`, for a model that loads while another one runs
 _CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop must end within two seconds in all
 
 
@@ -156,6 +158,7 @@ class ModelSelector:
             throttled=self._shared.throttled,
             is_tuning=lambda: tuner is not None and not tuner.done,
             controller=self._shared.degradation,
+            load_s=self._settings.trial_s + _LOAD_S,
         )
         stack.callback(changer.close)
         changer.begin(loop.stages.variant, self._reason)
@@ -206,7 +209,8 @@ class ModelSelector:
         before, why = tuning.tuned, ""
         if before is not None:
             why = f" again, because {before.doubt()}" if before.provisional else f", and not {before.fps:g}"
-        tuner = tuning.make_tuner(home, source.fps, on_tuned=self._take_tuned, on_variant=on_variant)
+        load_s = self._settings.trial_s + _LOAD_S
+        tuner = tuning.make_tuner(home, source.fps, on_tuned=self._take_tuned, on_variant=on_variant, load_s=load_s)
         _log.info(
             f"tuning for {source.fps:.3g} frames a second{why}: what runs best is measured while results go out, "
             f"for about {tuner.plan.seconds:.0f} s (--no-tune leaves it)"
@@ -260,7 +264,7 @@ def begin_loading(
     def load() -> ModelSelector:
         return ModelSelector(settings, bundle, session, budget_ms, stop.is_asked, shared)
 
-    return Loading(bundle, budget_ms, BackgroundTask(load, "edge-model"))
+    return Loading(bundle, budget_ms, BackgroundTask(load, "edge-model", limit_s=_FIRST_LOAD_S))
 
 
 def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSettings:
@@ -460,6 +464,7 @@ class LevelChanger:
         announce: called with what runs, at the start and after every change; must not block.
         throttled: returns the reason why the board throttles; empty when it does not.
         is_tuning: returns whether a tuner replaces the loop's stages, or will; the level stays meanwhile.
+        load_s: seconds after which a load is given up.
     """
 
     def __init__(
@@ -474,9 +479,10 @@ class LevelChanger:
         throttled: Callable[[], str],
         is_tuning: Callable[[], bool],
         controller: DegradationController,
+        load_s: float = math.inf,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._manifest, self._open, self._fixed = manifest, open_stages, fixed
+        self._manifest, self._open, self._fixed, self._load_s = manifest, open_stages, fixed, load_s
         self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
         self._announce, self._throttled, self._is_tuning = announce, throttled, is_tuning
         self._controller, self._clock_ns = controller, clock_ns
@@ -543,7 +549,9 @@ class LevelChanger:
             self._arrive(loop, move, now_ns)
             return
         try:
-            self._loading = BackgroundTask(lambda: self._open(variant), "edge-loader", undo=lambda _stages: None)
+            self._loading = BackgroundTask(
+                lambda: self._open(variant), "edge-loader", undo=lambda _stages: None, limit_s=self._load_s
+            )
         except RuntimeError as cause:  # no thread can be started now
             self._fail(variant, cause, now_ns)
             return

@@ -149,17 +149,22 @@ class Output:
         if mqtt is not None:
             versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
             self._said_doubt = own_expiry(mqtt)  # the doubt was logged when the settings were read
-            return MqttPublisher(
-                mqtt,
-                self.identity,
-                versions=versions,
-                on_state=lambda state, detail: self._log_broker(mqtt.address, state, detail),
-                events=self._opened_events(mqtt),
-                on_warning=lambda line: self._log_doubt(mqtt.address, line),
-                make_link=self._make_link,
-                listens_to=topics_of(self._settings),
-                receiver=self._receiver,
-            )
+            events = self._opened_events(mqtt)
+            try:
+                return MqttPublisher(
+                    mqtt,
+                    self.identity,
+                    versions=versions,
+                    on_state=lambda state, detail: self._log_broker(mqtt.address, state, detail),
+                    events=events,
+                    on_warning=lambda line: self._log_doubt(mqtt.address, line),
+                    make_link=self._make_link,
+                    listens_to=topics_of(self._settings),
+                    receiver=self._receiver,
+                )
+            except BaseException:
+                events.close()  # the next attempt needs its file
+                raise
         if sys.stdout is None:
             raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
         # Without Python's buffer, which is flushed when the process ends, and whose lock a blocked write would keep.
@@ -175,7 +180,7 @@ class Output:
         except OutputError as cause:
             path = None
             _log.warning(f"events wait in memory only: {cause}")
-        self._events = EventOutbox(outbox, path, self.identity.boot_id)
+        self._events = EventOutbox(outbox, path, self.identity.boot_id, before=self._events)
         self._events.listen(self._log_trouble)
         return self._events
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 
-from edge_sdk.bundle.bundle import Bundle, digest_at
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import SessionError, StoppedError
 from edge_sdk.core.logs import CAMERA
 from edge_sdk.core.protocols import Event, Sink
@@ -38,7 +38,6 @@ from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # time between two checks whether the process ends
-_LONGEST_LOAD_S = 240.0  # other pipelines wait meanwhile; a service manager gives all of them five minutes
 
 
 class Pipeline:
@@ -98,11 +97,6 @@ class Pipeline:
         if self._thread.ident is not None:
             join_or_leave(self._thread, timeout_s)
         return not self._thread.is_alive()
-
-    @property
-    def has_other_files(self) -> bool:
-        """Whether another bundle is now in the bundle's folder."""
-        return self.digest is not None and digest_at(self.settings.bundle) != self.digest
 
     @property
     def is_over(self) -> bool:
@@ -240,11 +234,8 @@ class Pipeline:
             is_late = self._before is not None or (kind is VIDEO and not settings.every_frame)
             opening = None if is_late else stack.enter_context(begin_opening(settings, waits=self._waits))
             self._output.prepare()
-            until_s = time.monotonic() + _LONGEST_LOAD_S
-            if not loading.selector.is_ready(lambda: is_stopped() or time.monotonic() >= until_s):
-                if is_stopped():
-                    raise StoppedError
-                raise SessionError(f"the model did not load within {_LONGEST_LOAD_S:.0f} s")
+            if not loading.selector.is_ready(is_stopped):
+                raise StoppedError
             selector = loading.selector.take()
             self.model_ns = time.monotonic_ns()
             # With other pipelines, this turn does not wait for the source, which may take any time.

@@ -31,6 +31,7 @@ class Notifier:
         self._address = address if address and address[0] in "/@" else None
         self.has_manager = self._address is not None
         self.interval_s = None if self._address is None or watchdog_s is None else watchdog_s / 2
+        self._unsent: dict[str, str] = {}  # lines by name
         self._socket: socket.socket | None = None
         if self._address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -66,6 +67,11 @@ class Notifier:
         """Report that the process works."""
         self._tell("WATCHDOG=1")
 
+    def repeat(self) -> None:
+        """Send what the manager did not take; later reports send it, too."""
+        if self._unsent:
+            self._tell()
+
     def close(self) -> None:
         """Close the socket; later reports do nothing."""
         if self._socket is not None:
@@ -77,8 +83,13 @@ class Notifier:
             return
         # In Linux the name of a socket without a file begins with a zero byte.
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
+        for line in lines:  # of those with one name, and of READY, RELOADING and STOPPING, the last one counts
+            name = line.partition("=")[0]
+            self._unsent.pop(name, None)
+            self._unsent[name] = line
         with contextlib.suppress(OSError, ValueError):  # no manager listens, or the address is not valid
-            self._socket.sendto("\n".join(lines).encode(errors="replace"), address)
+            self._socket.sendto("\n".join(self._unsent.values()).encode(errors="replace"), address)
+            self._unsent.clear()
 
 
 def _is_number(text: str) -> bool:

@@ -9,6 +9,7 @@ measured. At most two models are loaded at once.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
@@ -157,7 +158,7 @@ _Steps: TypeAlias = Generator[None, None, T]
 class LiveTuner:
     """An observer of the loop that tunes while the loop runs, until it is `done` and the loop keeps its stages.
 
-    While a model loads, however long that takes, the loop goes on with the stages that it has.
+    While a model loads, the loop goes on with the stages that it has.
 
     Args:
         home: the candidate that runs now, and its stages, which give the results while other candidates load.
@@ -165,6 +166,7 @@ class LiveTuner:
         on_trying: called with every candidate before it is loaded or measured.
         on_variant: called with the name of the variant that gives the next results, whenever it changes.
         on_tuned: called with the result, and with the reason why it could not be stored or "".
+        load_s: seconds after which a load is given up.
     """
 
     def __init__(
@@ -177,10 +179,12 @@ class LiveTuner:
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
+        load_s: float = math.inf,
         read_cpu_time: Callable[[], CpuTime] = CpuTime.read,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
+        self._load_s = load_s
         self.plan, self.home = plan, home[0]
         self._home_stages: list[_Stages] = [home[1]]
         self._open, self._remember = open_stages, remember
@@ -328,7 +332,7 @@ class LiveTuner:
             self._leaving.clear()
             return work()
 
-        self._task = task = BackgroundTask(clear_and_work, "tuning")
+        self._task = task = BackgroundTask(clear_and_work, "tuning", limit_s=self._load_s)
         yield
         while not task.is_done:
             yield

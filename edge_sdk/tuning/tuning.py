@@ -223,6 +223,7 @@ class Tuning:
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
+        load_s: float = math.inf,
     ) -> LiveTuner:
         """Make the `LiveTuner` that tunes while the loop runs, whatever is remembered; `seconds` as in `Plan.of`."""
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
@@ -246,6 +247,7 @@ class Tuning:
             on_tuned=on_tuned,
             on_trying=on_trying,
             on_variant=on_variant,
+            load_s=load_s,
         )
 
     def _with_missing(self, tuned: Tuned) -> Candidate:

@@ -43,6 +43,8 @@ _RUN = ["run", "none.edge", "--source"]
         ([*_RUN, "rtsp://b:hun/ter2@h"], "give --source-password-file"),
         ([*_RUN, "rtsp://b@h:554/x:y"], "none.edge: no such bundle"),
         ([*_RUN, "0", "--source-password-file", "none"], "none: the source's password cannot be"),
+        (["run", "x" * 300 + ".edge", "--source", "0"], "x.edge: no such bundle: File name too long"),
+        (["run", "x" * 300 + ".onnx", "--source", "0"], "x.onnx: File name too long"),
     ],
 )
 def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:

@@ -8,8 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.outbox.event import Losses, OutboxWarnings
-from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, takes_all, until
+from edge_sdk.outbox.event import Losses, OutboxSettings, OutboxWarnings
+from edge_sdk.outbox.outbox import EventOutbox
+from tests.support.outboxes import (
+    TOPIC,
+    WAIT_S,
+    SlowDisk,
+    committed,
+    delivered,
+    outbox_at,
+    payload,
+    put,
+    taken,
+    takes_all,
+    until,
+)
 
 
 def _killed(path: Path, to: Path) -> Path:
@@ -42,6 +55,26 @@ def test_an_orderly_end_leaves_no_gap_and_loses_nothing(tmp_path: Path) -> None:
     with outbox_at(path) as outbox:
         assert outbox.waiting == 80
         assert delivered(outbox, 80) == numbers[40:]
+
+
+def test_an_outbox_that_is_still_busy_with_the_file_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said, disk = tmp_path / "events.sqlite", list[str](), SlowDisk(monkeypatch)
+    first = EventOutbox(OutboxSettings(), path, "boot")
+    put(first, 1)
+    assert first.wait_committed(WAIT_S)
+    disk.may_go.clear()
+    put(first, 1)
+    first.close(0.0)
+    second = EventOutbox(OutboxSettings(), path, "boot", before=first)
+    second.listen(lambda _name, line: said.append(line))
+    put(second, 1)
+    assert not second.wait_committed(0.2)
+    disk.may_go.set()
+    assert second.wait_committed(WAIT_S)
+    assert (said, second.waiting) == ([], 3)
+    second.close()
 
 
 @pytest.mark.parametrize("wall_s", [0.0, 1000.0, 2e9], ids=["before the first number", "the same", "later"])

@@ -76,6 +76,15 @@ def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[in
         assert good == [b"%d" % number for number in range(40) if number not in poisons]
 
 
+def test_a_broker_that_denies_every_event_makes_them_wait_without_end(tmp_path: Path) -> None:
+    with _sending(tmp_path, Backoff(0.001, 0.002), set(range(40))) as (sender, events):
+        link = _link(0x87)
+        for _ in range(12):
+            _round(sender, events, link)
+        assert len(link.published) == 12 * WINDOW
+        assert (events.waiting, events.stats().lost.total) == (40, 0)
+
+
 def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) -> None:
     steps: list[float] = []
 

@@ -168,6 +168,21 @@ def test_a_model_that_does_not_load_is_said_once_and_left_out(make: Make, failur
         assert scene.loop.every > 1  # of what is left, frames are left out
 
 
+def test_a_load_that_hangs_is_given_up_and_the_model_left_out(make: Make) -> None:
+    may_end = threading.Event()
+
+    def hang(variant: str) -> Stages:
+        may_end.wait()
+        return open_variant(hung.folder, variant)
+
+    hung = make(open_stages=hang, load_s=0.1)
+    try:
+        hung.until(lambda: hung.loop.every > 1)
+    finally:
+        may_end.set()
+    assert hung.said[0] == f"{SMALL} does not load here and is left out: the model did not load within 0 s"
+
+
 def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(make: Make) -> None:
     is_asked = threading.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Iterator
@@ -78,6 +79,26 @@ def test_after_a_restart_warnings_are_told_again_and_messages_name_the_new_devic
     until(lambda: site.state().get("warnings") == {"hot": "81 degrees", "memory": "low"})
     assert {document["device"] for document in second.documents("state")} == {"other"}
     assert {document["device"] for document in first.documents("state")} == {"pi"}
+
+
+def test_a_publisher_that_cannot_be_made_leaves_the_file_of_events_to_the_next(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    file = site.run_settings("gate").outbox.path_of("default", "pi")
+    file.parent.mkdir(parents=True)
+    file.touch()  # the outbox opens a file that is there at once
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr("edge_sdk.publishing.session.Wakeup", refuse)
+        with pytest.raises(OSError, match="Too many open files"):
+            site.stream()
+    site.stream()
+    until(lambda: (stats := site.outlet.stats()) is not None and stats.events.is_durable)
+    assert not any("another program" in line for line in site.said)
 
 
 def test_a_camera_that_leaves_is_gone_whichever_stream_had_it(site: Site) -> None:

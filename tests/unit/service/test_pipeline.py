@@ -190,7 +190,7 @@ def test_a_source_that_takes_long_to_open_holds_up_no_other_stream(
 def test_a_model_that_does_not_load_is_given_up_and_its_turn_given_on(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_module, "_LONGEST_LOAD_S", 0.1)
+    monkeypatch.setattr(model_selector, "_FIRST_LOAD_S", 0.1)
     may_go_on = threading.Event()
 
     def load_slowly(settings: PipelineSettings, *given: Any) -> ModelSelector:
@@ -201,7 +201,7 @@ def test_a_model_that_does_not_load_is_given_up_and_its_turn_given_on(
     slow = site.pipeline(site.settings("gate"))
     assert slow.join(WAIT_S)
     assert str(slow.failure) == "the model did not load within 0 s"
-    monkeypatch.setattr(pipeline_module, "_LONGEST_LOAD_S", WAIT_S)
+    monkeypatch.setattr(model_selector, "_FIRST_LOAD_S", WAIT_S)
     site.running(site.settings("yard"))
     may_go_on.set()
 

@@ -211,6 +211,18 @@ def test_by_default_there_is_time_for_every_model(tmp_path: Path, fps: float, le
     assert not tuned.untried
 
 
+def test_a_load_that_hangs_is_given_up_and_tuning_ends(tmp_path: Path) -> None:
+    may_end = threading.Event()
+    board = _board(tmp_path, hangs=may_end)
+    try:
+        board.run()
+    finally:
+        may_end.set()
+    assert board.tuner.done
+    assert "did not load within" in board.lines[0]
+    assert board.runs() == candidate("int8")
+
+
 def test_a_source_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
     board = _board(tmp_path, frames=100)
     board.run()
