@@ -114,7 +114,7 @@ class _Device:
     def put_result(self) -> None:
         seen = self._picture
         frame = Frame.of(seen.frame.image, seq=self._results, camera=CAMERA)
-        self._stream.put(Detections(frame, seen.inference_ns, seen.boxes_xyxy, seen.confidences, seen.class_ids))
+        self._stream.put(Detections(frame, seen.inference_ns, seen.xyxy, seen.confidence, seen.class_id))
         self._results += 1
 
     def put_event(self) -> None:

@@ -26,6 +26,7 @@ from edge_sdk.bundle.signing import SIGNATURE_BYTES, is_signed_by_any, public_ke
 from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.core.files import open_regular
 from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.spec import has_background
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -120,6 +121,11 @@ class Bundle:
             return tuple(self.read(self.manifest.labels).decode("utf-8").splitlines())
         except UnicodeDecodeError as cause:
             raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
+
+    def labels_by_id(self) -> dict[int, str]:
+        """Read the labels of the classes by their ids, as in messages: -1 is a classifier's background."""
+        numbered = enumerate(self.labels(), start=-1 if has_background(self.manifest) else 0)
+        return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
 
     def golden(self) -> list[GoldenImage]:
         """Read the golden inputs of the primary variant with their expected outputs; see `golden_and_noise`."""

@@ -110,7 +110,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     with contextlib.ExitStack() as stack:
         if config is None:
             with logging_to_standard_error(quiet=options["quiet"]):
-                options |= _of_model(options["bundle"], stack)
+                options |= _of_model(options["bundle"], stack, cpu_share=options["cpu_share"])
         if options["check"]:
             _check(options, config)
             return
@@ -126,15 +126,19 @@ def command(context: click.Context, /, **options: Any) -> None:
 _MODELS = (".onnx", ".toml", ".pt", ".tflite", ".keras", ".h5")
 
 
-def _of_model(path: Path, stack: contextlib.ExitStack) -> dict[str, object]:
+def _of_model(path: Path, stack: contextlib.ExitStack, cpu_share: float | None) -> dict[str, object]:
     """Make a bundle of a model that is none yet, for as long as `stack` is open; return the options that change."""
     if path.suffix.lower() not in _MODELS or path.is_dir():
         return {}
+    if cpu_share is not None:
+        raise UsageError("--cpu-share is a limit that tuning keeps, and only a bundle is tuned: build one")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
     with host_tools("run MODEL"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
+        from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))
-    bundle, description = unproved_bundle(path, Path(folder))
+    with interrupted_by_sigterm():
+        bundle, description = unproved_bundle(path, Path(folder))
     for key, why in description.guessed.items() if description else ():
         _log.info(f"guessed {key}: {why}")
     _log.info(UNPROVED)

@@ -8,8 +8,10 @@ input (`Geometry`). `check_image` refuses arrays that are no pictures.
 
 from __future__ import annotations
 
+import importlib
 import math
 import time
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -223,31 +225,77 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
 
     Attributes:
-        boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
-        confidences: float32 (N,), 0-1.
-        class_ids: int64 (N,), lines of labels.txt from 0.
+        xyxy: float32 (N, 4), clipped, in pixels of the original frame.
+        confidence: float32 (N,), 0-1.
+        class_id: int64 (N,), lines of labels.txt from 0.
         is_finite: whether all model outputs that were read are finite. If not, objects may be missing here.
         keypoints: float32 (N, K, 3), x and y in pixels of the original frame and a confidence 0-1; None for models
             without.
         masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
+        names: labels by class id; empty where the stage was not told them.
     """
 
     frame: Frame
     inference_ns: int
-    boxes_xyxy: NDArray[np.float32]
-    confidences: NDArray[np.float32]
-    class_ids: NDArray[np.int64]
+    xyxy: NDArray[np.float32]
+    confidence: NDArray[np.float32]
+    class_id: NDArray[np.int64]
     is_finite: bool = True
     keypoints: NDArray[np.float32] | None = None
     masks: Masks | None = None
+    names: Mapping[int, str] = {}
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.confidence)
+
+    def __getitem__(self, chosen: int | slice | list[int] | NDArray[Any]) -> Detections:
+        """Return some of the objects: by a number, a slice, bool (N,), or integers in any order."""
+        places = np.atleast_1d(np.arange(len(self))[chosen])
+        return msgspec.structs.replace(
+            self,
+            xyxy=self.xyxy[places],
+            confidence=self.confidence[places],
+            class_id=self.class_id[places],
+            keypoints=None if self.keypoints is None else self.keypoints[places],
+            masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
+        )
+
+    def __iter__(self) -> Iterator[Detections]:
+        """Yield each object, as detections of length 1."""
+        return (self[place] for place in range(len(self)))
+
+    @property
+    def labels(self) -> list[str]:
+        """The label of each object; `class_N` where the class has none."""
+        return _labels_of(self.class_id, self.names)
+
+    def to_dict(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what JSON can hold: for each object label, class_id, confidence and box_xyxy, and its keypoints."""
+        rows = zip(self.labels, self.class_id.tolist(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
+        keys = "label", "class_id", "confidence", "box_xyxy"
+        objects = [dict(zip(keys, row, strict=True)) for row in rows]
+        if self.keypoints is not None:
+            objects = [
+                {**one, "keypoints": points} for one, points in zip(objects, self.keypoints.tolist(), strict=True)
+            ]
+        return {"detections": objects}
+
+    def to_supervision(self) -> Any:
+        """Return `supervision.Detections`, of the package `supervision`, which must be installed."""
+        supervision: Any = importlib.import_module("supervision")
+        names = {"class_name": np.array(self.labels, dtype=str)}
+        return supervision.Detections(
+            xyxy=self.xyxy, mask=self.mask, confidence=self.confidence, class_id=self.class_id, data=names
+        )
 
     @property
     def mask(self) -> NDArray[np.bool_] | None:
         """The pixels of each object within its box, bool (N, frame height, frame width); None for models without."""
         if self.masks is None:
             return None
-        pixels = np.zeros((len(self.boxes_xyxy), *self.frame.image.shape[:2]), np.bool_)
-        for index, box in enumerate(self.boxes_xyxy):
+        pixels = np.zeros((len(self.xyxy), *self.frame.image.shape[:2]), np.bool_)
+        for index, box in enumerate(self.xyxy):
             left, top, seen = self.masks.within(index, box)
             pixels[index, top : top + seen.shape[0], left : left + seen.shape[1]] = seen
         return pixels
@@ -258,7 +306,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
 
         if self.masks is None:
             return []
-        left, top, seen = self.masks.within(index, self.boxes_xyxy[index])
+        left, top, seen = self.masks.within(index, self.xyxy[index])
         found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
         outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
         areas = [cv2.contourArea(outline) for outline in outlines]
@@ -273,16 +321,27 @@ class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The most likely classes of one frame, most likely first.
 
     Attributes:
-        confidences: float32 (K,), 0-1; the confidences of all classes sum to 1.
-        class_ids: int64 (K,). With a background class it is the output index - 1, and -1 is the background.
+        confidence: float32 (K,), 0-1; the confidences of all classes sum to 1.
+        class_id: int64 (K,). With a background class it is the output index - 1, and -1 is the background.
         is_finite: whether the model's outputs are finite; if not, nothing is known about the frame.
+        names: labels by class id, as in `Detections`.
     """
 
     frame: Frame
     inference_ns: int
-    confidences: NDArray[np.float32]
-    class_ids: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    class_id: NDArray[np.int64]
     is_finite: bool = True
+    names: Mapping[int, str] = {}
+
+    @property
+    def labels(self) -> list[str]:
+        """The label of each class, in the same order; `class_N` where it has none."""
+        return _labels_of(self.class_id, self.names)
+
+
+def _labels_of(class_ids: NDArray[np.int64], names: Mapping[int, str]) -> list[str]:
+    return [names.get(class_id) or f"class_{class_id}" for class_id in class_ids.tolist()]
 
 
 NO_CLASS = 255

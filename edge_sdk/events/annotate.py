@@ -65,20 +65,20 @@ class Annotator:
         _DRAWING[type(result)](self, image, result, _pen_for(image))
 
     def _draw_detections(self, image: Image, result: Detections, pen: _Pen) -> None:
-        usable = np.isfinite(result.boxes_xyxy).all(axis=1)
+        usable = np.isfinite(result.xyxy).all(axis=1)
         # The most confident last, and the texts after the boxes, so that they lie on top.
         order = np.flatnonzero(usable)[::-1].tolist()
-        corners = [[round(v) for v in result.boxes_xyxy[i].tolist()] for i in order]
+        corners = [[round(v) for v in result.xyxy[i].tolist()] for i in order]
         for index in order if result.masks is not None else ():
-            self._paint(image, result, index, class_colour(int(result.class_ids[index])))
+            self._paint(image, result, index, class_colour(int(result.class_id[index])))
         for index, (x1, y1, x2, y2) in zip(order, corners, strict=True):
-            colour = class_colour(int(result.class_ids[index]))
+            colour = class_colour(int(result.class_id[index]))
             if result.keypoints is not None:
                 _draw_keypoints(image, result.keypoints[index], colour, pen)
             cv2.rectangle(image, (x1, y1), (x2, y2), colour, pen.line_px, cv2.LINE_AA)
         for index, (x1, y1, _, _) in zip(order, corners, strict=True):
-            class_id = int(result.class_ids[index])
-            text = f"{self._name(class_id)} {result.confidences[index]:.0%}"
+            class_id = int(result.class_id[index])
+            text = f"{self._name(class_id)} {result.confidence[index]:.0%}"
             _draw_tag(image, text, (x1 - pen.line_px // 2, y1), class_colour(class_id), pen)
 
     def _paint(self, image: Image, result: Detections, index: int, colour: _Colour) -> None:
@@ -88,9 +88,7 @@ class Annotator:
 
     def _draw_classes(self, image: Image, result: Classification, pen: _Pen) -> None:
         y = pen.margin_px
-        for class_id, confidence in zip(
-            result.class_ids[:_TOP_CLASSES], result.confidences[:_TOP_CLASSES], strict=True
-        ):
+        for class_id, confidence in zip(result.class_id[:_TOP_CLASSES], result.confidence[:_TOP_CLASSES], strict=True):
             text = f"{self._name(int(class_id), self._offset)} {confidence:.0%}"
             y = _draw_tag(image, text, (pen.margin_px, y), class_colour(int(class_id)), pen, above=False)
 

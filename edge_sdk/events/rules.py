@@ -23,7 +23,6 @@ from edge_sdk.core.errors import SettingError, UsageError
 from edge_sdk.core.frame import Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import NAME_LIMIT, Event, EventSink, is_name
 from edge_sdk.core.toml import check_fields, nearest, shown
-from edge_sdk.tasks.spec import has_background
 
 _LONGEST_S = 86400.0
 
@@ -168,14 +167,14 @@ class EventWatch:
         rules = [*rules]
         if unknown := unwatched(rules, bundle):
             raise UsageError(f"event rules: {'; '.join(unknown)}")
-        return cls(rules, labels_by_id(bundle), sink)
+        return cls(rules, bundle.labels_by_id(), sink)
 
     def put(self, result: Result) -> None:
         """Take one result into account, and publish the events that it causes; called in the loop's thread."""
         now_ns = result.frame.captured_ns
         last_ns, self._last_ns = self._last_ns, now_ns
         passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
-        if isinstance(result, Segmentation) or len(result.confidences):
+        if isinstance(result, Segmentation) or len(result.confidence):
             self._see(result)
         if self._awake:
             self._step(result, passed_ns)
@@ -196,8 +195,8 @@ class EventWatch:
             class_ids: Iterable[int] = range(len(result.shares))
             confidences = result.shares.tolist()
         else:
-            class_ids, confidences = result.class_ids.tolist(), result.confidences.tolist()
-        boxes = result.boxes_xyxy if isinstance(result, Detections) else None
+            class_ids, confidences = result.class_id.tolist(), result.confidence.tolist()
+        boxes = result.xyxy if isinstance(result, Detections) else None
         found = self._watched.get
         for index, class_id in enumerate(class_ids):
             presence = found(class_id)
@@ -206,13 +205,6 @@ class EventWatch:
                 if presence.is_idle:
                     self._awake.append(presence)
                 presence.see(confidences[index], boxes, index)
-
-
-def labels_by_id(bundle: Bundle) -> dict[int, str]:
-    """Return the labels of a bundle's classes by their ids, as in messages."""
-    manifest = bundle.manifest
-    numbered = enumerate(bundle.labels(), start=-1 if has_background(manifest) else 0)
-    return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
 
 
 def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
@@ -228,7 +220,7 @@ def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
 def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
     """Return a line for each label of the rules that no class of a bundle has."""
     of = f"is no label of {bundle.manifest.name}, so nothing is told of it"
-    return missing_labels(rules_by_label(rules), labels_by_id(bundle).values(), of)
+    return missing_labels(rules_by_label(rules), bundle.labels_by_id().values(), of)
 
 
 def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
@@ -261,6 +253,9 @@ def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
 
 
 WORST_QUALITY = 20
+_PAUSE = Meta(ge=0.1, le=_LONGEST_S, description="from one picture to the next", extra={"unit": "seconds"})
+_Interval = Annotated[float, _PAUSE]
+_Rate = Annotated[float, Meta(ge=0.001, le=10, description="pictures a second of one camera; the newest is kept")]
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,16 +269,8 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     on: Annotated[Literal["event", "interval"], Meta(description="when a picture is made")]
-    interval_s: (
-        Annotated[
-            float, Meta(ge=0.1, le=_LONGEST_S, description="from one picture to the next", extra={"unit": "seconds"})
-        ]
-        | None
-    ) = None
-    max_per_s: (
-        Annotated[float, Meta(ge=0.001, le=10, description="pictures a second of one camera; the newest is kept")]
-        | None
-    ) = None
+    interval_s: _Interval | None = None
+    max_per_s: _Rate | None = None
     width: Annotated[
         int, Meta(ge=16, le=4096, description="wider pictures are made smaller", extra={"unit": "pixels"})
     ] = 640

@@ -35,16 +35,11 @@ if TYPE_CHECKING:
 DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(uint8)": np.uint8,
-    "tensor(int8)": np.int8,
-    "tensor(uint16)": np.uint16,
-    "tensor(int16)": np.int16,
-    "tensor(uint32)": np.uint32,
-    "tensor(int32)": np.int32,
-    "tensor(uint64)": np.uint64,
-    "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
+    **{
+        f"tensor({name})": getattr(np, name)
+        for name in ("float16", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
+    },
 }
 """Types of inputs that a session handles, by ONNX Runtime's names."""
 

@@ -119,10 +119,10 @@ class ResultEncoder:
             ids = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
             return SegmentationMessage(segments=self._items(SegmentItem, ids, shares[ids].tolist()), **header)
         if isinstance(result, Classification):
-            rounded, ids = _rounded(result.confidences[:, np.newaxis], result.class_ids)
+            rounded, ids = _rounded(result.confidence[:, np.newaxis], result.class_id)
             return ClassificationMessage(classes=self._items(ClassItem, ids, rounded[:, 0].tolist()), **header)
-        rows = np.column_stack((result.boxes_xyxy, result.confidences))
-        rounded, ids = _rounded(rows, result.class_ids)
+        rows = np.column_stack((result.xyxy, result.confidence))
+        rounded, ids = _rounded(rows, result.class_id)
         items = self._items(DetectionItem, ids, rounded[:, 4].tolist(), rounded[:, :4].tolist())
         if result.keypoints is not None or result.masks is not None:
             places = np.flatnonzero(np.isfinite(rows).all(axis=1)).tolist()
@@ -231,7 +231,7 @@ class SeenEncoder:
 def _summarise(result: Result) -> _Summary:
     """Return the class ids of detections, sorted; of other tasks the first class, None where there is none."""
     if isinstance(result, Detections):
-        return tuple(sorted(result.class_ids.tolist()))
+        return tuple(sorted(result.class_id.tolist()))
     if isinstance(result, Segmentation):
         return int(result.shares.argmax()) if len(result.shares) else None
-    return int(result.class_ids[0]) if len(result.class_ids) else None
+    return int(result.class_id[0]) if len(result.class_id) else None

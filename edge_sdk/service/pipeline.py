@@ -21,7 +21,7 @@ from edge_sdk.core.errors import SessionError, StoppedError
 from edge_sdk.core.logs import CAMERA
 from edge_sdk.core.protocols import Event, Sink
 from edge_sdk.core.threads import BackgroundTask, Stop, join_or_leave
-from edge_sdk.events.rules import EventWatch, labels_by_id, unwatched
+from edge_sdk.events.rules import EventWatch, unwatched
 from edge_sdk.events.snapshots import Snapshots
 from edge_sdk.loop import Budget
 from edge_sdk.messages.encoder import ResultEncoder
@@ -327,7 +327,7 @@ def _observers_of_events(
     if settings.events:
         for line in unknown_labels(settings, bundle):
             _log.warning(line)
-        observers.append(EventWatch(settings.events, labels_by_id(bundle), _EventSink(stream, snapshots)))
+        observers.append(EventWatch(settings.events, bundle.labels_by_id(), _EventSink(stream, snapshots)))
     if snapshots is not None:
         observers.append(snapshots)
     return observers

@@ -23,8 +23,18 @@ SLOWEST_FPS, FASTEST_FPS = 0.1, 240.0
 DEVICE_TIMEOUT_VARIABLE = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
 _DEVICE_TIMEOUT_S = 2  # OpenCV's value for all V4L2 cameras of a process, in whole seconds
 
-_FINGERPRINT = r"^[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}$(?!\n)"
 _Side = Annotated[int, Meta(ge=1, le=LARGEST_SIDE_PX)]
+_SIZE = Meta(description="width and height in pixels, of a camera", examples=[[1280, 720]])
+_Size = Annotated[tuple[_Side, _Side], _SIZE]
+_ASKED = {"description": "frames a second that a camera is asked for", "extra": {"unit": "frames a second"}}
+_Fps = Annotated[float, Meta(ge=SLOWEST_FPS, le=FASTEST_FPS, **_ASKED)]
+_FINGERPRINT = Meta(
+    pattern=r"^[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}$(?!\n)",
+    description="64 hexadecimal digits, with colons or without: SHA-256 of the certificate of an rtsps or https camera "
+    "(`openssl x509 -noout -fingerprint -sha256 -in FILE` prints it)",
+)
+_Fingerprint = Annotated[str, _FINGERPRINT]
+_AuthoritiesFile = Annotated[Path, Meta(description="PEM file of the authorities to trust instead of the system's")]
 
 
 def _timeout(description: str) -> Meta:
@@ -46,45 +56,16 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         SettingError: an option is out of range, or more than one of the three certificate options is set.
     """
 
-    size_wh: (
-        Annotated[
-            tuple[_Side, _Side],
-            Meta(description="width and height in pixels, of a camera", examples=[[1280, 720]]),
-        ]
-        | None
-    ) = None
-    fps: (
-        Annotated[
-            float,
-            Meta(
-                ge=SLOWEST_FPS,
-                le=FASTEST_FPS,
-                description="frames a second that a camera is asked for",
-                extra={"unit": "frames a second"},
-            ),
-        ]
-        | None
-    ) = None
+    size_wh: _Size | None = None
+    fps: _Fps | None = None
     pixel_format: Annotated[Literal["MJPG", "YUYV"], Meta(description="of a V4L2 camera")] | None = None
     transport: Annotated[Literal["tcp", "udp"], Meta(description="of RTSP")] = "tcp"
     rotate: Annotated[Literal[0, 90, 180, 270], Meta(description="degrees clockwise")] = 0
     repeat: Annotated[bool, Meta(description="files begin again when they are through")] = False
     open_timeout_s: Annotated[float, _timeout("that a stream may take to open")] = 3.0
     read_timeout_s: Annotated[float, _timeout("without a frame, after which a stream is lost")] = 2.0
-    tls_fingerprint: (
-        Annotated[
-            str,
-            Meta(
-                pattern=_FINGERPRINT,
-                description="64 hexadecimal digits, with colons or without: SHA-256 of the certificate of an rtsps or "
-                "https camera (`openssl x509 -noout -fingerprint -sha256 -in FILE` prints it)",
-            ),
-        ]
-        | None
-    ) = None
-    tls_ca_file: (
-        Annotated[Path, Meta(description="PEM file of the authorities to trust instead of the system's")] | None
-    ) = None
+    tls_fingerprint: _Fingerprint | None = None
+    tls_ca_file: _AuthoritiesFile | None = None
     tls_verify: Annotated[bool, Meta(description="false: a camera's certificate is not verified")] = True
     allow_other_hosts: Annotated[bool, Meta(description="a stream may redirect to other servers")] = False
 

@@ -6,7 +6,7 @@ environment variable, which it reads at the beginning of every opening; `capture
 and image files have OpenCV's own limit, OPENCV_IO_MAX_IMAGE_PIXELS, which `edge_sdk` sets unless a program imports cv2
 first.
 
-Network cameras are reached through `sources.relay`. `sources.live` and `sources.video` decide when to read.
+Network cameras are reached through `sources.relay`. `sources.live` and `sources.files` decide when to read.
 """
 
 from __future__ import annotations

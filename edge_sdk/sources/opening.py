@@ -87,7 +87,7 @@ PATTERN = SourceKind(
     form="pattern",
     words="a made picture, for trying things out",
     is_named=lambda location: location.partition(":")[0] == "pattern",
-    opener="edge_sdk.sources.images:pattern_opener",
+    opener="edge_sdk.sources.files:pattern_opener",
     redact=printable,
 )
 STREAM = SourceKind(
@@ -179,11 +179,11 @@ def open_source(
     location = str(location)  # OpenCV users write the integer 0
     kind = kind_of(location)
     if kind is IMAGES:
-        from edge_sdk.sources.images import ImageFiles
+        from edge_sdk.sources.files import ImageFiles
 
         return ImageFiles(Path(location), camera, options)
     if kind is VIDEO:
-        from edge_sdk.sources.video import EveryFrame, VideoFile, VideoSource
+        from edge_sdk.sources.files import EveryFrame, VideoFile, VideoSource
 
         video = VideoFile(Path(location), options)
         return VideoSource(video, camera) if realtime else EveryFrame(video, camera)

@@ -4,17 +4,18 @@
 
 `Slot` has three buffers that rotate between the reader (which writes one), the slot (which keeps the newest) and the
 consumer (which reads one). So no memory is allocated per frame, and no buffer is written while it is read.
-`sources.live` and `sources.video` decide what is read and when. `SourceStatus` and `SourceStats` are logged and
+`sources.live` and `sources.files` decide what is read and when. `SourceStatus` and `SourceStats` are logged and
 published.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from enum import Enum
 from threading import Event, Lock, Semaphore, Thread
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -145,6 +146,9 @@ class SourceStats(msgspec.Struct, frozen=True, gc=False):
 _PATIENCE_S = 0.5  # a program must stop within two seconds; an opening or a driver may take longer
 
 
+_Source = TypeVar("_Source", bound="OpenedSource")
+
+
 class OpenedSource:
     """A `Source` that a thread of its own feeds through a slot; subclasses implement `read`.
 
@@ -208,6 +212,18 @@ class OpenedSource:
             said = f"{self._thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0]
             raise CameraError(str(cause) if isinstance(cause, CameraError) else said) from cause
         return frame
+
+    def __enter__(self: _Source) -> _Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield the newest frame again and again, until the source ends; its picture is valid until the next one."""
+        while not self.ended:
+            if (frame := self.latest(_PATIENCE_S)) is not None:
+                yield frame
 
     def close(self) -> None:
         """Deliver nothing more and release all resources; may be called twice and waits half a second at most.

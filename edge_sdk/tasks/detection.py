@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,6 +42,7 @@ class Detect:
         self._places = tuple(places)
         self._thresholds = thresholds
         self._unchecked_left = 0  # frames until all outputs are checked again
+        self.names: Mapping[int, str] = {}  # labels by class id, for the results
 
     def __call__(self, inferred: Inferred, /) -> Detections:
         """Read the outputs of one frame."""
@@ -55,7 +56,9 @@ class Detect:
             none = NO_CANDIDATES
             more = self._read_details(read, None, prepared)
             found = none.boxes_xywh, none.confidences, none.class_ids
-            return Detections(prepared.frame, inferred.inference_ns, *found, is_finite, **more)
+            return Detections(
+                prepared.frame, inferred.inference_ns, *found, is_finite=is_finite, names=self.names, **more
+            )
         keep = suppress(candidates, self._thresholds)
         boxes = candidates.boxes_xywh[keep]
         boxes[:, 2:] += boxes[:, :2]
@@ -71,6 +74,7 @@ class Detect:
             confidences[keep],
             class_ids[keep],
             self._is_finite(confidences, outputs),
+            names=self.names,
             **self._read_details(read, None if candidates.extras is None else candidates.extras[keep], prepared),
         )
 

@@ -313,7 +313,7 @@ def golden_camera(bundle: Bundle, fps: float, camera: str) -> Source:
     """Return a camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
     # A run that tunes beside its work loads its first model before OpenCV, which these bring.
     from edge_sdk.core.opencv import cv2
-    from edge_sdk.sources.images import StillPicture
+    from edge_sdk.sources.files import StillPicture
     from edge_sdk.sources.live import LiveSource
 
     image = cv2.resize(bundle.golden()[0][0], _SIZE_WH)

@@ -59,14 +59,6 @@ def test_top_1_is_what_a_plain_loop_counts(tmp_path: Path, model: Path, wrong: i
     assert (found.images, found.format, found.agreement) == (30, "labels.csv", ())
 
 
-def test_any_number_of_threads_gives_the_same(tmp_path: Path, model: Path) -> None:
-    reference = write_project(tmp_path / "reference", model=changed(1), pictures=0)
-    data = write_labelled(tmp_path / "data", tiny.classifier(), 40, wrong=7)
-    found = evaluate(model, data, reference=reference, jobs=1)
-    again = evaluate(model, data, reference=reference, jobs=3)
-    assert msgspec.structs.replace(found, images_per_second=0) == msgspec.structs.replace(again, images_per_second=0)
-
-
 def test_beside_a_reference_the_difference_is_paired(tmp_path: Path, model: Path) -> None:
     reference = write_project(tmp_path / "reference", model=changed(1), pictures=0)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 40)
@@ -80,14 +72,6 @@ def test_beside_a_reference_the_difference_is_paired(tmp_path: Path, model: Path
     cosines = (mine * theirs).sum(axis=1) / np.linalg.norm(mine, axis=1) / np.linalg.norm(theirs, axis=1)
     assert output.cosine == pytest.approx(cosines.mean(), abs=1e-5)
     assert output.sqnr_db == pytest.approx(10 * np.log10((theirs**2).sum() / ((mine - theirs) ** 2).sum()), abs=1e-3)
-
-
-def test_a_model_agrees_with_itself_bit_for_bit(tmp_path: Path, model: Path) -> None:
-    found = evaluate(model, write_pictures(tmp_path / "data", 5), reference=model)
-    assert found.format == "images"
-    assert found.agreement[0].value.value == 1
-    assert found.outputs[0].sqnr_db is None
-    assert "too few images to judge much: 5" in found.warnings[0]
 
 
 def test_a_bundle_never_measures_on_what_calibrated_it(tmp_path: Path) -> None:
@@ -179,7 +163,6 @@ def test_classes_are_compared_in_the_order_of_the_first_model(tmp_path: Path) ->
     [
         ("nowhere.toml", "data", EdgeError, "nowhere.toml: no such file"),
         ("project", "data", UsageError, "project: neither a model.toml nor a bundle"),
-        ("é" * 300, "data", UsageError, "File name too long"),
         ("project/model.toml", "unlabelled", UsageError, "no labels in it, so there is nothing to measure with"),
         ("project/model.toml", "nowhere", DataError, "nowhere"),
         ("project/model.toml", "empty", DataError, "empty"),
@@ -297,16 +280,11 @@ def test_equal_images_with_other_labels_are_said(tmp_path: Path, model: Path) ->
     assert found.warnings == ("images of equal content with different labels: 1, the first counts",)
 
 
-def test_an_empty_calibration_folder_stops_nobody_who_measures(tmp_path: Path, model: Path) -> None:
-    (tmp_path / "project" / "pictures").mkdir()
-    assert evaluate(model, write_labelled(tmp_path / "data", tiny.classifier(), 4)).images == 4
-
-
 @pytest.mark.parametrize("flag", ["--max-drop-points", "--min-agreement"])
 def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
     model = str(write_project(tmp_path / "p", pictures=0))
     assert run(["distill-check", model, "--teacher", model, "--data", str(tmp_path), flag, "nan"]) == 2
-    assert f"{flag} is nan, expected a number" in capsys.readouterr().err
+    assert f"'{flag}': nan is no number" in capsys.readouterr().err
 
 
 def test_outputs_in_another_order_are_not_compared_raw(tmp_path: Path, model: Path) -> None:

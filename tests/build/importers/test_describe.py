@@ -185,6 +185,36 @@ def test_a_bare_model_runs_on_a_picture_and_says_that_it_is_unproved(tmp_path: P
     assert not list((tmp_path / "temporary").iterdir())
 
 
+def test_a_free_size_is_the_one_that_the_file_names_or_a_guess(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"y": [1, 6, 210]}, {**ULTRALYTICS, "imgsz": "[64, 160]"}, image=[1, 3, "h", "w"])
+    found = describe(path)
+    assert (found.spec.input.size_wh, "size_wh" in found.guessed) == ((160, 64), False)
+    found = describe(_file(tmp_path, {"y": [1, 5]}, image=["n", 3, "h", "w"]))
+    assert (found.spec.input.size_wh, "size_wh" in found.guessed, "decoder" in found.guessed) == (
+        (224, 224),
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(9.0, "decoder detr reads confidences of up to 9, expected 0-1"), (np.inf, "are not finite")],
+)
+def test_an_answer_that_no_decoder_gives_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float, expected: str
+) -> None:
+    path = _file(tmp_path, {"y": [1, 300, 7]})
+    proto = onnx.load(path)
+    [rows] = [weight for weight in proto.graph.initializer if weight.name == "y_rows"]
+    values = np.full((1, 300, 7), 0.5, np.float32)
+    values[..., 4:] = value
+    rows.CopyFrom(onnx.numpy_helper.from_array(values, "y_rows"))
+    onnx.save(proto, path)
+    assert run(["run", str(path), "--source", "pattern", "--frames", "1"]) == 2
+    assert expected in capsys.readouterr().err
+
+
 def test_a_checkpoint_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", str(tmp_path / "yolo11n.pt"), "--source", "0"]) == 2
     assert "yolo export model=" in capsys.readouterr().err

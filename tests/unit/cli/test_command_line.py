@@ -77,6 +77,12 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str], arguments: li
     assert captured.err == ""
 
 
+def test_a_broker_password_that_is_no_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_SDK_MQTT_PASSWORD", "hun\udcffter2")
+    assert run(["run", "none.edge", "--source", "0", "--mqtt", "mqtt://user@h"]) == 2
+    assert capsys.readouterr().err == "edge-sdk: $EDGE_SDK_MQTT_PASSWORD: the password is not UTF-8\n"
+
+
 # A device, where the packages of the workstation are not installed.
 
 _PROGRAM = """

@@ -18,7 +18,7 @@ from edge_sdk.core.clock import WallClock
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Classification, Detections
 from edge_sdk.core.protocols import Event
-from edge_sdk.events.rules import EventRule, EventWatch, labels_by_id, rules_by_label
+from edge_sdk.events.rules import EventRule, EventWatch, rules_by_label
 from edge_sdk.messages.encoder import EventEncoder
 from edge_sdk.messages.schema import EventMessage, Identity
 from edge_sdk.tasks.spec import ClassificationSpec
@@ -79,13 +79,13 @@ def test_an_event_takes_the_numbers_of_a_result_as_they_are() -> None:
     event = Event(
         kind="seen",
         at=NOON,
-        class_id=result.class_ids[0],
-        confidence=result.confidences[0],  # type: ignore[arg-type]
-        box_xyxy=result.boxes_xyxy[0],  # type: ignore[arg-type]
+        class_id=result.class_id[0],
+        confidence=result.confidence[0],  # type: ignore[arg-type]
+        box_xyxy=result.xyxy[0],  # type: ignore[arg-type]
     )
-    assert event.confidence == float(result.confidences[0])
-    assert event.box_xyxy == tuple(map(float, result.boxes_xyxy[0]))
-    assert _document(event)["class_id"] == result.class_ids[0]
+    assert event.confidence == float(result.confidence[0])
+    assert event.box_xyxy == tuple(map(float, result.xyxy[0]))
+    assert _document(event)["class_id"] == result.class_id[0]
 
 
 @pytest.mark.parametrize(
@@ -331,4 +331,4 @@ def test_labels_are_those_of_messages(tmp_path: Path, background_class: bool, ex
     files = FILES | {"labels.txt": b"cat\n\n"}
     spec = ClassificationSpec(background_class=background_class)
     manifest = msgspec.structs.replace(make_manifest(files), classification=spec)
-    assert labels_by_id(Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest, files))) == expected
+    assert Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest, files)).labels_by_id() == expected

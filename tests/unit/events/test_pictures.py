@@ -43,9 +43,9 @@ def _detections(image: Image, boxes: list[list[float]]) -> Detections:
     return Detections(
         frame=Frame(image, 0, 0.0, 0, "c"),
         inference_ns=1,
-        boxes_xyxy=np.array(boxes, np.float32).reshape(count, 4),
-        confidences=np.linspace(0.9, 0.5, count, dtype=np.float32),
-        class_ids=np.arange(count),
+        xyxy=np.array(boxes, np.float32).reshape(count, 4),
+        confidence=np.linspace(0.9, 0.5, count, dtype=np.float32),
+        class_id=np.arange(count),
     )
 
 

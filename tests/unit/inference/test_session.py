@@ -24,7 +24,7 @@ from edge_sdk.bundle.bundle import Bundle, largest_difference
 from edge_sdk.bundle.manifest import Golden
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError
-from edge_sdk.core.frame import Classification, Frame, Image
+from edge_sdk.core.frame import Classification, Frame
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import RunGuard, Session, SessionCache, guarded
 from edge_sdk.inference.settings import SessionSettings
@@ -317,7 +317,7 @@ def test_stages_that_come_back_replay_nothing(bundle: Bundle) -> None:
     assert second.prepare is not first.prepare
     results = [stages(_frame(1)) for stages in (first, second)]
     assert all(isinstance(result, Classification) for result in results)
-    assert np.array_equal(results[0].confidences, results[1].confidences)  # type: ignore[union-attr]
+    assert np.array_equal(results[0].confidence, results[1].confidence)  # type: ignore[union-attr]
 
 
 class _Watched(Bundle):
@@ -436,18 +436,13 @@ def test_the_watchdog_ends_with_the_last_session() -> None:
     assert again.options.terminate
 
 
-def _picture_of(level: int) -> Frame:
-    image: Image = np.full((16, 16, 3), level, np.uint8)
-    return Frame(image, time.monotonic_ns(), 0.0, 0, "camera")
-
-
 def test_golden_raises_the_limit_to_what_the_board_needs(tmp_path: Path) -> None:
     bundle = open_real_bundle(tmp_path / "a.edge", endless())
     stages = Stages.open(bundle, SessionSettings(limit_s=0.2))
     limit_s = stages.session._guard.limit_s  # a golden input may have taken longer than a tenth of it
     assert limit_s >= 0.2
     with pytest.raises(HungRunError, match=rf"model\.int8\.ort: a run did not finish within {limit_s:g} s"):
-        stages(_picture_of(255))
+        stages(Frame(np.full((16, 16, 3), 255, np.uint8), time.monotonic_ns(), 0.0, 0, "camera"))
     session = Session.open(bundle, SessionSettings(limit_s=1e-9))
     session.replay_golden(bundle, Prepare.of(bundle.manifest))
     assert session._guard.limit_s > 1e-9

@@ -133,8 +133,8 @@ def test_what_is_not_finite_is_left_out() -> None:
 def test_any_number_of_detections(count: int) -> None:
     result = make_detections(count)
     items = _decode(make_encoder().encode(result))["detections"]
-    assert [item["box_xyxy"] for item in items] == np.round(result.boxes_xyxy.astype(np.float64), 1).tolist()
-    assert [item["confidence"] for item in items] == [round(float(each), 4) for each in result.confidences]
+    assert [item["box_xyxy"] for item in items] == np.round(result.xyxy.astype(np.float64), 1).tolist()
+    assert [item["confidence"] for item in items] == [round(float(each), 4) for each in result.confidence]
 
 
 def _example() -> bytes:

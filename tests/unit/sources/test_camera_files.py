@@ -19,11 +19,11 @@ import pytest
 
 from edge_sdk.core.errors import CameraError
 from edge_sdk.core.frame import Frame, Image
+from edge_sdk.sources.files import FrameTimes, VideoFile, VideoSource
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import OpenCvCapture, open_file
 from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
-from edge_sdk.sources.video import FrameTimes, VideoFile, VideoSource
 from tests.support.pictures import drained, number_in, numbered_image, with_orientation, write_images, write_video
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from edge_sdk.core.errors import CameraError, MissingDependencyError
 from edge_sdk.core.frame import Image
-from edge_sdk.sources.images import Pattern
+from edge_sdk.sources.files import Pattern
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import has_gstreamer
 from edge_sdk.sources.opening import PATTERN, PICAMERA, VIDEO, kind_of, open_source

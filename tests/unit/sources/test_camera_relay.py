@@ -203,11 +203,6 @@ def test_the_camera_is_asked_by_its_own_name_and_for_one_answer(serve: Serve) ->
         assert request.count(b"Host:") == request.count(b"Connection:") == 1
 
 
-def test_the_zone_of_an_ipv6_address_stays_on_this_device() -> None:
-    address = address_of("http://bob@[fe80::1%eth0]:8080/v")
-    assert (address.host, address.authority) == ("fe80::1%eth0", "[fe80::1]:8080")
-
-
 # By hand in FFmpeg's place.
 
 

@@ -116,6 +116,7 @@ def test_where_a_server_is() -> None:
         ("rtsp://bob:s3@cret@cam:8554/live", ("cam", 8554, "/live", "cam:8554")),
         ("HTTPS://[::1]/v", ("::1", 443, "/v", "[::1]")),
         ("rtsps://cam", ("cam", 322, "", "cam")),
+        ("http://bob@[fe80::1%eth0]:8080/v", ("fe80::1%eth0", 8080, "/v", "[fe80::1]:8080")),
     ):
         address = address_of(url)
         assert (address.host, address.port, address.target, address.authority) == expected

@@ -62,8 +62,8 @@ POSES = [
 def test_keypoints_go_with_their_boxes(decoder: str) -> None:
     objects = POSES if decoder == "yolov8_pose" else [POSES[0], POSES[2]]
     got = _detect(decoder, _output(decoder, objects, 6), keypoints=(2, 3))
-    assert got.boxes_xyxy.tolist() == [[16, 16, 48, 64], [80, 16, 112, 64]]
-    assert got.class_ids.tolist() == [1, 0]
+    assert got.xyxy.tolist() == [[16, 16, 48, 64], [80, 16, 112, 64]]
+    assert got.class_id.tolist() == [1, 0]
     assert got.keypoints is not None
     assert got.keypoints.tolist() == [[[20, 24, 0.75], [32, 44, 0.25]], [[0, 0, 0], [100, 44, 1]]]
     sent = msgspec.json.decode(make_encoder().encode(got))["detections"]

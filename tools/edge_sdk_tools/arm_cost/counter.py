@@ -1,7 +1,7 @@
 """Count what one inference costs on an emulated core: a folder with an emulator, an arm64 Python and a plugin.
 
 This owns the folder's layout, the emulator's command line and the format that the plugin writes; `installation` fills
-the folder. `BoardOutputs` runs a model on the emulated core in a process beside this one.
+the folder. `board_outputs` runs a model on the emulated core in a process beside this one.
 """
 
 from __future__ import annotations
@@ -57,11 +57,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def count_classes(record: bytes) -> dict[str, int]:
-    """Read what the plugin wrote: for each block that ran, its runs, its length and its instructions.
-
-    Returns:
-        Instructions by class.
-    """
+    """Return instructions by class from what the plugin wrote: each block's runs, its length and its instructions."""
     if len(record) % 4:
         raise ValueError("the record of counts is cut short")
     data = np.frombuffer(record, np.uint32)

@@ -68,7 +68,7 @@ def build(
     finished; by default this process does everything, and remembers nothing. `variants` are further models.
     """
     if model_toml.suffix != ".toml":
-        raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see README.md")
+        raise UsageError(f"{model_toml}: expected a model.toml; `edge-sdk init MODEL.onnx` writes one")
     spec = load_model_spec(model_toml)
     target = load_target(target_name)
     runtimes = runtime_range(target, prove_runtimes)

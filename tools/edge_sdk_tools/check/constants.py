@@ -98,8 +98,7 @@ def _arrays(
 
 
 def _judge(name: str, array: NDArray[np.generic], uses: list[tuple[str, int]]) -> Iterator[Finding]:
-    values = array.astype(np.float32) if array.itemsize < 4 else array  # numpy has no bfloat16 of its own
-    nans, infinities = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+    nans, infinities = int(np.isnan(array).sum()), int(np.isinf(array).sum())
     of = f"of its {array.size} values"
     if nans:
         step = "the training diverged, or the export went wrong: take an earlier checkpoint"

@@ -65,8 +65,7 @@ def compare(
 ) -> str:
     """Run two skeletons on the same image with their real weights; a RefusedModelError says that one does not run.
 
-    Returns:
-        What differs, in words; empty when nothing does.
+    What differs is returned in words; empty when nothing does.
     """
     results = []
     for proto in (original, converted):

@@ -373,8 +373,13 @@ _MOST_KEYS, _LONGEST_KEY, _LONGEST_VALUE = 64, 100, 1 << 17  # 2,000 names of cl
 
 def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, table: KernelTable | None) -> CheckReport:
     """Add what holds before anything is changed."""
+    try:
+        declared = declared_value(image_input(proto, {weight.name for weight in file.weights})).shape
+    except ModelError:
+        declared = None
     return msgspec.structs.replace(
         report,
+        declared=declared,
         kernel_table=table.onnxruntime if table else "",
         sha256=file.sha256,
         size_mb=sum(map(len, file.files.values())) / 1e6,

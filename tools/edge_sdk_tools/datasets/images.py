@@ -50,11 +50,7 @@ _TURNED = (5, 6, 7, 8)  # by a quarter; EXIF 2.32, 4.6.4 A
 
 
 def read_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height in pixels, as OpenCV decodes it: turned as EXIF says.
-
-    Returns:
-        None where it is no image of a format that is read, or its header is damaged.
-    """
+    """Width and height in pixels, turned as EXIF says; None for no image that is read, or a damaged header."""
     reader = next((reader for start, reader in _READERS if data.startswith(start)), None)
     if reader is None:
         return None

@@ -194,9 +194,9 @@ def to_detections(message: DetectionMessage, image: Image) -> Detections:
     return Detections(
         frame=Frame(image, 0, message.captured_at.timestamp(), message.seq, message.camera),
         inference_ns=int(message.infer_ms * 1e6),
-        boxes_xyxy=np.array([item.box_xyxy for item in items], np.float32).reshape(-1, 4),
-        confidences=np.array([item.confidence for item in items], np.float32),
-        class_ids=np.array([item.class_id for item in items], np.int64),
+        xyxy=np.array([item.box_xyxy for item in items], np.float32).reshape(-1, 4),
+        confidence=np.array([item.confidence for item in items], np.float32),
+        class_id=np.array([item.class_id for item in items], np.int64),
     )
 
 

@@ -62,7 +62,7 @@ def describe(result: Result, labels: Sequence[str], *, background_class: bool = 
         order = order[result.shares[order] > 0]
         pairs = [(int(c), float(result.shares[c])) for c in order]
     else:
-        pairs = [(int(c), float(p)) for c, p in zip(result.class_ids, result.confidences, strict=True)]
+        pairs = [(int(c), float(p)) for c, p in zip(result.class_id, result.confidence, strict=True)]
     named = [f"{labels[class_id + shift].split(',')[0]} {share:.0%}" for class_id, share in pairs[:_DESCRIBED]]
     more = len(pairs) - len(named)
     found = ", ".join(named) or "nothing"

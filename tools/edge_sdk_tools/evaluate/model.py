@@ -193,7 +193,7 @@ def open_subject(path: Path) -> Subject:
         what = "neither a model.toml nor a bundle" if path.exists() else "no such file or folder"
     except OSError as cause:
         raise UsageError(f"{path}: cannot be read: {cause.strerror}") from cause
-    raise UsageError(f"{path}: {what}, expected a model.toml or a NAME.edge folder")
+    raise UsageError(f"{path}: {what}, expected a model.toml (`edge-sdk init MODEL.onnx` writes one) or a NAME.edge")
 
 
 def open_subjects(paths: Sequence[Path]) -> list[Subject]:

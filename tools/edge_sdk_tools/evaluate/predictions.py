@@ -330,11 +330,9 @@ class _Observer:
         if isinstance(result, Classification):
             return self._probabilities(participant, answer)
         if isinstance(result, Detections):
-            known = table[result.class_ids].astype(np.int64)
+            known = table[result.class_id].astype(np.int64)
             keep = known >= 0
-            return Boxes(
-                result.boxes_xyxy[keep].astype(np.float64), result.confidences[keep].astype(np.float64), known[keep]
-            )
+            return Boxes(result.xyxy[keep].astype(np.float64), result.confidence[keep].astype(np.float64), known[keep])
         if class_map is None or truth is None:
             return None
         return overlap_of(class_map, truth, len(participant.class_ids))

@@ -204,11 +204,7 @@ def _compare(runner: Runner, probes: Sequence[Probe], original: Observation) -> 
 
 
 def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -> tuple[OutputDifference, float | None]:
-    """Measure how far one output is from what was expected, of the same shape.
-
-    Returns:
-        The figures, and where they are too large for rounding what that explains.
-    """
+    """Measure how far one output is from what was expected; with it, what rounding explains where that is less."""
     a, b = got.astype(np.float64), expected.astype(np.float64)
     equal = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):  # inf - inf

@@ -89,11 +89,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def read_cfg(path: Path) -> tuple[Section, list[Section]]:
-    """Read a .cfg file.
-
-    Returns:
-        The [net] section, and one section for each layer in order.
-    """
+    """Read a .cfg file: the [net] section, and one section for each layer in order."""
     sections: list[Section] = []
     for number, raw in enumerate(_read_text(path).splitlines(), start=1):
         line = "".join(raw.split("#")[0].split(";")[0].split())

@@ -9,6 +9,7 @@ refused with what it shows, and never described as something else.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -49,6 +50,7 @@ _TASKS: dict[str, Task] = {
 
 _USUAL_SIDE = {"detection": 640, "classification": 224, "segmentation": 512}
 _MOST_CLASSES = 10_000
+_IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
 
 
@@ -100,14 +102,23 @@ def describe(
     _refuse_other_files(model)
     examined, input_spec, is_free = _looked_at(model, size_wh)
     report = examined.report
+    unfit = next(iter(report.of("error")), None)
+    if unfit is not None:
+        raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
     names = _names(metadata)
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
     guessed: dict[str, str] = {}
+    if decoder is None and "task" not in metadata:
+        guessed["decoder"] = "by the shapes of its outputs alone"
     input_spec = _usual(input_spec, reading, metadata, guessed)
-    if is_free and size_wh is None and "imgsz" not in metadata:
+    if is_free and size_wh is None and _image_size(metadata) is None:
         guessed["size_wh"] = "the file takes any size"
+    if reading.entry.task == "classification" and reading.class_count == _IMAGENET_AND_BACKGROUND:
+        guessed["background_class"] = "1001 classes are mostly those of ImageNet after a background"
+        reading = reading._replace(classification=ClassificationSpec(background_class=True))
+        input_spec = msgspec.structs.replace(input_spec, mean=(127.5,) * 3, std=(127.5,) * 3)  # as TensorFlow trains
     chosen = _labels(model, reading, names, labels, guessed)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model"
     spec = ModelSpec(
@@ -117,6 +128,7 @@ def describe(
         decoder=reading.decoder,
         labels="labels.txt",
         input=input_spec,
+        classification=reading.classification,
         detection=reading.detection,
     )
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
@@ -134,12 +146,16 @@ def write_description(description: Description, folder: Path) -> tuple[Path, Pat
         if path.exists():
             raise UsageError(f"{path}: exists and is kept; move it away, or choose another folder with -o")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         labels.write_text("\n".join(description.labels) + "\n", encoding="utf-8")
         relative = os.path.relpath(description.spec.model, folder.absolute())
         spec = msgspec.structs.replace(description.spec, model=relative)
         toml.write_text(to_toml(msgspec.structs.replace(description, spec=spec)), encoding="utf-8")
     except OSError as cause:
-        raise OutputError(f"{folder}: cannot be written to: {cause.strerror}") from cause
+        for path in (toml, labels):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        raise OutputError(f"{folder}: cannot be written to: {cause.strerror}; nothing was left there") from cause
     return toml, labels
 
 
@@ -152,8 +168,10 @@ def to_toml(description: Description) -> str:
     usual = InputSpec(size_wh=spec.input.size_wh)
     for key in ("size_wh", *_INPUT_KEYS, "layout"):
         value = getattr(spec.input, key)
-        if key in ("size_wh", "color") or value != getattr(usual, key):
+        if key in ("size_wh", "color") or key in guessed or value != getattr(usual, key):
             lines.append(_line(key, value, guessed))
+    if spec.classification.background_class:
+        lines += ["", "[classification]", _line("background_class", True, guessed)]
     if spec.detection.keypoints is not None:
         lines += ["", "[detection]", _line("keypoints", spec.detection.keypoints, guessed)]
     lines += [
@@ -175,7 +193,7 @@ def _refuse_other_files(model: Path) -> None:
             f"{model}: a PyTorch checkpoint, expected .onnx; with Ultralytics: yolo export model={model} format=onnx, "
             f"then edge-sdk init {model.with_suffix('.onnx')}"
         )
-    if model.suffix != ".onnx":
+    if model.suffix.lower() != ".onnx":
         raise UsageError(f"{model}: expected an .onnx file; docs/importing.md says how others become one")
 
 
@@ -183,7 +201,7 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
     """Examine the file at the size that it or the caller says; also tell whether its own size is free."""
     side = _USUAL_SIDE["detection"]
     examined = _examined(model, InputSpec(size_wh=size_wh or (side, side)))
-    declared = examined.report.input.shape if examined.report.input else None
+    declared = examined.report.declared
     if declared is None or len(declared) != 4:
         first = next(iter(examined.report.of("error")), None)
         raise ModelError(
@@ -196,7 +214,8 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
         raise ModelError(f"{model}: its input is {width}x{height}, expected {size_wh[0]}x{size_wh[1]} as --size says")
     is_free = sum(isinstance(length, int) for length in declared[1:]) < 3
     if is_free and size_wh is None:
-        task = _TASKS.get(examined.report.metadata.get("task", ""), "detection")
+        is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
+        task = _TASKS.get(examined.report.metadata.get("task", ""), "classification" if is_one_row else "detection")
         usual = _image_size(examined.report.metadata) or (_USUAL_SIDE[task], _USUAL_SIDE[task])
         if usual != given.size_wh:
             given = msgspec.structs.replace(given, size_wh=usual)
@@ -313,6 +332,10 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
         found = entry.find(reading, count or 1, shapes) if entry.is_likely(reading, count or 1, shapes) else None
         if found is None or len(found[1]) < len(shapes):
             continue
+        try:
+            entry.make(reading, count or 1, found[0])
+        except ModelError:  # such shapes cannot be read after all
+            continue
         has_classes = any(output.class_axis is not None for output in found[0])
         are_ids = TRAITS[entry.task].has_class_map and not has_classes
         if (count is not None or not has_classes) and not (are_ids and "float" in (outputs[0].type or "")):
@@ -326,9 +349,11 @@ def _usual(given: InputSpec, reading: _Reading, metadata: dict[str, str], guesse
         of_whole = {"resize": "center_crop"} if TRAITS[reading.task].is_of_whole_picture else {}
         usual = {**of_whole, **{key: value for key, value in usual.items() if key == "resize"}, "std": (255.0,) * 3}
         why = "as Ultralytics trains"
+    elif not usual:
+        guessed.update(dict.fromkeys(("mean", "std"), "0-255 as they are, unless it was trained otherwise"))
     guessed.update(dict.fromkeys(["color", *usual], why) if given.color != "GRAY" else {})
     if reading.decoder == "yolox":
-        guessed["decoder"] = 'a YOLOX that decodes its boxes itself needs "yolov5"'
+        guessed["decoder"] = 'by the shapes of its outputs; a YOLOX that decodes its boxes itself needs "yolov5"'
     return msgspec.structs.replace(given, **usual)
 
 
@@ -350,7 +375,8 @@ def _labels(
         guessed["labels"] = "80 classes are mostly those of COCO"
         return COCO80
     guessed["labels"] = "the file does not name its classes"
-    return tuple(f"class_{number}" for number in range(count or 0))
+    numbered = tuple(f"class_{number}" for number in range(count or 0))
+    return ("background", *numbered[:-1]) if reading.classification.background_class else numbered
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
@@ -358,6 +384,8 @@ def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...])
         yield f"written by {report.producer}"
     if "description" in metadata:
         yield one_line(metadata["description"])[:120]
+    if "names" in metadata and not names:
+        yield "names that are no list of classes; they are ignored"
     if metadata.get("task"):
         yield f"task {one_line(metadata['task'])[:40]}, {len(names)} names"
     yield f"outputs {', '.join(show_shape(output.shape) for output in report.outputs)}"

@@ -204,7 +204,7 @@ _MAX_MODEL_BYTES = 2**31 - 1  # of a protobuf message
 def _load_destination(model_toml: Path, source: Path) -> ModelSpec:
     """Read the model.toml of an import, and whatever would fail at its end otherwise; `source` is another file."""
     if model_toml.suffix != ".toml":
-        raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see docs/model-toml.md")
+        raise UsageError(f"{model_toml}: expected a model.toml for the new model; docs/importing.md has examples")
     spec = load_model_spec(model_toml)
     path = Path(spec.model)
     if path.suffix != ".onnx":
@@ -274,17 +274,9 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
         return min(preferred, self.target.max_opset) if self.target else preferred
 
     def verify(self, proto: onnx.ModelProto, what: str, original: Observation, blame: str, remedy: str) -> Comparison:
-        """Compare a model with its original on all probes.
+        """Compare a model with its original on all probes; a ModelError says that it computes something else.
 
-        Args:
-            proto: as it would be written.
-            what: what was done to it, for the error.
-            original: the original's outputs.
-            blame: the cause of a difference that ONNX Runtime's optimizer does not explain, as the error begins.
-            remedy: what to do about that, as the error ends.
-
-        Raises:
-            ModelError: it computes something else.
+        `what` was done to it, `blame` and `remedy` begin and end the error where the optimizer is not at fault.
         """
         found = verify(proto.SerializeToString(), f"{self.source} {what}", self.probes, original)
         if found.problem is not None:

@@ -54,11 +54,7 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
 
     def __call__(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Run it on one float32 input of model.toml's shape.
-
-        Returns:
-            The outputs by name, in order: `output`, or the keys and numbers of the dicts and tuples they lie in.
-        """
+        """Run it on one float32 input; outputs are named `output`, or by the keys and numbers of what they lie in."""
         try:
             with torch.no_grad():
                 made = self.module(torch.from_numpy(tensor.copy()))  # a copy: forward may write to its input

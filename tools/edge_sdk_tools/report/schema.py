@@ -457,8 +457,8 @@ def _scaled(result: Result, image: Image, small: Image) -> Result:
     factor_x, factor_y = small.shape[1] / image.shape[1], small.shape[0] / image.shape[0]
     frame = msgspec.structs.replace(result.frame, image=small)
     if isinstance(result, Detections):
-        boxes = result.boxes_xyxy * np.array([factor_x, factor_y] * 2, np.float32)
-        return msgspec.structs.replace(result, frame=frame, boxes_xyxy=boxes)
+        boxes = result.xyxy * np.array([factor_x, factor_y] * 2, np.float32)
+        return msgspec.structs.replace(result, frame=frame, xyxy=boxes)
     if isinstance(result, Segmentation):
         old = result.geometry
         geometry = Geometry(old.scale_x / factor_x, old.scale_y / factor_y, old.offset_x, old.offset_y)

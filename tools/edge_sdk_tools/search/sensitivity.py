@@ -165,10 +165,7 @@ def _activation(layer: onnx.NodeProto, links: GraphIndex) -> list[onnx.NodeProto
 def with_inner_nodes(proto: onnx.ModelProto, names: Sequence[str]) -> tuple[str, ...]:
     """Float nodes, and those without weights between them or the image: all that they read and give is float.
 
-    Integers there would only be made to be undone.
-
-    Returns:
-        Names, in the graph's order.
+    Integers there would only be made to be undone. Names are returned in the graph's order.
     """
     links, given, inside = GraphIndex(proto.graph), set(names), set(names)
     makers = {name: node for name, node in links.makers.items() if node.op_type != "Constant"}
