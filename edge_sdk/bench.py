@@ -81,14 +81,11 @@ def bench(
         image: the frame to measure with, uint8 (H, W, 3) BGR; by default a golden image enlarged to 1280x720.
         rounds: number of runs of each part.
         settings: session settings of the loop's model; by default those of the bundle.
-
-    Raises:
-        EdgeError: the bundle cannot run here.
     """
     bundle.check_device(platform.machine(), onnxruntime_version())
     settings = settings or SessionSettings.of(bundle.manifest)
     cv2.setNumThreads(bundle.manifest.intra_op_num_threads)  # as in a run
-    picture = _enlarged(bundle.golden()[0][0]) if image is None else image
+    picture = cv2.resize(bundle.golden()[0][0], _JPEG_SIZE_WH).astype(np.uint8) if image is None else image
     pipeline = _Pipeline(bundle, picture, settings)
     bare_runs = {threads: _bare_run(bundle, threads, pipeline) for threads in _BARE_THREADS}
     stage_ns = np.zeros((rounds, len(STAGES)), np.int64)
@@ -178,8 +175,3 @@ def _required(durations_ns: NDArray[np.int64]) -> Percentiles:
     if found is None:
         raise ValueError("expected one round or more")
     return found
-
-
-def _enlarged(image: Image) -> Image:
-    enlarged: Image = cv2.resize(image, _JPEG_SIZE_WH).astype(np.uint8, copy=False)
-    return enlarged

@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -33,9 +33,7 @@ class Budget:
     A frame is dropped when its age plus the 90th percentile of recent prepare + run + decode durations exceeds the
     budget; one probe a second always runs, and one that was fast enough ends the spell.
 
-    Args:
-        latency_ms: the budget from capture to outbox, milliseconds.
-        drops: whether late frames are dropped; False for image files, of which none is fresher.
+    `latency_ms` is from capture to outbox. Without `drops`, as for image files, late frames run too.
     """
 
     def __init__(self, latency_ms: float, *, drops: bool = True) -> None:
@@ -158,8 +156,7 @@ class Loop:
     def step(self, timeout_s: float = 0.2) -> Tick:
         """Wait at most `timeout_s` seconds for a frame and bring it to the outbox.
 
-        Raises:
-            EdgeError: an error of a stage or the source; the loop may be stepped again.
+        An error of a stage or the source is raised; the loop may be stepped, iterated over or run again.
         """
         return self._step(timeout_s)[0]
 
@@ -168,9 +165,6 @@ class Loop:
 
         What is done with it does not count against the budget of this frame. The picture in `result.frame` is the
         source's, which may overwrite it with the next one: copy it to keep it; all other arrays are the result's own.
-
-        Raises:
-            EdgeError: an error of a stage or the source; the loop may be iterated over again.
         """
         while not self._is_stopped:
             result = self._step(_STEP_TIMEOUT_S)[1]
@@ -180,11 +174,7 @@ class Loop:
                 return
 
     def run(self) -> None:
-        """Step until the source ends, which a camera never does, or `stop` was called.
-
-        Raises:
-            EdgeError: an error of a stage or the source; the loop may be run again.
-        """
+        """Step until the source ends, which a camera never does, or `stop` was called."""
         for _ in self:
             pass
 
@@ -248,7 +238,7 @@ class RunRecord:
 
     def __init__(self) -> None:
         self.results = self.not_finite = 0
-        self._recent_ns = [np.zeros(_RECENT, np.int64) for _ in range(3)]  # ages, serial times, bare runs
+        self._recent_ns = {what: np.zeros(_RECENT, np.int64) for what in ("age", "serial", "inference")}
         self._first_ns = self._last_ns = 0
 
     def put(self, result: Result) -> None:
@@ -260,26 +250,16 @@ class RunRecord:
         """Record the times of one step; see `LoopObserver`."""
         if tick is not Tick.ON_TIME and tick is not Tick.LATE:
             return
-        slot, (ages_ns, serial_ns, runs_ns) = self.results % _RECENT, self._recent_ns
-        ages_ns[slot], serial_ns[slot], runs_ns[slot] = loop.last_age_ns, loop.last_serial_ns, loop.last_run_ns
+        slot, recent_ns = self.results % _RECENT, self._recent_ns
+        recent_ns["age"][slot], recent_ns["serial"][slot] = loop.last_age_ns, loop.last_serial_ns
+        recent_ns["inference"][slot] = loop.last_run_ns
         self._last_ns = time.monotonic_ns()
         self._first_ns = self._first_ns or self._last_ns
         self.results += 1
 
-    def age(self) -> Percentiles | None:
-        """Return percentiles from capture to outbox."""
-        return self._percentiles(0)
-
-    def serial(self) -> Percentiles | None:
-        """Return percentiles of the time from taking a frame to the outbox: age without waiting."""
-        return self._percentiles(1)
-
-    def inference(self) -> Percentiles | None:
-        """Return percentiles of the bare run."""
-        return self._percentiles(2)
-
-    def _percentiles(self, row: int) -> Percentiles | None:
-        return percentiles_of(self._recent_ns[row][: min(self.results, _RECENT)])
+    def percentiles(self, what: Literal["age", "serial", "inference"]) -> Percentiles | None:
+        """Return those from capture to outbox, of that without waiting for the loop, or of the bare run."""
+        return percentiles_of(self._recent_ns[what][: min(self.results, _RECENT)])
 
     def fps(self) -> float:
         """Return results per second, from the first to the last."""
@@ -288,7 +268,7 @@ class RunRecord:
 
     def line(self, loop: Loop) -> str:
         """Return a line for people about the run so far."""
-        age, inference = self.age(), self.inference()
+        age, inference = self.percentiles("age"), self.percentiles("inference")
         if age is None or inference is None:
             return "no frame yet"
         return (

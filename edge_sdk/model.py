@@ -1,20 +1,17 @@
-"""Model: a bundle's model for use in a Python program.
-
-A program calls it with a picture and gets a result, or runs a loop over a source. The daemon assembles the same parts
-without this class.
-"""
+"""Model: a bundle's model for use in a Python program; the daemon assembles the same parts without it."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import UsageError
-from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import Sink, Source
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
@@ -23,12 +20,14 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop
 from edge_sdk.tasks.spec import has_background
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+_Kind = TypeVar("_Kind", Detections, Classification, Segmentation)
+
 
 class Model:
     """A loaded and proved model. Only one thread at a time may use it; give each thread its own `clone()`.
-
-    Args:
-        bundle: the bundle, with the variant that runs first.
 
     Attributes:
         labels: the bundle's labels, in the order of the model's outputs.
@@ -36,33 +35,36 @@ class Model:
     """
 
     def __init__(self, bundle: Bundle, stages: Stages) -> None:
-        self.bundle, self._stages = bundle, stages
-        self.labels = bundle.labels()
+        self.bundle, self._stages, self.labels = bundle, stages, bundle.labels()
         self.latency_budget_ms = bundle.manifest.latency_budget_ms
-        manifest = bundle.manifest
-        self._background = has_background(manifest)
+        self._background = has_background(bundle.manifest)
 
     @classmethod
-    def open(cls, bundle: Bundle, *, variant: str | None = None, settings: SessionSettings | None = None) -> Model:
-        """Load a model of a verified bundle and replay its golden inputs.
-
-        This happens in the calling process. `edge-sdk run` first tries a new bundle in a child process, so that a model
-        that crashes ONNX Runtime or takes all memory does no harm.
+    def open(
+        cls,
+        bundle: Bundle | str | Path,
+        trusted_keys: Sequence[Ed25519PublicKey | Path | str] = (),
+        *,
+        variant: str | None = None,
+        settings: SessionSettings | None = None,
+    ) -> Model:
+        """Load a model of a bundle, in the calling process, and replay its golden inputs.
 
         Args:
-            bundle: the result of `Bundle.open`.
+            bundle: a bundle's folder, or the result of `Bundle.open`.
+            trusted_keys: for a folder, as for `Bundle.open`: with any, an unsigned bundle is refused.
             variant: name or file of the variant, such as `int8.320x320`; the bundle's first by default.
             settings: threads and execution providers; by default those of the bundle.
 
         Raises:
-            UsageError: the bundle has no such variant, or is not a bundle.
+            UsageError: the bundle has no such variant.
             IncompatibleError: the bundle is for another machine or ONNX Runtime, or its golden results differ here.
-            BundleError: a file was changed since the bundle was opened.
+            BundleError: it is not a bundle, no trusted key signed it, or a file was changed since it was opened.
             ModelError: the model's outputs are not those of its labels and decoder.
             MissingDependencyError: the model needs operators of a package that is not installed.
         """
         if not isinstance(bundle, Bundle):
-            raise UsageError(f"the bundle is {bundle!r}, expected a Bundle; Bundle.open(path) verifies and opens one")
+            bundle = Bundle.open(bundle, trusted_keys)
         bundle.check_device(platform.machine(), onnxruntime_version())
         chosen = bundle if variant is None else bundle.with_primary(variant)
         return cls(chosen, Stages.open(chosen, settings))
@@ -81,23 +83,49 @@ class Model:
         """Return the same loaded model for another thread, with buffers of its own, without loading it again."""
         return Model(self.bundle, self._stages.clone(self.bundle))
 
-    def __call__(self, picture: Frame | NDArray[Any] | None, /) -> Result:
+    def __call__(
+        self, picture: Frame | NDArray[Any] | None, /, *, confidence: float | None = None, iou: float | None = None
+    ) -> Result:
         """Run the model on a picture and return the result.
 
         Args:
             picture: uint8 (H, W, 3), BGR, of any size, or a frame. Other arrays are refused, and so is None, which
                 OpenCV returns for a picture that it cannot read.
-
-        Returns:
-            Detections, Classification or Segmentation, by the bundle's task, with arrays of its own.
+            confidence: of a detector: how confident an object must be, 0-1; by default as the bundle says.
+            iou: of a detector: above which overlap the less confident of two objects is dropped, 0-1.
 
         Raises:
-            UsageError: the picture is no such array.
+            UsageError: the picture is no such array, or a threshold is not 0 to 1.
             CameraError: the frame's image is no such array.
             HungRunError: the run exceeded its time limit; another run may follow.
             SessionError: ONNX Runtime failed.
         """
+        given = {"confidence": confidence, "iou": iou}
+        wanted = {name: value for name, value in given.items() if value is not None}
+        if wanted != self._stages.thresholds:
+            wrong = next((name for name, value in wanted.items() if not 0 <= value <= 1), None)
+            if wrong is not None:
+                raise UsageError(f"{wrong} is {wanted[wrong]}, expected 0 to 1")
+            self._stages.set_thresholds(wanted)
         return self._stages(picture if isinstance(picture, Frame) else Frame.of(picture))
+
+    def detect(self, picture: Frame | NDArray[Any] | None, /, **thresholds: float) -> Detections:
+        """Run a detector, as calling the model does; a UsageError is raised for a model of another task."""
+        return self._of(Detections, self(picture, **thresholds))
+
+    def classify(self, picture: Frame | NDArray[Any] | None, /) -> Classification:
+        """Run a classifier, as calling the model does; a UsageError is raised for a model of another task."""
+        return self._of(Classification, self(picture))
+
+    def segment(self, picture: Frame | NDArray[Any] | None, /) -> Segmentation:
+        """Run a segmentation model, as calling the model does; a UsageError is raised for a model of another task."""
+        return self._of(Segmentation, self(picture))
+
+    def _of(self, kind: type[_Kind], result: Result) -> _Kind:
+        if not isinstance(result, kind):
+            task = self.bundle.manifest.task
+            raise UsageError(f"{self.bundle.manifest.name} is for {task}, and gives {type(result).__name__}")
+        return result
 
     def loop(
         self,

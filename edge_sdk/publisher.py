@@ -23,8 +23,8 @@ from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
 from edge_sdk.messages.schema import Identity, check_name
+from edge_sdk.outbox.event import OutboxSettings, folder_error
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings, folder_error
 from edge_sdk.publishing.publisher import MqttPublisher, NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import ExpiredError, check_credentials

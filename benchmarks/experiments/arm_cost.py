@@ -27,12 +27,12 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk_tools.arm_cost.counter import Counts
 from edge_sdk_tools.arm_cost.estimate import estimate
 from edge_sdk_tools.arm_cost.installation import set_up
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.quantize.calibration import watch_activations
 from edge_sdk_tools.quantize.convert import convert
+from edge_sdk_tools.quantize.forms import core_form
 from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
-from edge_sdk_tools.quantize.target_form import core_form
 
 TARGETS = ("raspberry_pi_4", "raspberry_pi_5")
 RECIPES = {"FP32": None, "U8S8": QuantType.QUInt8, "S8S8": QuantType.QInt8}

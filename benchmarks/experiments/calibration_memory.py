@@ -26,7 +26,7 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import EdgeError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import check_model
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, watch_activations
 from edge_sdk_tools.quantize.simplified import simplify
 

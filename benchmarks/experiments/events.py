@@ -32,8 +32,8 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.frame import Result
 from edge_sdk.core.threads import Backoff
 from edge_sdk.model import Model
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.client import WINDOW
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.session import ConnectionState

@@ -7,6 +7,7 @@ a `Said` in JSON. SIGTERM has all its devices say goodbye.
 from __future__ import annotations
 
 import heapq
+import importlib
 import os
 import subprocess
 import sys
@@ -28,9 +29,9 @@ from edge_sdk.core.threads import stopping_on_signals
 from edge_sdk.messages.encoder import EventEncoder
 from edge_sdk.messages.schema import Identity
 from edge_sdk.messages.schema import TelemetryMessage as Telemetry
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.publishing.publisher import MqttPublisher, load_client
+from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, PahoUser
 from tests.support.results import make_detections, make_encoder
@@ -113,7 +114,7 @@ class _Device:
     def put_result(self) -> None:
         seen = self._picture
         frame = Frame.of(seen.frame.image, seq=self._results, camera=CAMERA)
-        self._stream.put(Detections(frame, seen.inference_ns, seen.boxes_xyxy, seen.confidences, seen.class_ids))
+        self._stream.put(Detections(frame, seen.inference_ns, seen.xyxy, seen.confidence, seen.class_id))
         self._results += 1
 
     def put_event(self) -> None:
@@ -150,7 +151,7 @@ class _Device:
 def main(orders: Orders) -> None:
     """Be one process of a fleet, until SIGTERM."""
     share_one_heap()
-    load_client()
+    importlib.import_module("edge_sdk.publishing.client")
     _say_held("base")
     with stopping_on_signals() as stop:
         devices = [_Device(name, orders) for name in orders.names]

@@ -24,7 +24,7 @@ import click
 import msgspec
 
 from benchmarks.rivals.by_hand import ByHand
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 
 LIMIT = 1.5
 _OURS = "edge-sdk build"

@@ -21,7 +21,7 @@ from onnxruntime.tools.convert_onnx_models_to_ort import OptimizationStyle, conv
 
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 
 
 class ByHand(msgspec.Struct, frozen=True):

@@ -10,11 +10,10 @@ and hash of every file. `Bundle.read` hashes a file again as it reads it, so tha
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,27 +26,13 @@ from edge_sdk.bundle.signing import SIGNATURE_BYTES, is_signed_by_any, public_ke
 from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.core.files import open_regular
 from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.spec import has_background
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
 _PIECE = 1024 * 1024  # bytes hashed at once; other threads can run meanwhile
-# Errors that numpy and zipfile raise for bytes that are no archive of arrays. Their documentation does not list them;
-# randomly damaged golden files raise most of them. They are caught around that one read, so they hide no other fault.
-_NOT_AN_ARCHIVE = (
-    AttributeError,  # a single array, with Python 3.10
-    TypeError,  # a single array, with later versions
-    EOFError,  # the file is empty or cut off
-    KeyError,  # an array is missing
-    MemoryError,  # a shape that is too large for the memory
-    OSError,  # an offset outside the file
-    RuntimeError,  # an entry with a password, or compressed in a way that zipfile does not know
-    ValueError,  # an invalid header, or pickled objects
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
 
 GoldenImage: TypeAlias = tuple[NDArray[np.uint8], tuple[Tensor, ...]]
 """A golden input, uint8 (H, W, 3) after resizing, and the outputs that the model must return for it."""
@@ -98,14 +83,7 @@ class Bundle:
         return bundle
 
     def with_primary(self, variant: str) -> Bundle:
-        """Return the same bundle with another primary variant: another file, input size and golden inputs.
-
-        Args:
-            variant: its name, such as `int8.320x320`, or its file.
-
-        Raises:
-            UsageError: there is none of that name.
-        """
+        """Return the same bundle with another primary variant; see `Manifest.with_primary`."""
         try:
             manifest = self.manifest.with_primary(variant)
         except UsageError as cause:
@@ -113,11 +91,7 @@ class Bundle:
         return Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
 
     def read(self, name: str) -> bytes:
-        """Read one file and hash it again, so that only verified bytes are used.
-
-        Raises:
-            BundleError: the manifest does not name the file, or its size or hash differs.
-        """
+        """Read one file and hash it again, so that only verified bytes are used; raise BundleError for others."""
         entry = self.manifest.entry(name)
         if entry is None:
             raise BundleError(f"{self.path}: the manifest names no file {name!r}")
@@ -142,15 +116,16 @@ class Bundle:
             raise BundleError(f"{path}: altered; sha256 is {sha256[:12]}…, the manifest promises {entry.sha256[:12]}…")
 
     def labels(self) -> tuple[str, ...]:
-        """Read the labels, in output order.
-
-        Raises:
-            BundleError: the file is not UTF-8.
-        """
+        """Read the labels, in output order; raise BundleError where the file is not UTF-8."""
         try:
             return tuple(self.read(self.manifest.labels).decode("utf-8").splitlines())
         except UnicodeDecodeError as cause:
             raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
+
+    def labels_by_id(self) -> dict[int, str]:
+        """Read the labels of the classes by their ids, as in messages: -1 is a classifier's background."""
+        numbered = enumerate(self.labels(), start=-1 if has_background(self.manifest) else 0)
+        return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
 
     def golden(self) -> list[GoldenImage]:
         """Read the golden inputs of the primary variant with their expected outputs; see `golden_and_noise`."""
@@ -166,14 +141,18 @@ class Bundle:
             BundleError: the file does not hold what the manifest promises.
         """
         promise = self.manifest.variants[0].golden
-        with self._golden_arrays() as arrays:
-            images = [
-                (arrays[f"image_{i}"], tuple(arrays[k] for k in output_keys(arrays.files, i)))
-                for i in range(promise.count if most is None else min(most, promise.count))
-            ]
-            count = len(images[0][1]) if promise.noise_share else 0
-            noise = tuple(arrays[f"noise_{number}"] for number in range(count))
-        where, (width, height) = self.path / promise.file, self.manifest.input.size_wh
+        where, data = self.path / promise.file, self.read(promise.file)
+        (width, height), count = self.manifest.input.size_wh, promise.count
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                outputs = range(max(1, sum(name.startswith("output_0_") for name in arrays.files)))
+                images = [
+                    (arrays[f"image_{i}"], tuple(arrays[f"output_{i}_{j}"] for j in outputs))
+                    for i in range(count if most is None else min(most, count))
+                ]
+                noise = tuple(arrays[f"noise_{j}"] for j in outputs) if promise.noise_share else ()
+        except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
+            raise BundleError(f"{where}: not the promised golden file ({type(cause).__name__}: {cause})") from cause
         for image, _ in images:
             if image.dtype != np.uint8 or image.shape != (height, width, 3):
                 raise BundleError(
@@ -184,24 +163,8 @@ class Bundle:
                 raise BundleError(f"{where}: noise_{number} is not one finite float32 a row of output {number}")
         return images, noise
 
-    @contextlib.contextmanager
-    def _golden_arrays(self) -> Iterator[np.lib.npyio.NpzFile]:
-        """Open the golden file; each array is read on access."""
-        file = self.manifest.variants[0].golden.file
-        try:
-            with np.load(io.BytesIO(self.read(file)), allow_pickle=False) as arrays:
-                yield arrays
-        except _NOT_AN_ARCHIVE as cause:
-            raise BundleError(
-                f"{self.path / file}: not the promised golden file ({type(cause).__name__}: {cause})"
-            ) from cause
-
     def check_device(self, machine: str, onnxruntime_version: str) -> None:
-        """Refuse a device that the bundle is not built for.
-
-        Raises:
-            IncompatibleError: the machine differs, or the ONNX Runtime is outside the bundle's range.
-        """
+        """Raise IncompatibleError where the machine differs, or the ONNX Runtime is outside the bundle's range."""
         promise = self.manifest
         if machine != promise.machine:
             raise IncompatibleError(
@@ -227,7 +190,12 @@ class Bundle:
 
 def check_place(path: Path) -> None:
     """Raise a UsageError if no bundle can be at this path; reads no file."""
-    is_folder = path.is_dir()
+    try:
+        is_folder = path.is_dir()
+    except OSError as cause:
+        if cause.errno != errno.ENAMETOOLONG:  # others may pass
+            raise
+        raise UsageError(f"{path}: no such bundle: {cause.strerror}") from cause
     if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
         what = "not a bundle" if is_folder or path.exists() else "no such bundle"
         raise UsageError(f"{path}: {what}, expected a NAME.edge folder that `edge-sdk build` wrote")
@@ -274,19 +242,6 @@ NOISE_SHARE = 1.0
 _BLOCK = 65_536  # values compared at once: a detector's outputs take megabytes, and float64 copies twice as many
 
 
-def output_keys(names: list[str], image: int) -> list[str]:
-    """Find the outputs of one image among the arrays of a golden file, in their order.
-
-    Raises:
-        KeyError: the file has no output of this image.
-    """
-    prefix = f"output_{image}_"
-    keys = sorted((n for n in names if n.startswith(prefix)), key=lambda n: int(n.removeprefix(prefix)))
-    if not keys:
-        raise KeyError(prefix)
-    return keys
-
-
 def row_count(output: Tensor) -> int:
     """Count the rows that `judged_rows` makes."""
     values = _of_one(output)
@@ -313,11 +268,7 @@ def energies_of(got: Tensor, expected: Tensor) -> NDArray[np.float64]:
 
 
 def noise_of(energies: Sequence[Sequence[NDArray[np.float64]]]) -> list[NDArray[np.float32]]:
-    """Return for each output the root mean square in every row over several images, float32 (R,).
-
-    Args:
-        energies: for each image, the results of `energies_of` for its outputs.
-    """
+    """Return for each output the root mean square in every row, float32 (R,), of each image's `energies_of`."""
     columns = zip(*energies, strict=True)
     return [np.sqrt(np.mean(column, axis=0)).astype(np.float32) for column in columns]
 

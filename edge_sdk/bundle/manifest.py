@@ -423,8 +423,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.ValidationError as cause:
-        problem = next(problems(loose, Manifest), None)
-        raise BundleError(f"{where}: {problem.text if problem else cause}") from cause
+        raise BundleError(f"{where}: {next(problems(loose, Manifest), cause)}") from cause
     _check_names(manifest, where)
     _check_variants(manifest, where)
     return manifest

@@ -140,11 +140,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 def load_model_spec(path: Path) -> ModelSpec:
-    """Read one model.toml; make its paths relative to the working folder.
-
-    Raises:
-        ModelError: the file is missing or wrong; the message names file and key.
-    """
+    """Read one model.toml and make its paths relative to the working folder; raise ModelError."""
     from edge_sdk.core.toml import read_toml  # a device reads manifests only
 
     spec = read_toml(path, ModelSpec, ModelError)
@@ -162,11 +158,7 @@ def load_model_spec(path: Path) -> ModelSpec:
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read the labels, one per line, in output order.
-
-    Raises:
-        ModelError: the file is missing, empty or not UTF-8.
-    """
+    """Read the labels, one per line, in output order; raise ModelError."""
     try:
         text = read_regular(path, LIST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
@@ -175,9 +167,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
         raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
     except OSError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
-    labels = tuple(line.strip() for line in text.splitlines())
-    while labels and not labels[-1]:
-        labels = labels[:-1]
+    labels = tuple(line.strip() for line in text.rstrip().splitlines())
     if not labels:
         raise ModelError(f"{path}: no labels in it, expected one a line in output order")
     return labels

@@ -27,14 +27,7 @@ class _Newest(msgspec.Struct, frozen=True):
 
 
 def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
-    """Refuse a signed bundle if a newer version of it ran here.
-
-    Returns:
-        A line for people if an older bundle is accepted; otherwise an empty string.
-
-    Raises:
-        BundleError: the bundle is older, and that is not allowed.
-    """
+    """Raise BundleError if a newer version of a signed bundle ran here; where that is allowed, return a line for it."""
     version, name = bundle.manifest.version, bundle.manifest.name
     try:
         newest = _newest(bundle) if bundle.signed else 0
@@ -53,11 +46,7 @@ def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
 
 
 def remember_version(bundle: Bundle) -> str:
-    """Store the version of a signed bundle that was proved here, if it is the newest.
-
-    Returns:
-        A line for people if the version cannot be stored; otherwise an empty string.
-    """
+    """Store the version of a signed bundle that was proved here, if it is the newest; return a line if that fails."""
     if not bundle.signed:
         return ""
     version, problem = bundle.manifest.version, ""
@@ -77,11 +66,7 @@ def remember_version(bundle: Bundle) -> str:
 
 
 def _newest(bundle: Bundle) -> int:
-    """Read the newest version that was proved here; 0 where there is none.
-
-    Raises:
-        OutputError: the record cannot be read.
-    """
+    """Read the newest version that was proved here; 0 where there is none; raise OutputError."""
     path = _path(bundle)
     try:
         return msgspec.json.decode(read_regular(path), type=_Newest).version

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # saves 8 MB and 20 ms if no signature is to be verified
 
 SIGNATURE_BYTES = 64
 # Signed together with the manifest, so that a signature made for another purpose is never valid here.
-_NOT_ED25519 = "not an Ed25519 key; make one with `edge-sdk keygen`"
 _CONTEXT = b"edge-sdk bundle manifest v1\n"
 
 
@@ -54,58 +53,45 @@ def generate_key(path: Path) -> Path:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """Read a private key.
-
-    Raises:
-        ConfigError: the file is missing, or is not an unencrypted Ed25519 private key in PEM.
-    """
+    """Read an unencrypted Ed25519 private key in PEM; raise ConfigError."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     data = _read(path)
     if b"PUBLIC KEY" in data:
         raise ConfigError(f"{path}: this is a public key; sign with its private half, the file without .pub")
-    expected = "not a private key, expected the PEM file that `edge-sdk keygen` wrote"
-    key = _parsed(path, lambda: load_pem_private_key(data, password=None), expected)
+    key = _parsed(lambda: load_pem_private_key(data, password=None))
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{path}: {_NOT_ED25519}")
+        raise ConfigError(f"{path}: not an Ed25519 private key, expected the PEM file that `edge-sdk keygen` wrote")
     return key
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
-    """Read a public key.
-
-    Raises:
-        ConfigError: the file is missing, or is not an Ed25519 public key in PEM.
-    """
+    """Read an Ed25519 public key in PEM; raise ConfigError."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     data = _read(path)
     if b"PRIVATE KEY" in data:
         raise ConfigError(f"{path}: this is a private key; a device trusts its public half, {path.name}.pub")
-    expected = "not a public key, expected the .pub file that `edge-sdk keygen` wrote"
-    key = _parsed(path, lambda: load_pem_public_key(data), expected)
+    key = _parsed(lambda: load_pem_public_key(data))
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path}: {_NOT_ED25519}")
+        raise ConfigError(f"{path}: not an Ed25519 public key, expected the .pub file that `edge-sdk keygen` wrote")
     return key
 
 
-def _parsed(path: Path, parse: Callable[[], object], expected: str) -> object:
+def _parsed(parse: Callable[[], object]) -> object:
+    """Return a key; None where the bytes are none."""
     from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
         return parse()
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ConfigError(f"{path}: {expected}") from None
+        return None
 
 
 def public_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519PublicKey]:
-    """Return public keys; read those that are given as files.
-
-    Raises:
-        ConfigError: a file is missing, or is not an Ed25519 public key in PEM.
-    """
+    """Return public keys; read those that are given as files; raise ConfigError."""
     each = [given] if isinstance(given, str | Path) else given  # a string is a sequence, too
     return [load_public_key(Path(key)) if isinstance(key, str | Path) else key for key in each]
 

@@ -7,7 +7,6 @@ bundle must not decide where a device writes or which code it loads.
 
 from __future__ import annotations
 
-import difflib
 import math
 from pathlib import Path
 from typing import Annotated, Literal
@@ -157,11 +156,8 @@ def load_target(name_or_path: str) -> Target:
     folder = targets_folder()
     path = folder / f"{name_or_path}.toml"
     if name_or_path not in target_names():
-        near = difflib.get_close_matches(name_or_path, target_names(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise TargetError(
-            f"unknown target {name_or_path!r}; {hint}expected a path to a .toml or one of: {', '.join(target_names())}"
-        )
+        expected = f"expected a path to a .toml or one of: {', '.join(target_names())}"
+        raise TargetError(f"unknown target {name_or_path!r}; {expected}")
     return _read(path)
 
 

@@ -4,10 +4,11 @@ import os
 import signal
 import sys
 
-# The imports below may take longer than a service manager waits after SIGTERM. Until `run` sets its own handler, the
-# signal ends it at once with exit code 0, because nothing has begun yet. Other commands keep the default action.
+# The imports below may take longer than a service manager waits after SIGTERM. Until `run` sets its own handlers, both
+# signals end it at once with exit code 0, because nothing has begun yet. Other commands keep the default actions.
 if sys.argv[1:2] == ["run"] and "--check" not in sys.argv:
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
 
 from edge_sdk.cli.root import main
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.cli.options import PATH, echo_json, folded, host_tools
+from edge_sdk.cli.options import PATH, NumberRange, echo_json, folded, host_tools
 from edge_sdk.core.errors import MissingDependencyError, TargetError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _set_up(as_json: bool) -> None:
 @click.option(
     "--time-limit",
     "time_limit_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=NumberRange(min=0, min_open=True),
     default=900.0,
     show_default=True,
     help="Seconds after which counting is given up.",

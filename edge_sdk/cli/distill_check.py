@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, measuring_options, show_figures, show_images
+from edge_sdk.cli.options import (
+    PATH,
+    NumberRange,
+    echo_json,
+    folded,
+    host_tools,
+    measuring_options,
+    show_figures,
+    show_images,
+)
 from edge_sdk.core.errors import AccuracyGateError, printable
 
 if TYPE_CHECKING:
@@ -22,12 +31,10 @@ _WORST = 5
 @click.option("--teacher", type=PATH, help="model.toml or bundle.  [default: the student's]")
 @click.option("--data", type=PATH, help="Images, labelled or not.  [default: the student's]")
 @click.option(
-    "--max-drop-points", type=click.FloatRange(0, 100), help="Labelled: points below the teacher.  [default: gates]"
+    "--max-drop-points", type=NumberRange(0, 100), help="Labelled: points below the teacher.  [default: gates]"
 )
-@click.option("--min-agreement", type=click.FloatRange(0, 1), help="Without labels: agreement.  [default: gates]")
-@click.option(
-    "--temperature", type=click.FloatRange(min=0.1, max=100), help="One more softmax temperature to compare at."
-)
+@click.option("--min-agreement", type=NumberRange(0, 1), help="Without labels: agreement.  [default: gates]")
+@click.option("--temperature", type=NumberRange(min=0.1, max=100), help="One more softmax temperature to compare at.")
 @measuring_options
 def command(student: Path, teacher: Path | None, data: Path | None, as_json: bool, **options: Any) -> None:
     """Compare STUDENT, a model.toml or a bundle, with the teacher that it was distilled from."""

@@ -17,7 +17,7 @@ from edge_sdk.inference.inspection import Inspection, ProfiledRun, inspect_bundl
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.tuning.candidates import figures
-from edge_sdk.tuning.records import Record, Records, TunedMachine
+from edge_sdk.tuning.tuning import Record, Records, TunedMachine
 
 _TOP = 10
 _BAR = 24

@@ -52,7 +52,7 @@ def key_option(
 
     def check(_context: click.Context, option: click.Parameter, value: Any) -> Any:
         if value is not None:
-            from edge_sdk.config.rules import broken_by_flag  # takes time to import, and most runs have no such flag
+            from edge_sdk.config.load import broken_by_flag  # takes time to import, and most runs have no such flag
 
             if wrong := broken_by_flag(table, key, str(value) if isinstance(value, Path) else value):
                 raise UsageError(wrong.replace(key, option.opts[0], 1))
@@ -108,25 +108,26 @@ def mqtt_settings(options: dict[str, Any], url: str, **names: str | None) -> Mqt
 def _password(path: Path | None) -> Secret | None:
     if path is not None:
         return read_password(path)
-    from_environment = os.environ.get(PASSWORD_VARIABLE)
-    if not from_environment:
+    if not os.environ.get(PASSWORD_VARIABLE):
         return None
-    try:
-        from_environment.encode()
-    except UnicodeEncodeError:  # the message neither repeats nor chains the cause, which holds the password
-        raise UsageError(f"${PASSWORD_VARIABLE}: the password is not UTF-8") from None
-    return Secret(from_environment, f"${PASSWORD_VARIABLE}")
+    from edge_sdk.config.load import read_variable  # takes time to import
+
+    return read_variable(PASSWORD_VARIABLE, f"${PASSWORD_VARIABLE}", "the password")
 
 
-POSITIVE = click.FloatRange(min=0, max=_NUMBER_LIMIT, min_open=True)
+class NumberRange(click.FloatRange):
+    """A range of numbers, which NaN is not in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; NaN is in every range for click."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail("nan is no number", param, ctx)
+        return number
+
+
+POSITIVE = NumberRange(min=0, max=_NUMBER_LIMIT, min_open=True)
 """Type of an option that takes a number above 0 and has no key in a configuration file."""
-
-
-def number(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """Refuse NaN, which click's ranges accept."""
-    if value is not None and math.isnan(value):
-        raise UsageError(f"{option.opts[0]} is nan, expected a number above 0")
-    return value
 
 
 _NAMED = 3

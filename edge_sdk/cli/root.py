@@ -55,17 +55,6 @@ class _LazyVerbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _VERBS and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], _VERBS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(_VERBS)}"
-            raise click.UsageError(f"no verb {args[0]!r}; {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
@@ -120,8 +109,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
             return _fail(f"standard output cannot be written: {error.strerror}; check the space on its disk", 1)
         if isinstance(error, OSError) and isinstance(error.filename, (str, os.PathLike)):
-            # A file was removed, or its permissions changed, while it was in use.
-            return _fail(f"{os.fspath(error.filename)}: {error.strerror}", 1)
+            # A file was removed, or its permissions changed, while it was in use; or no file can have that name.
+            is_wrong = error.errno == errno.ENAMETOOLONG
+            return _fail(f"{os.fspath(error.filename)}: {error.strerror}", 2 if is_wrong else 1)
         return _fail(f"{failure_line(error)}; set EDGE_SDK_DEBUG=1 to see where", 1)
     return 0
 

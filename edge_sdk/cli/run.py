@@ -2,7 +2,7 @@
 
 `command` takes the settings from its flags (`run_settings`) or from a configuration file (`config_file`), `_run` starts
 what takes long side by side (the modules, the bundle's verification, the model) and runs the service, `_end` reports
-the outcome.
+the outcome. `_check` says instead what a run would do, and all that would keep it from it, and starts nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import logging
 import math
 import os
 import select
+import shutil
+import signal
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -27,13 +30,13 @@ from edge_sdk.cli.options import (
     echo_json,
     host_tools,
     key_option,
+    logging_to,
     logging_to_standard_error,
     mqtt_settings,
-    number,
 )
 from edge_sdk.cli.root import unhurried
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
-from edge_sdk.core.errors import EdgeError, PublishError, UsageError
+from edge_sdk.core.errors import EdgeError, PublishError, UsageError, printable
 from edge_sdk.core.logs import counted, log_as_json
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import ignore_signals, stopping_on_signals
@@ -42,15 +45,18 @@ from edge_sdk.publishing.settings import BrokerSettings, read_password
 from edge_sdk.service.process import Notifier, Progress, Start
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import holds_password
-from edge_sdk.sources.opening import FORMS
+from edge_sdk.sources.opening import FORMS, TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from edge_sdk.service.check import Checked, CheckedPipeline
     from edge_sdk.service.runner import RunSummary
 
 _log = logging.getLogger(__name__)
 _READER_MS = 300  # a reader that works has taken something by then
+_WIDEST = 100  # columns of what --check prints: longer lines are hard to read
+_LABEL = 11  # columns
 
 
 @click.command("run")
@@ -72,7 +78,7 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @key_option("--run-limit", "run_limit_s", PipelineConfig)
 @key_option("--every-frame", "every_frame", PipelineConfig)
-@click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
+@click.option("--duration", type=POSITIVE, help="Stop after so many seconds.")
 @key_option("--latency-ms", "latency_ms", PipelineConfig)
 @key_option("--variant", "variant", PipelineConfig, metavar="NAME")
 @key_option("--cpu-share", "cpu_share", PipelineConfig)
@@ -93,44 +99,46 @@ _READER_MS = 300  # a reader that works has taken something by then
     help="Format of the status lines.  [default: text]",
 )
 @click.pass_context
-def command(context: click.Context, /, **options: object) -> None:
+def command(context: click.Context, /, **options: Any) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees.
 
     A model.toml or an .onnx file in place of BUNDLE runs too: in float, and unproved. Without BUNDLE: what the
     configuration says, /etc/edge-sdk/config.toml or --config.
     """
-    quiet = bool(options["quiet"])
     log_as_json(wanted=options["log_format"] == "json")
     config = config_file(context)
     with contextlib.ExitStack() as stack:
         if config is None:
-            with logging_to_standard_error(quiet=quiet):
-                options |= _of_model(cast("Path", options["bundle"]), stack)
+            with logging_to_standard_error(quiet=options["quiet"]):
+                options |= _of_model(options["bundle"], stack, cpu_share=options["cpu_share"])
         if options["check"]:
-            from edge_sdk.cli.run_check import check
-
-            check(options, config, lambda: run_settings(options))
+            _check(options, config)
             return
         # In this order: what is below has something else there.
-        stack.enter_context(logging_to_standard_error(quiet=quiet))
+        stack.enter_context(logging_to_standard_error(quiet=options["quiet"]))
         stack.enter_context(unhurried())
         summaries, left_out = _run(options, config)
         if any(summary.ended_by == "signal" for summary in summaries):
             ignore_signals()
-        _end(summaries, left_out, as_json=bool(options["as_json"]))
+        _end(summaries, left_out, as_json=options["as_json"])
 
 
 _MODELS = (".onnx", ".toml", ".pt", ".tflite", ".keras", ".h5")
 
 
-def _of_model(path: Path, stack: contextlib.ExitStack) -> dict[str, object]:
+def _of_model(path: Path, stack: contextlib.ExitStack, cpu_share: float | None) -> dict[str, object]:
     """Make a bundle of a model that is none yet, for as long as `stack` is open; return the options that change."""
     if path.suffix.lower() not in _MODELS or path.is_dir():
         return {}
+    if cpu_share is not None:
+        raise UsageError("--cpu-share is a limit that tuning keeps, and only a bundle is tuned: build one")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
     with host_tools("run MODEL"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
+        from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))
-    bundle, description = unproved_bundle(path, Path(folder))
+    with interrupted_by_sigterm():
+        bundle, description = unproved_bundle(path, Path(folder))
     for key, why in description.guessed.items() if description else ():
         _log.info(f"guessed {key}: {why}")
     _log.info(UNPROVED)
@@ -172,7 +180,7 @@ def config_file(context: click.Context) -> Path | None:
     """Return the configuration file to use; None where flags say everything; raise UsageError for a mixture."""
     options = context.params
     flags = [_flag(p) for p in context.command.params if _is_given(context, p) and p.name not in _WITH_CONFIG]
-    given = cast("Path | None", options["config_file"])
+    given: Path | None = options["config_file"]
     if given is not None:
         if flags:
             raise UsageError(
@@ -227,7 +235,7 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
         raise left_out
 
 
-def _run(options: dict[str, object], config: Path | None) -> tuple[list[RunSummary], EdgeError | None]:
+def _run(options: dict[str, Any], config: Path | None) -> tuple[list[RunSummary], EdgeError | None]:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
@@ -238,12 +246,12 @@ def _run(options: dict[str, object], config: Path | None) -> tuple[list[RunSumma
     ):
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
-            reread = None if config is None else _rereading(config, cast("float | None", options["duration"]))
+            reread = None if config is None else _rereading(config, options["duration"])
             settings = run_settings(options) if reread is None else reread()
             first, *others = settings.pipelines  # of several each is verified in its turn
             verified = None if others else stack.enter_context(first.begin_verifying())
+            from edge_sdk.service.model_selector import begin_loading
             from edge_sdk.service.shared import Shared
-            from edge_sdk.service.startup import begin_loading
 
         shared = Shared(Progress(notifier.interval_s or math.inf))
         loading = None if verified is None else begin_loading(first, verified, stop, shared)
@@ -318,3 +326,140 @@ def _waiting(summary: RunSummary) -> str | None:
         return None
     wait = "waits" if events.waiting == 1 else "wait"
     return f"{counted(events.waiting, 'event')} {wait} on disk for the next start"
+
+
+# `edge-sdk run --check`.
+
+
+def _check(options: dict[str, Any], config: Path | None) -> None:
+    """Check a run by its flags or by `config`, print the result, and raise the worst problem with its exit code."""
+    checked = _checked(options, config)
+    if options["as_json"]:
+        echo_json({"ok": not checked.exit_code, "exit_code": checked.exit_code, "found": checked})
+    elif not options["quiet"]:
+        width = min(shutil.get_terminal_size().columns, _WIDEST)
+        for line in _lines(checked, config, width):
+            click.echo(line)
+    problems = checked.all_problems()
+    if problems:
+        worst = next(p for p in problems if p.exit_code == checked.exit_code)
+        more = f" ({counted(len(problems) - 1, 'more problem')})" if len(problems) > 1 else ""
+        error = EdgeError(f"{worst.text}{more}")
+        error.exit_code = worst.exit_code
+        raise error
+
+
+def _checked(options: dict[str, Any], path: Path | None) -> Checked:
+    from logging.handlers import BufferingHandler
+
+    from edge_sdk.config.load import read_config
+    from edge_sdk.service.check import Checked, ConfigProblem, check_run
+    from edge_sdk.service.settings import run_settings_of
+
+    warnings, problems = BufferingHandler(capacity=sys.maxsize), list[EdgeError]()
+    try:
+        with logging_to(warnings):
+            settings = run_settings(options) if path is None else run_settings_of(read_config(path), problems=problems)
+    except EdgeError as cause:
+        return Checked(problems=tuple(ConfigProblem(cause.exit_code, line) for line in str(cause).splitlines()))
+    return check_run(settings, problems, [record.getMessage() for record in warnings.buffer])
+
+
+def _lines(checked: Checked, config: Path | None, width: int) -> Iterator[str]:
+    for label, text in _device(checked, config):
+        yield _row(label, text, width)
+    for warning in checked.warnings:
+        yield _row("warning", warning, width, "yellow")
+    for problem in checked.problems:
+        yield _row("problem", problem.text.removeprefix(f"{config}: "), width, "red")
+    for pipeline in checked.pipelines:
+        yield ""
+        yield click.style(pipeline.name, bold=True)
+        for label, text in _pipeline(pipeline):
+            yield _row(label, text, width, indent=2)
+        for problem in pipeline.problems:
+            yield _row("problem", problem.text, width, "red", indent=2)
+    yield ""
+    yield _verdict(checked)
+
+
+def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
+    if config is not None:
+        yield "config", str(config)
+    if checked.device is None:
+        return
+    yield "device", checked.device
+    broker = checked.broker
+    if broker is None:
+        yield "results", "lines of JSON on standard output"
+    else:
+        user = f"as {broker.username}" + (" with a password" if broker.has_password else ", no password")
+        encrypted = f"TLS, by authorities of {broker.ca_file or 'the system'}" if broker.tls else "not encrypted"
+        nobody = "by its certificate" if broker.cert_file else "anonymous"
+        yield "broker", f"{broker.address}, {user if broker.username else nobody}; {encrypted}"
+        if broker.cert_until is not None:
+            yield "", f"with the certificate in {broker.cert_file}, valid until {broker.cert_until:%Y-%m-%d}"
+        yield "", f"MQTT {broker.protocol}{' over websockets' if broker.websockets else ''}, QoS {broker.qos}"
+        yield "status", broker.status_topic
+        if checked.outbox is not None:
+            yield "outbox", checked.outbox
+        if checked.commands:
+            yield "commands", ", ".join(checked.commands)
+        if checked.home_assistant is not None:
+            yield "home", checked.home_assistant
+    if checked.trusted_keys:
+        yield "trusts", ", ".join(map(str, checked.trusted_keys))
+
+
+def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
+    kind = "".join(f" ({entry.words})" for entry in TABLE if entry.name == pipeline.kind)
+    yield "source", f"{pipeline.source}{kind}{_options(pipeline)}"
+    bundle = pipeline.bundle
+    if bundle is None:
+        yield "bundle", str(pipeline.path)
+    else:
+        yield "bundle", f"{pipeline.path}: {bundle.name} {bundle.version} for {bundle.target}"
+        yield "", f"{bundle.task}, {counted(bundle.labels, 'label')}; signature {bundle.signature}"
+        yield "models", ", ".join(bundle.variants)
+    if pipeline.budget_ms is not None:
+        own = bundle.latency_budget_ms if bundle else pipeline.budget_ms
+        promise = "" if own == pipeline.budget_ms else f"; the bundle says {own:g} ms"
+        share = f", and {pipeline.cpu_share:g} cores" if pipeline.cpu_share else ""
+        yield "budget", f"{pipeline.budget_ms:g} ms from capture to outbox{share}{promise}"
+    if pipeline.runs is not None:
+        yield "runs", f"{pipeline.runs} ({pipeline.reason})"
+    if pipeline.result_topic:
+        yield "results", pipeline.result_topic
+    if pipeline.events:
+        to = f"{pipeline.event_topic}: " if pipeline.event_topic else ""
+        yield "events", f"{to}{', '.join(pipeline.events)}"
+    if pipeline.snapshot_topic:
+        yield "pictures", pipeline.snapshot_topic
+
+
+def _options(pipeline: CheckedPipeline) -> str:
+    asked = pipeline.options
+    words = [
+        f"{asked.size_wh[0]}x{asked.size_wh[1]}" if asked.size_wh else "",
+        f"{asked.fps:g} frames a second" if asked.fps else "",
+        asked.pixel_format or "",
+        asked.transport if pipeline.kind == "stream" else "",
+    ]
+    return "".join(f", {word}" for word in words if word)
+
+
+def _verdict(checked: Checked) -> str:
+    problems = checked.all_problems()
+    if problems:
+        return click.style(counted(len(problems), "problem"), fg="red", bold=True) + "; nothing was started"
+    pipelines = counted(len(checked.pipelines), "pipeline")
+    return click.style("ready", fg="green", bold=True) + f": {pipelines}; cameras and broker were not contacted"
+
+
+def _row(label: str, text: str, width: int, color: str | None = None, indent: int = 0) -> str:
+    start = " " * indent + label.ljust(_LABEL)
+    lines = textwrap.wrap(
+        printable(text), max(width - len(start), 20), break_long_words=False, break_on_hyphens=False
+    ) or [""]
+    first = " " * indent + (click.style(label, fg=color, bold=True) if color else label) + " " * (_LABEL - len(label))
+    return "\n".join([first + lines[0], *(" " * len(start) + line for line in lines[1:])])

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.cli.options import PATH, POSITIVE, echo_json, key_option, logging_to_standard_error, number, warn
+from edge_sdk.cli.options import PATH, POSITIVE, NumberRange, echo_json, key_option, logging_to_standard_error, warn
 from edge_sdk.config.schema import PipelineConfig
 from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.core.opencv import cv2
@@ -26,8 +26,7 @@ from edge_sdk.publishing.settings import read_password
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opening import open_source, redact
 from edge_sdk.tuning.candidates import SECONDS, Candidate, Limits, Measurement, Tuned, figures
-from edge_sdk.tuning.records import TunedMachine
-from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
+from edge_sdk.tuning.tuning import TunedMachine, Tuning, golden_camera, tune
 
 _FPS = 30.0
 _SECONDS_HELP = f"For all of it, about.  [default: {SECONDS:g}, more where a slow camera needs it]"
@@ -40,12 +39,10 @@ _CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 @click.option("--source-password-file", type=PATH, help="Password of the user in the source's URL.")
 @key_option("--source-tls-fingerprint", "tls_fingerprint", PipelineConfig)
 @key_option("--camera", "name", PipelineConfig, "camera", default="camera", show_default=True)
-@click.option(
-    "--fps", type=click.FloatRange(0.1, 1000), callback=number, help=f"Without --source.  [default: {_FPS:g}]"
-)
+@click.option("--fps", type=NumberRange(0.1, 1000), help=f"Without --source.  [default: {_FPS:g}]")
 @key_option("--latency-ms", "latency_ms", PipelineConfig)
 @key_option("--cpu-share", "cpu_share", PipelineConfig)
-@click.option("--seconds", type=POSITIVE, callback=number, help=_SECONDS_HELP)
+@click.option("--seconds", type=POSITIVE, help=_SECONDS_HELP)
 @click.option("--variant", metavar="NAME", help="Only this one of the bundle's models.")
 @click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import sys
 import textwrap
 import time
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from edge_sdk.cli.options import PATH, POSITIVE, connection_options, logging_to_standard_error, mqtt_settings, number
+from edge_sdk.cli.options import PATH, POSITIVE, connection_options, logging_to_standard_error, mqtt_settings
 from edge_sdk.core.errors import PublishError
+from edge_sdk.core.logs import counted
 from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.fleet.coco import CocoWriter
 from edge_sdk.fleet.fleet import CameraView, DeviceView, Fleet
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _DRAW_S = 0.25
-_HINT_S = 3.0  # time without a message after which a hint is printed
-_LOST_EVERY_S = 10.0
 _SILENT_S = 5.0
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # switch to the alternate screen, hide the cursor
@@ -58,34 +55,37 @@ _MARKS = {"online": "●", "offline": "○"}
 @click.option("--json", "as_json", is_flag=True, help="Every message as a line of JSON on standard output.")
 @click.option("--coco", type=PATH, help="Collect detections as COCO results in a new FILE, and FILE.images.json.")
 @click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
+@click.option("--duration", type=POSITIVE, help="Stop after so many seconds.")
 @click.option("-q", "--quiet", is_flag=True, help="No lines about the connection on standard error.")
-def command(**options: object) -> None:
+def command(**options: Any) -> None:
     """Show the devices below a broker, their cameras, and what they see.
 
     Ctrl-C ends it with exit code 0. Where standard output is no terminal, what is news comes as plain lines.
     """
     from edge_sdk.publishing.subscriber import Subscriber  # loads paho
 
-    prefix, path = cast("str", options["prefix"]), cast("Path | None", options["coco"])
-    topics = filters(prefix, cast("str | None", options["site"]), cast("str | None", options["device"]))
-    is_live = not options["as_json"] and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    with logging_to_standard_error(quiet=bool(options["quiet"])):
-        settings = mqtt_settings(options, cast("str", options["mqtt_url"]), prefix=prefix)
+    prefix, path, as_json = options["prefix"], options["coco"], options["as_json"]
+    topics = filters(prefix, options["site"], options["device"])
+    is_live = not as_json and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    with logging_to_standard_error(quiet=options["quiet"]):
+        settings = mqtt_settings(options, options["mqtt_url"], prefix=prefix)
         with contextlib.ExitStack() as stack:
             stop = stack.enter_context(stopping_on_signals())
+            subscriber: Subscriber | None = None
             coco = None if path is None else CocoWriter(path)
+            if coco is not None:
+                stack.callback(lambda: _end(coco, subscriber))
             screen = Screen(sys.stdout) if is_live else None
-            watch = _Watch(settings.address, prefix, topics[0], coco, screen, as_json=bool(options["as_json"]))
+            watch = _Watch(settings.address, prefix, topics[0], coco, screen, as_json=as_json)
             subscriber = Subscriber(settings, topics, watch.change_connection)
             stack.callback(subscriber.close)
-            if coco is not None:  # the files mean nothing where the broker was never reached
-                stack.callback(lambda: coco.close() if subscriber.has_been_online else coco.discard())
             if screen is not None:
                 stack.enter_context(screen)
-            watch.run(subscriber, stop, cast("int | None", options["count"]), cast("float | None", options["duration"]))
+            watch.run(subscriber, stop, options["count"], options["duration"])
         if screen is not None:
-            watch.print_last_view()
+            watch.print_last_view(screen)
+        if subscriber.lost:
+            _log.warning(f"{counted(subscriber.lost, 'message')} lost: more came than could be read here")
         if not subscriber.has_been_online:
             raise PublishError(f"broker {watch.broker}")
         if coco is not None:
@@ -96,6 +96,14 @@ def command(**options: object) -> None:
             )
 
 
+def _end(coco: CocoWriter, subscriber: Subscriber | None) -> None:
+    """Finish the files, which mean nothing where the broker was never reached."""
+    if subscriber is not None and subscriber.has_been_online:
+        coco.close()
+    else:
+        coco.discard()
+
+
 class _Watch:
     """Takes messages and shows what is new, from the first message to the end.
 
@@ -104,14 +112,7 @@ class _Watch:
     """
 
     def __init__(
-        self,
-        address: str,
-        prefix: str,
-        topic: str,
-        coco: CocoWriter | None,
-        screen: Screen | None,
-        *,
-        as_json: bool,
+        self, address: str, prefix: str, topic: str, coco: CocoWriter | None, screen: Screen | None, *, as_json: bool
     ) -> None:
         self._address, self._prefix, self._fleet = address, prefix, Fleet()
         self._coco, self._screen, self._as_json = coco, screen, as_json
@@ -122,7 +123,6 @@ class _Watch:
         self.broker = f"{address}: connecting"
         self._is_online = self._was_online = False
         self._messages = 0
-        self._lost_at = -_LOST_EVERY_S
 
     def change_connection(self, state: str, detail: str) -> None:
         """Take a new state of the connection; called from the subscriber's thread."""
@@ -143,16 +143,12 @@ class _Watch:
         self.broker = f"{self._address}: {words}"
         if self._screen is None:
             _log.info(f"broker {self.broker}")
+            if self._is_online and not self._messages:
+                _log.info(self._hint.partition("\n")[0])
 
     def run(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
         """Watch until a stop is asked for, the count or time is reached, or the broker refuses the first connection."""
-        try:
-            self._listen(subscriber, stop, count, duration_s)
-        finally:
-            self._warn_of_losses(subscriber.lost, math.inf)
-
-    def _listen(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
-        began, hint_at, drawn_at = time.monotonic(), 0.0, 0.0
+        began, drawn_at = time.monotonic(), 0.0
         while not stop.is_asked():
             taken = subscriber.take(_DRAW_S)
             for incoming in taken[: None if count is None else count - self._messages]:
@@ -160,16 +156,10 @@ class _Watch:
             if self._screen is None:
                 sys.stdout.flush()
             now = time.monotonic()
-            self._warn_of_losses(subscriber.lost, now)
+            self._fleet.lost = subscriber.lost
             if self._screen is not None and now - drawn_at >= _DRAW_S:
                 drawn_at = now
                 self._screen.draw(self._view)
-            if self._is_online and not hint_at:
-                hint_at = now + _HINT_S
-            is_due = self._is_online and now >= hint_at > 0
-            if is_due and not self._messages and self._screen is None:
-                hint_at = math.inf
-                _log.info(self._hint.replace("\n", ". "))
             is_over = duration_s is not None and now - began >= duration_s
             is_counted = count is not None and self._messages >= count
             if is_over or is_counted or (subscriber.state == "refused" and not subscriber.has_been_online):
@@ -180,12 +170,9 @@ class _Watch:
         """Why no message has come, in words."""
         return self._hint if self._is_online else "nothing yet, waiting for the broker"
 
-    def print_last_view(self) -> None:
+    def print_last_view(self, screen: Screen) -> None:
         """Print the last view to the normal screen, where it stays after the end."""
-        columns = click.get_current_context().terminal_width or 80
-        with contextlib.suppress(OSError):
-            columns = os.get_terminal_size(sys.stdout.fileno()).columns or columns
-        for line in self._view(columns, 1000):
+        for line in self._view(screen.size[0], 1000):
             click.echo(line)
 
     def _take(self, incoming: Incoming) -> None:
@@ -206,14 +193,6 @@ class _Watch:
             for line in news:
                 click.echo(f"{now:%H:%M:%S} {line}")
 
-    def _warn_of_losses(self, lost: int, now: float) -> None:
-        """Log, at most every ten seconds, how many messages were lost because they were not read in time."""
-        if lost == self._fleet.lost or now - self._lost_at < _LOST_EVERY_S:
-            return
-        more, self._fleet.lost, self._lost_at = lost - self._fleet.lost, lost, now
-        if self._screen is None:
-            _log.warning(f"{more} messages are lost: they came faster than they are read here")
-
     def _view(self, columns: int, lines: int) -> list[str]:
         return view(self._fleet, self.broker.replace(": ", " ", 1), self._waiting, _now(), columns, lines)
 
@@ -227,7 +206,6 @@ class Screen:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._size = (0, 0)
 
     def __enter__(self) -> Screen:
         self._out.write(_ENTER)
@@ -250,14 +228,12 @@ class Screen:
     def draw(self, view: Callable[[int, int], list[str]]) -> None:
         """Draw the lines that a view makes for the terminal's columns and lines."""
         size = self.size
-        clear = "" if size == self._size else _TOP + _BELOW
-        self._size = size
         lines = view(*size)[: size[1]]
         # Each line is cleared before it is written, because clearing afterwards would delete the character in the last
         # column. No line end follows the last line, because it would scroll the first line away.
         body = "\r\n".join(_CLEAR_LINE + line for line in lines)
         rest = f"\r\n{_BELOW}" if len(lines) < size[1] else ""
-        self._out.write(f"{clear}{_NO_WRAP}{_TOP}{body}{rest}{_WRAP}")
+        self._out.write(f"{_NO_WRAP}{_TOP}{body}{rest}{_WRAP}")
         self._out.flush()
 
 

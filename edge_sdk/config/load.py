@@ -1,24 +1,23 @@
 """Read a configuration file; report all its errors at once, one line each, and never a secret.
 
-`read_config` parses the file, removes passwords that should not be there, gives each pipeline what [defaults] says and
-converts the result to `Config`; `rules` finds keys that contradict each other. `read_secret` reads a password from
-where the file says that it is, each time it is called. `broker_config_of` reads the tables about a broker that a
-Python program passes; `mqtt_settings_of` and `outbox_settings_of` make the publisher's settings from such tables.
+`read_config` parses the file, removes passwords that should not be there, gives each pipeline what [defaults] says,
+converts the result to `Config` and finds keys that contradict each other. `read_secret` reads a password from where the
+file says that it is, each time it is called. `broker_config_of` reads the tables about a broker that a Python program
+passes; `mqtt_settings_of` and `outbox_settings_of` make the publisher's settings from such tables.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from edge_sdk.config.rules import broken_broker_rules, broken_rules
 from edge_sdk.config.schema import (
     PASSWORD_KEYS,
     TLS_KEYS,
@@ -31,22 +30,39 @@ from edge_sdk.config.schema import (
     PublishConfig,
     password_keys,
 )
-from edge_sdk.core.errors import ConfigError, UsageError
-from edge_sdk.core.toml import convert, entry_label, first_lines, problems, read_document
-from edge_sdk.messages.schema import SNAPSHOTS, Channel, default_device
-from edge_sdk.outbox.settings import OutboxConfig, OutboxSettings
+from edge_sdk.core.errors import ConfigError, EdgeError, UsageError
+from edge_sdk.core.logs import counted
+from edge_sdk.core.toml import (
+    convert,
+    entry_label,
+    first_lines,
+    nearest,
+    problems,
+    read_document,
+    shown,
+    value_problems,
+)
+from edge_sdk.messages.schema import SNAPSHOTS, Channel, check_name
+from edge_sdk.outbox.event import OutboxConfig, OutboxSettings
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
-from edge_sdk.sources.location import holds_password, is_encrypted, names_user
-from edge_sdk.sources.opening import named_kind
-
-_log = logging.getLogger(__name__)
+from edge_sdk.sources.location import (
+    AS_IT_COMES,
+    device_timeout_s,
+    holds_password,
+    is_encrypted,
+    names_user,
+    without_slashes,
+)
+from edge_sdk.sources.opening import DEVICE, PICAMERA, kind_of, named_kind
 
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
 """The configuration file of `edge-sdk run` where no other is given."""
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
-_OTHERS = 0o077  # permissions of all users but the file's owner
+_CORES = os.sysconf("SC_NPROCESSORS_CONF")  # that this machine can have, also while some are off
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
 _FOLDER = "CREDENTIALS_DIRECTORY"
 _WRITTEN = (
     "a password does not stand in this file; write it into one that only edge-sdk's user can read, and give "
@@ -67,20 +83,23 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: the file is missing, not TOML or wrong; one line a problem, each with the file and the key.
     """
-    with contextlib.suppress(OSError, ValueError):  # the code that reads the file reports other errors
-        if not path.exists():
-            elsewhere = "" if path == DEFAULT_PATH else f" (its usual place is {DEFAULT_PATH})"
-            raise ConfigError(f"{path}: no such file; write one, see docs/config.md{elsewhere}")
-    document = read_document(path, ConfigError, see="docs/config.md")
-    _check_version(path, document.get("version"))
+    document = read_document(path, ConfigError)
+    version = document.get("version")
+    if version != VERSION:
+        given_version = version if isinstance(version, int) else "missing"
+        expected = f"expected version = {VERSION} at the top, above the first [table]"
+        raise ConfigError(f"{path}: version is {given_version}, {expected}; a newer one needs a newer edge-sdk")
     found: list[str] = []
     public = _without_secrets(document, "", found)
     try:
         config = convert(_with_defaults(public), Config, path.parent)
     except msgspec.ValidationError:
-        wrong = first_lines(chain(found, _problems(public)))
+        # Values that are wrong by themselves, or else those that are wrong beside the values of [defaults].
+        wrong = first_lines(
+            chain(found, first_lines(problems(public, Config)) or problems(_with_defaults(public), Config))
+        )
     else:
-        wrong = first_lines(chain(found, broken_rules(config)))
+        wrong = first_lines(chain(found, _broken_rules(config)))
     if wrong:
         raise ConfigError(*(f"{path}: {line}" for line in wrong))
     pipelines = (msgspec.structs.replace(s, source=_source(s.source, path.parent)) for s in config.pipelines)
@@ -95,10 +114,10 @@ def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
     """
     found: list[str] = []
     public = _without_secrets(_as_toml(tables), "", found)
-    wrong = first_lines(chain(found, (problem.text for problem in problems(public, BrokerConfig))))
+    wrong = first_lines(chain(found, problems(public, BrokerConfig)))
     if not wrong:
         config = convert(public, BrokerConfig)
-        wrong = first_lines(broken_broker_rules(config.mqtt))
+        wrong = first_lines(_broken_broker_rules(config.mqtt))
     if wrong:
         raise ConfigError("; ".join(wrong))
     return config
@@ -109,26 +128,6 @@ def _as_toml(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _as_toml(inner) for key, inner in value.items()}
     return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _check_version(path: Path, version: object) -> None:
-    expected = f"expected version = {VERSION} at the top, above the first [table]"
-    if version is None:
-        raise ConfigError(f"{path}: version is missing, {expected}")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ConfigError(f"{path}: version is no number of a format that there is, {expected}")
-    if version > VERSION:
-        raise ConfigError(f"{path}: version is {version}, expected {VERSION}; update edge-sdk on this device")
-
-
-def _problems(document: dict[str, object]) -> Iterator[str]:
-    """Yield the values that are wrong by themselves, or else those that are wrong beside the values of [defaults]."""
-    is_sound = True
-    for problem in problems(document, Config):
-        is_sound = False
-        yield problem.text
-    if is_sound:
-        yield from (problem.text for problem in problems(_with_defaults(document), Config))
 
 
 def _with_defaults(document: dict[str, object]) -> dict[str, object]:
@@ -157,7 +156,9 @@ def _defaults_for(pipeline: dict[str, object], defaults: dict[str, object]) -> d
 def _without_secrets(value: Any, where: str, found: list[str]) -> Any:
     """Copy a document without the passwords in it, so that no message repeats them."""
     if isinstance(value, list):
-        return [_without_secrets(inner, _entry(inner, f"{where}[{i}]"), found) for i, inner in enumerate(value)]
+        names = [inner.get("name") if isinstance(inner, dict) else None for inner in value]
+        places = [entry_label(f"{where}[{index}]", name) for index, name in enumerate(names)]
+        return [_without_secrets(inner, place, found) for inner, place in zip(value, places, strict=True)]
     if isinstance(value, dict):
         if "password" in value:
             found.append(f"{where}.password: {_WRITTEN}".lstrip("."))
@@ -167,11 +168,6 @@ def _without_secrets(value: Any, where: str, found: list[str]) -> Any:
         found.append(f"{where}: {_IN_URL}")
         return f"{value.partition('://')[0]}://user@host"
     return value
-
-
-def _entry(inner: object, where: str) -> str:
-    name = inner.get("name") if isinstance(inner, dict) else None
-    return where if isinstance(name, str) and holds_password(name) else entry_label(where, name)
 
 
 def _source(source: str, folder: Path) -> str:
@@ -207,11 +203,6 @@ def outbox_settings_of(outbox: OutboxConfig) -> OutboxSettings:
     return OutboxSettings(**given(outbox))
 
 
-def device_name(device: DeviceConfig) -> str:
-    """Return this device's name; by default the host's."""
-    return default_device() if device.name is None else device.name
-
-
 def given(table: msgspec.Struct, schema: type[msgspec.Struct] | None = None) -> dict[str, Any]:
     """Return the fields that a table has a value for, of those that another Struct has too."""
     fields = (schema or type(table)).__struct_fields__
@@ -221,7 +212,7 @@ def given(table: msgspec.Struct, schema: type[msgspec.Struct] | None = None) -> 
 
 def read_secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: str = "") -> Secret | None:
     """Read the password that a table refers to; None where it refers to none. Raises ConfigError."""
-    readers: tuple[Callable[[Any, str, str], Secret], ...] = (_from_file, _from_variable, _from_credential)
+    readers: tuple[Callable[[Any, str, str], Secret], ...] = (_from_file, read_variable, _from_credential)
     for key, read in zip(password_keys(of), readers, strict=True):
         place = getattr(table, key)
         if place is not None:
@@ -234,18 +225,16 @@ def read_secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: s
 
 def _from_file(path: Path, where: str, what: str) -> Secret:
     try:
-        secret = read_password(path, what)
+        return read_password(path, what)
     except UsageError as cause:
         raise ConfigError(f"{where}: {cause}") from None
-    with contextlib.suppress(OSError):  # it was there, and was read
-        mode = path.stat().st_mode & 0o777
-        if mode & _OTHERS:
-            _log.warning(f"{path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
-    return secret
 
 
-def _from_variable(name: str, where: str, what: str) -> Secret:
-    # The message does not repeat the name, which may be the password itself, written there by mistake.
+def read_variable(name: str, where: str, what: str) -> Secret:
+    """Read a password from an environment variable; raise ConfigError.
+
+    The message does not repeat the name, which may be the password itself, written there by mistake.
+    """
     text = os.environ.get(name, "")
     if not text:
         raise ConfigError(f"{where}: the environment has no such variable, expected one that holds {what}")
@@ -265,4 +254,160 @@ def _from_credential(name: str, where: str, what: str) -> Secret:
     path = Path(folder) / name
     if not path.is_file():
         raise ConfigError(f"{where}: ${_FOLDER} has no such file, expected a LoadCredential= of that name in the unit")
-    return read_password(path, what)
+    return read_password(path, what, others=0)  # systemd decides who may read it
+
+
+# Rules that types do not express: keys that contradict each other, bad topics and bad URLs. Each yields one line for
+# each problem. They do not look at files, so named files need not exist.
+
+
+def broken_by_flag(table: type[msgspec.Struct], key: str, value: object) -> str:
+    """Return what is wrong with the value of a key that a command-line flag gives; "" where nothing is."""
+    found = [*value_problems(value, table, key)]
+    if not found and key == "cpu_share" and isinstance(value, float):
+        found = [*_share(value)]
+    return "; ".join(found)
+
+
+def _broken_rules(config: Config) -> Iterator[str]:
+    """Yield a line for each rule that a configuration breaks."""
+    yield from _names(config)
+    of_defaults = [] if config.defaults is None else [*_passwords(config.defaults)]
+    yield from (f"defaults.{line}" for line in of_defaults)
+    if config.mqtt is not None:
+        yield from _broken_broker_rules(config.mqtt)
+    else:
+        for table in ("commands", "home_assistant"):
+            if getattr(config, table) is not None:
+                yield f"{table}: there is no broker, expected [mqtt] with the url of one"
+    if config.home_assistant is not None:
+        yield from _said("home_assistant.prefix: ", check_name, "topic prefix", config.home_assistant.prefix)
+    for index, pipeline in enumerate(config.pipelines):
+        entry = entry_label(f"pipelines[{index}]", pipeline.camera)
+        yield from (f"{entry}: {line}" for line in _pipeline(pipeline) if line not in of_defaults)
+    yield from _events(config)
+
+
+def _broken_broker_rules(mqtt: MqttConfig) -> Iterator[str]:
+    """Yield a line for each rule that the table `[mqtt]` breaks."""
+    yield from (f"mqtt.{line}" for of in ("", "key_") for line in _passwords(mqtt, of))
+    for level in mqtt.prefix.split("/"):
+        yield from _said("mqtt.prefix: ", check_name, "topic prefix", level)
+    is_given = any(getattr(mqtt, key) is not None for key in PASSWORD_KEYS)
+    password = Secret("-") if is_given else None
+    yield from _said("mqtt.url: ", partial(MqttSettings.parse, password=password), mqtt.url)
+    has_tls = mqtt.url.lower().startswith(("mqtts:", "wss:"))
+    for key in ("ca_file", "cert_file", "key_file"):
+        if getattr(mqtt, key) is not None and not has_tls:
+            yield f"mqtt.{key}: it is for mqtts:// and wss:// only; write mqtts:// in mqtt.url to encrypt"
+    for key in ("key_file", *password_keys("key_")):
+        is_alone = getattr(mqtt, key) is not None and mqtt.cert_file is None
+        if is_alone and (has_tls or key != "key_file"):
+            yield f"mqtt.{key}: there is no certificate that it belongs to, expected cert_file beside it"
+
+
+def _names(config: Config) -> Iterator[str]:
+    if config.device.name is not None:
+        yield from _said("device.name: ", check_name, "device", config.device.name)
+    yield from _said("device.site: ", check_name, "site", config.device.site)
+    first: dict[str, int] = {}
+    for index, pipeline in enumerate(config.pipelines):
+        before = first.setdefault(pipeline.camera, index)
+        if before != index:
+            both = f"pipelines[{before}] and pipelines[{index}] are both named {shown(pipeline.camera)}"
+            yield f"{both}, expected a name of its own for each: their results would come on one topic"
+
+
+def _pipeline(pipeline: PipelineConfig) -> Iterator[str]:
+    yield from _said("name: ", check_name, "camera", pipeline.camera)
+    yield from _passwords(pipeline)
+    if "://" in pipeline.source:
+        yield from _said("source: ", kind_of, pipeline.source)
+    if line := without_slashes(pipeline.source):
+        yield f"source: {line}"
+    given = [key for key in PASSWORD_KEYS if getattr(pipeline, key) is not None]
+    if given and not names_user(pipeline.source):
+        yield f"{given[0]}: source names no user, expected a URL such as rtsp://USER@HOST/…"
+    yield from _rate(pipeline)
+    for key in TLS_KEYS:
+        if getattr(pipeline, key) != getattr(AS_IT_COMES, key) and not is_encrypted(pipeline.source):
+            yield f"{key}: it is for rtsps:// and https:// only, and source is not encrypted"
+    if pipeline.bundle is None:
+        yield "bundle is missing, expected a NAME.edge folder that `edge-sdk build` wrote, here or in [defaults]"
+    if pipeline.cpu_share is not None:
+        yield from _share(pipeline.cpu_share)
+        if not pipeline.tune:
+            yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
+
+
+def _share(cpu_share: float) -> Iterator[str]:
+    if cpu_share > _CORES:
+        most = f"{counted(_CORES, 'core')} or less, which this machine has"
+        yield f"cpu_share is {cpu_share:g}, expected {most}; 0.5 is half a core"
+
+
+def _passwords(table: MqttConfig | PipelineConfig, of: str = "") -> Iterator[str]:
+    """Yield the problems of one password of a table; `of` is the argument of `password_keys`."""
+    places = {key: getattr(table, key) for key in password_keys(of)}
+    given = [key for key, place in places.items() if place is not None]
+    if len(given) > 1:
+        yield f"{given[0]} and {given[1]} are both there, expected one of them"
+    # The message does not repeat the value, which may be the password itself.
+    _, variable, credential = places
+    if places[variable] is not None and not _VARIABLE.fullmatch(places[variable]):
+        yield f"{variable}: expected the name of a variable: letters, digits and _; not the password"
+    if places[credential] is not None and not _CREDENTIAL.fullmatch(places[credential]):
+        yield f"{credential}: expected the name of a systemd credential, without a folder"
+
+
+def _said(prefix: str, check: Callable[..., object], *values: str) -> Iterator[str]:
+    """Yield the message of the error that a check of values raises, after `prefix` and without the name of a flag."""
+    try:
+        check(*values)
+    except EdgeError as cause:
+        yield prefix + str(cause).removeprefix("--mqtt: ")
+
+
+def _rate(pipeline: PipelineConfig) -> Iterator[str]:
+    """Yield a line where the camera would be lost between two frames."""
+    fps, kind = pipeline.fps, named_kind(pipeline.source)
+    if fps is None or kind not in (DEVICE, PICAMERA):
+        return
+    # OpenCV has one timeout for all V4L2 cameras, whatever read_timeout_s is.
+    timeout_s = device_timeout_s() if kind is DEVICE else pipeline.read_timeout_s
+    if 1 / fps > timeout_s:
+        yield (
+            f"fps is {fps:g}, one frame in {1 / fps:.3g} s, and the camera is lost after {timeout_s:g} s without one; "
+            f"expected {1 / timeout_s:.3g} or more"
+        ) + ("" if kind is DEVICE else f", or a read_timeout_s above {1 / fps:.3g}")
+
+
+def _events(config: Config) -> Iterator[str]:
+    """Yield a line for each contradiction between the tables about events and publishing."""
+    names = [pipeline.camera for pipeline in config.pipelines]
+    for index, event in enumerate(config.events):
+        for camera in event.cameras or ():
+            if camera not in names:
+                near = nearest(camera, names)
+                hint = f"did you mean {shown(near)}?" if near else f"there are {', '.join(map(shown, names))}"
+                yield f"events[{index}].cameras: {shown(camera)} is no pipeline's name; {hint}"
+    yield from _twice(config, names)
+    if config.publish is None:
+        return
+    if config.mqtt is None:
+        yield "publish is of what goes to a broker, and none is named; expected [mqtt] beside it"
+    if config.publish.snapshots is not None and config.publish.snapshots.on == "event" and not config.events:
+        yield 'publish.snapshots.on: "event", and there are no [[events]]; expected some, or on = "interval"'
+
+
+def _twice(config: Config, names: list[str]) -> Iterator[str]:
+    first: dict[tuple[str, str], int] = {}
+    for index, event in enumerate(config.events):
+        for label, camera in product(event.labels, event.cameras or names):
+            before = first.setdefault((camera, label), index)
+            if before != index:
+                yield (
+                    f"events[{before}] and events[{index}] are both about {shown(label)} on {shown(camera)}, "
+                    "expected one of them: each event would be told twice"
+                )
+                return

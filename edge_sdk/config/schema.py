@@ -19,7 +19,7 @@ from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.inference.trial import TRIAL_S
 from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, Expiry, MessageRate, Qos
-from edge_sdk.outbox.settings import OutboxConfig
+from edge_sdk.outbox.event import OutboxConfig
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.sources.location import SourceOptions
@@ -95,12 +95,7 @@ class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class CommandsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Table `[commands]`: what may be asked of this device over MQTT; see `edge_sdk.messages.commands`."""
 
-    allow: Annotated[
-        tuple[
-            Annotated[Permission, Meta(extra={"advice": {"resume": "write pause, which stands for resume too"}})], ...
-        ],
-        Meta(description="commands that are carried out; all others are off"),
-    ]
+    allow: Annotated[tuple[Permission, ...], Meta(description="commands that are carried out; all others are off")]
 
 
 class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -109,14 +104,7 @@ class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_
     camera: Annotated[str, Meta(description="the camera's name in topics: 1 to 100 characters, none of / + # $")] = (
         msgspec.field(name="name")
     )
-    source: Annotated[
-        str,
-        Meta(
-            pattern=ONE_LINE,
-            description=FORMS,
-            extra={"number": "camera"},
-        ),
-    ]
+    source: Annotated[str, Meta(pattern=ONE_LINE, description=FORMS)]
     bundle: Annotated[Path, Meta(description="a NAME.edge folder that `edge-sdk build` wrote")] | None = None
     password_file: _PasswordFile | None = None
     password_env: _PasswordEnv | None = None
@@ -170,15 +158,7 @@ class ResultsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class EventsConfig(Channel, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Table `[publish.events]`: how events travel; acknowledged always, as none may be lost."""
 
-    qos: Annotated[
-        Literal[1],
-        Meta(
-            description="acknowledged, perhaps twice",
-            extra={
-                "advice": {0: "nobody acknowledges at 0, and no event may be lost", 2: "1 does, doubles bear one seq"}
-            },
-        ),
-    ] = 1
+    qos: Annotated[Literal[1], Meta(description="acknowledged, perhaps twice")] = 1
     expiry_s: Expiry = EVENTS.expiry_s
 
 

@@ -39,11 +39,7 @@ class WallClock:
         self._unset_s: float | None = None if self.is_synchronised else offset_s()
 
     def look(self) -> float | None:
-        """Ask again whether the clock is synchronised.
-
-        Returns:
-            Seconds by which the wall clock moved forward if it was synchronised since the last look; else None.
-        """
+        """Ask again; return the seconds by which the clock moved if it was synchronised since the last look."""
         self.is_synchronised = self._ask() is not False
         if not self.is_synchronised:
             self._unset_s = self._offset_s() if self._unset_s is None else self._unset_s

@@ -199,7 +199,7 @@ def _says_so(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, the latest first, each once."""
+    """Yield the error and its causes, the latest first, each once: a chain may lead back to where it began."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -215,9 +215,11 @@ _WANT_OF_MEMORY = "out of memory: end other programs, or take a machine or a con
 
 
 def failure_line(error: BaseException) -> str:
-    """Return a line for an error; an unforeseen error that is no lack of memory is reported as a bug of edge-sdk."""
+    """Return a line for an error; an unforeseen one that is no lack of memory or files is called a bug of edge-sdk."""
     if is_out_of_memory(error):
         return _WANT_OF_MEMORY
+    if isinstance(error, OSError) and error.errno in _OUT_OF:
+        return os_error_text(error)
     if isinstance(error, EdgeError):
         return str(error)
     return one_line(f"this is a bug in edge-sdk: {typed_line(error)}")

@@ -25,7 +25,6 @@ SMALL_BYTES = 1 << 20
 LIST_BYTES = 1 << 24
 """Limit in bytes for a list with a line for each class or each certificate authority."""
 
-_LEAST_BYTES = 1 << 16  # to ask for at least: files of /proc and of some network disks claim to be empty
 _EXPECTED = "expected a regular file"
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
@@ -56,16 +55,12 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
     """Read a whole regular file of `limit` bytes at most, a whole number of MiB; a symbolic link is followed.
 
     Raises:
-        OSError: as `open_regular`; or the file is larger than `limit`, grows while it is read, or cannot be read.
+        OSError: as `open_regular`; or the file is larger than `limit`, or cannot be read.
     """
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        most = min(limit, max(size, _LEAST_BYTES))
-        data = file.read(most + 1) if size <= limit else b""
-    if size > limit or len(data) > limit:
+        data = file.read(limit + 1)
+    if len(data) > limit:
         raise OSError(errno.EFBIG, f"more than {limit >> 20} MiB, expected a smaller file")
-    if len(data) > most:
-        raise OSError(errno.EBUSY, "it grows while it is read")
     return data
 
 
@@ -78,13 +73,10 @@ def system_text(path: Path) -> str:
 
 
 def state_folder() -> Path:
-    """Return the state folder, which need not exist yet.
+    """Return the state folder, which need not exist yet; raise OutputError where this user has no home for it.
 
     It is the first folder in systemd's $STATE_DIRECTORY, else `edge-sdk` in $XDG_STATE_HOME, else
     ~/.local/state/edge-sdk. A relative $XDG_STATE_HOME is ignored, as its specification demands.
-
-    Raises:
-        OutputError: none of the variables is set and this user has no home.
     """
     by_systemd = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if by_systemd:

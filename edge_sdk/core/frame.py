@@ -8,8 +8,10 @@ input (`Geometry`). `check_image` refuses arrays that are no pictures.
 
 from __future__ import annotations
 
+import importlib
 import math
 import time
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -22,15 +24,13 @@ from edge_sdk.core.errors import CameraError, UsageError
 Image: TypeAlias = NDArray[np.uint8]
 """uint8 (H, W, 3), BGR, 0-255: what cameras and OpenCV deliver."""
 
-_EXPECTED = "expected a numpy array of uint8 (height, width, 3), BGR, of one pixel at least"
+_EXPECTED = (
+    "expected a numpy array of uint8 (height, width, 3), BGR, of one pixel at least, as cv2.imread(path) gives one"
+)
 
 
 def check_image(image: object) -> None:
-    """Refuse a value that is no picture. Any strides are allowed, because OpenCV copies where it must.
-
-    Raises:
-        CameraError: the value is no picture.
-    """
+    """Raise CameraError for a value that is no picture. OpenCV takes any strides, and copies where it must."""
     found = _misfit_of(image)
     if found is not None:
         raise CameraError(f"the source gave a frame whose image is {found}, {_EXPECTED}; convert it in the source")
@@ -41,23 +41,6 @@ def _misfit_of(image: object) -> str | None:
         return type(image).__name__
     is_picture = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size
     return None if is_picture else f"{image.dtype} {image.shape}"
-
-
-def _way_of(image: object) -> str:
-    """Return how to turn the value into a picture."""
-    if image is None:
-        return "cv2.imread gives None where there is no file that it can read"
-    if not isinstance(image, np.ndarray):
-        return "cv2.imread(path) reads one from a file, numpy.asarray makes an array of what can be one"
-    if not image.size:
-        return "it has no pixels"
-    if image.dtype != np.uint8:
-        return "bring it to 0-255, then .astype(numpy.uint8)"
-    if image.ndim == 2 or image.shape[2:] == (1,):
-        return "cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) makes three channels of one"
-    if image.shape[2:] == (4,):
-        return "cv2.cvtColor(image, cv2.COLOR_BGRA2BGR) leaves the fourth channel out; of RGBA COLOR_RGBA2BGR does"
-    return "one picture at a time, its channels last"
 
 
 Tensor: TypeAlias = NDArray[Any]
@@ -97,7 +80,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         """
         found = _misfit_of(image)
         if found is not None:
-            raise UsageError(f"the picture is {found}, {_EXPECTED}; {_way_of(image)}")
+            raise UsageError(f"the picture is {found}, {_EXPECTED}")
         return cls(cast("Image", image), time.monotonic_ns(), time.time(), seq, camera)
 
     def __repr__(self) -> str:
@@ -205,38 +188,160 @@ class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
     prepared: Prepared
 
 
+class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Masks of the objects of one frame, as the model gives them.
+
+    Attributes:
+        values: float32 (N, h, w); a value above 0 lies on the object.
+        geometry: position of the frame in them: cell = frame_px * scale + offset.
+    """
+
+    values: NDArray[np.float32]
+    geometry: Geometry
+
+    def within(self, index: int, box_xyxy: NDArray[np.float32]) -> tuple[int, int, NDArray[np.uint8]]:
+        """Return left and top of one object's box in whole pixels, and uint8 (height, width): 1 on the object."""
+        from edge_sdk.core.opencv import cv2  # most models have no masks
+
+        left, top, right, bottom = np.ceil(box_xyxy).astype(int).tolist()
+        own = self.geometry
+        to_cells = np.array(
+            [
+                [own.scale_x, 0, (left + 0.5) * own.scale_x + own.offset_x - 0.5],
+                [0, own.scale_y, (top + 0.5) * own.scale_y + own.offset_y - 0.5],
+            ]
+        )
+        values = cv2.warpAffine(
+            self.values[index],
+            to_cells,
+            (right - left, bottom - top),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+        return left, top, (values > 0).astype(np.uint8)
+
+
 class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
 
     Attributes:
-        boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
-        confidences: float32 (N,), 0-1.
-        class_ids: int64 (N,), lines of labels.txt from 0.
+        xyxy: float32 (N, 4), clipped, in pixels of the original frame.
+        confidence: float32 (N,), 0-1.
+        class_id: int64 (N,), lines of labels.txt from 0.
         is_finite: whether all model outputs that were read are finite. If not, objects may be missing here.
+        keypoints: float32 (N, K, 3), x and y in pixels of the original frame and a confidence 0-1; None for models
+            without.
+        masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
+        names: labels by class id; empty where the stage was not told them.
     """
 
     frame: Frame
     inference_ns: int
-    boxes_xyxy: NDArray[np.float32]
-    confidences: NDArray[np.float32]
-    class_ids: NDArray[np.int64]
+    xyxy: NDArray[np.float32]
+    confidence: NDArray[np.float32]
+    class_id: NDArray[np.int64]
     is_finite: bool = True
+    keypoints: NDArray[np.float32] | None = None
+    masks: Masks | None = None
+    names: Mapping[int, str] = {}
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.confidence)
+
+    def __getitem__(self, chosen: int | slice | list[int] | NDArray[Any]) -> Detections:
+        """Return some of the objects: by a number, a slice, bool (N,), or integers in any order."""
+        places = np.atleast_1d(np.arange(len(self))[chosen])
+        return msgspec.structs.replace(
+            self,
+            xyxy=self.xyxy[places],
+            confidence=self.confidence[places],
+            class_id=self.class_id[places],
+            keypoints=None if self.keypoints is None else self.keypoints[places],
+            masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
+        )
+
+    def __iter__(self) -> Iterator[Detections]:
+        """Yield each object, as detections of length 1."""
+        return (self[place] for place in range(len(self)))
+
+    @property
+    def labels(self) -> list[str]:
+        """The label of each object; `class_N` where the class has none."""
+        return _labels_of(self.class_id, self.names)
+
+    def to_dict(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what JSON can hold: for each object label, class_id, confidence and box_xyxy, and its keypoints."""
+        rows = zip(self.labels, self.class_id.tolist(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
+        keys = "label", "class_id", "confidence", "box_xyxy"
+        objects = [dict(zip(keys, row, strict=True)) for row in rows]
+        if self.keypoints is not None:
+            objects = [
+                {**one, "keypoints": points} for one, points in zip(objects, self.keypoints.tolist(), strict=True)
+            ]
+        return {"detections": objects}
+
+    def to_supervision(self) -> Any:
+        """Return `supervision.Detections`, of the package `supervision`, which must be installed."""
+        supervision: Any = importlib.import_module("supervision")
+        names = {"class_name": np.array(self.labels, dtype=str)}
+        return supervision.Detections(
+            xyxy=self.xyxy, mask=self.mask, confidence=self.confidence, class_id=self.class_id, data=names
+        )
+
+    @property
+    def mask(self) -> NDArray[np.bool_] | None:
+        """The pixels of each object within its box, bool (N, frame height, frame width); None for models without."""
+        if self.masks is None:
+            return None
+        pixels = np.zeros((len(self.xyxy), *self.frame.image.shape[:2]), np.bool_)
+        for index, box in enumerate(self.xyxy):
+            left, top, seen = self.masks.within(index, box)
+            pixels[index, top : top + seen.shape[0], left : left + seen.shape[1]] = seen
+        return pixels
+
+    def polygons(self, index: int) -> list[NDArray[np.float32]]:
+        """Return the outlines of an object's mask, the largest first: float32 (points, 2), pixels of the frame."""
+        from edge_sdk.core.opencv import cv2
+
+        if self.masks is None:
+            return []
+        left, top, seen = self.masks.within(index, self.xyxy[index])
+        found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
+        outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
+        areas = [cv2.contourArea(outline) for outline in outlines]
+        order = np.argsort(areas)[::-1]
+        return [outlines[place].astype(np.float32) for place in order if areas[place] > 0]
+
+
+_OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
 
 
 class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The most likely classes of one frame, most likely first.
 
     Attributes:
-        confidences: float32 (K,), 0-1; the confidences of all classes sum to 1.
-        class_ids: int64 (K,). With a background class it is the output index - 1, and -1 is the background.
+        confidence: float32 (K,), 0-1; the confidences of all classes sum to 1.
+        class_id: int64 (K,). With a background class it is the output index - 1, and -1 is the background.
         is_finite: whether the model's outputs are finite; if not, nothing is known about the frame.
+        names: labels by class id, as in `Detections`.
     """
 
     frame: Frame
     inference_ns: int
-    confidences: NDArray[np.float32]
-    class_ids: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    class_id: NDArray[np.int64]
     is_finite: bool = True
+    names: Mapping[int, str] = {}
+
+    @property
+    def labels(self) -> list[str]:
+        """The label of each class, in the same order; `class_N` where it has none."""
+        return _labels_of(self.class_id, self.names)
+
+
+def _labels_of(class_ids: NDArray[np.int64], names: Mapping[int, str]) -> list[str]:
+    return [names.get(class_id) or f"class_{class_id}" for class_id in class_ids.tolist()]
 
 
 NO_CLASS = 255

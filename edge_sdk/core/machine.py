@@ -23,7 +23,6 @@ from edge_sdk.core.threads import Periodic
 
 _CPUS = "sys/devices/system/cpu"
 _CGROUPS = "sys/fs/cgroup"
-_SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # kernels before 5.3 have the second name
 
 
 class Cores(msgspec.Struct, frozen=True):
@@ -62,22 +61,9 @@ class Cores(msgspec.Struct, frozen=True):
         )
 
 
-def configured() -> int | None:
-    """Return how many logical processors the machine can have online; this does not change while it runs."""
-    try:
-        count = os.sysconf("SC_NPROCESSORS_CONF")
-    except (OSError, ValueError):
-        return None
-    return count if count > 0 else None
-
-
 def _physical(cpus: Path, of: set[int]) -> int:
     """Count the cores of these logical processors; a processor with unknown siblings counts as one core."""
-    cores = set()
-    for number in of:
-        texts = (system_text(cpus / f"cpu{number}" / "topology" / name) for name in _SIBLINGS)
-        cores.add(next(filter(None, texts), str(number)))
-    return len(cores)
+    return len({system_text(cpus / f"cpu{number}" / "topology" / "core_cpus_list") or str(number) for number in of})
 
 
 def _mask(root: Path) -> set[int]:
@@ -232,11 +218,7 @@ _GIVEN_BACK = ("inactive_file ", "slab_reclaimable ")
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Return the free memory of the machine, or of this process's control group if that is less.
-
-    Returns:
-        Bytes; None if unknown.
-    """
+    """Return the free memory of the machine, or of this process's control group if that is less; None if unknown."""
     lines = system_text(root / "proc/meminfo").splitlines()
     free = next((_number_after(line) for line in lines if line.startswith("MemAvailable:")), None)
     if free is None:
@@ -288,14 +270,12 @@ def no_collection() -> Iterator[None]:
     Use it only for imports at the start: searching for garbage while modules load takes a tenth of the start. Objects
     that exist at the end are never freed, even if they become garbage.
     """
-    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 _ROOT = Path("/sys")
@@ -311,7 +291,6 @@ _FIRMWARE_BITS = {
 _UNDER_VOLTAGE = 0  # number of the bit
 _VOLTAGE_DRIVER = "rpi_volt"  # driver in mainline kernels for a Raspberry Pi's power supply
 _SLOWING = ("passive", "hot", "critical")  # types of trip points from which the kernel slows something down
-_FULL_SPEED = 0.8  # share of the highest frequency; below it a core with the governor `performance` is held back
 _LONGEST_NUMBER = 20  # digits of a 64-bit number
 _SENSIBLE_C = (1.0, 200.0)  # zones without a trip point report 0 or the lowest number
 
@@ -322,14 +301,11 @@ class BoardState(msgspec.Struct, frozen=True):
     Attributes:
         throttled: why the board slows itself down now, for people; empty if it does not, or if unknown.
         temperature_c: temperature of the hottest zone in degrees Celsius; None: unknown.
-        speed: lowest ratio, over all cores, of the present to the highest frequency, 0-1; None: unknown. An idle core
-            runs slowly by choice.
         under_voltage: whether the power supply is too weak now; None: unknown.
     """
 
     throttled: str = ""
     temperature_c: float | None = None
-    speed: float | None = None
     under_voltage: bool | None = None
 
 
@@ -340,12 +316,13 @@ def read_board(root: Path = _ROOT) -> BoardState:
     firmware = [text for bits in flags for bit, text in _FIRMWARE_BITS.items() if bits >> bit & 1]
     voltages = [*(bool(bits >> _UNDER_VOLTAGE & 1) for bits in flags), *_voltage_alarms(root)]
     low = [_FIRMWARE_BITS[_UNDER_VOLTAGE]] if any(voltages) else []
-    reasons = [*low, *firmware, *_hot(zones), *_cooling(root), *_held_back(root)]
-    speeds = [speed for speed, _ in _cores(root)]
+    hot = [
+        f"{now:.0f} degrees, slowed down from {trip:.0f} on" for now, trip in zones if trip is not None and now >= trip
+    ]
+    reasons = [*low, *firmware, *hot, *_cooling(root)]
     return BoardState(
         throttled=", ".join(dict.fromkeys(reasons)),
         temperature_c=max((temperature for temperature, _ in zones), default=None),
-        speed=min(speeds, default=None),
         under_voltage=any(voltages) if voltages else None,
     )
 
@@ -387,34 +364,12 @@ def _zones(root: Path) -> Iterator[tuple[float, float | None]]:
             yield temperature, min((t for t in trips if t is not None), default=None)
 
 
-def _hot(zones: list[tuple[float, float | None]]) -> Iterator[str]:
-    return (
-        f"{temperature:.0f} degrees, slowed down from {limit:.0f} on"
-        for temperature, limit in zones
-        if limit is not None and temperature >= limit
-    )
-
-
 def _cooling(root: Path) -> Iterator[str]:
     """Yield which processors are slowed down as cooling devices; fans do not count."""
     for device in _found(root / "class/thermal", "cooling_device*"):
         kind, state = system_text(device / "type"), _number(device / "cur_state") or 0
         if state > 0 and ("cpu" in kind.lower() or kind in ("Processor", "intel_powerclamp")):
             yield f"the CPU is cooled by slowing it down ({kind} {state})"
-
-
-def _cores(root: Path) -> Iterator[tuple[float, str]]:
-    """Yield the ratio of each core's frequency to its highest, 0-1, and the name of its governor."""
-    for policy in _found(root / "devices/system/cpu", "cpu[0-9]*/cpufreq"):
-        current, highest = _number(policy / "scaling_cur_freq"), _number(policy / "cpuinfo_max_freq")
-        if current and highest and current > 0 and highest > 0:
-            yield min(1.0, current / highest), system_text(policy / "scaling_governor")
-
-
-def _held_back(root: Path) -> Iterator[str]:
-    """Yield the slowest of the cores that run slowly although their governor is `performance`."""
-    slow = [speed for speed, governor in _cores(root) if governor == "performance" and speed < _FULL_SPEED]
-    return (f"a core runs at {speed:.0%} of its speed" for speed in sorted(slow)[:1])
 
 
 def _found(folder: Path, pattern: str) -> list[Path]:

@@ -24,7 +24,9 @@ from threading import Event, Lock, Thread
 from types import FrameType, TracebackType
 from typing import Generic, TextIO, TypeVar
 
-_LAST_S = 1.0
+from edge_sdk.core.errors import SessionError
+
+_LAST_S = 0.4  # the last part of the two seconds that a program has to end
 _threads: list[Thread] = []
 _lock = Lock()
 
@@ -52,9 +54,9 @@ def is_any_left() -> bool:
 
 
 def leave(exit_code: int) -> None:
-    """End the process; skip all clean-up where a thread that was left behind still runs after a second.
+    """End the process; skip all clean-up where a thread that was left behind still runs after 0.4 s.
 
-    On a busy machine a thread may need that long to end a child process and to remove its files.
+    A thread may need a moment to end a child process and to remove its files.
     """
     if not _empty(sys.stdout):
         exit_code = exit_code or 1
@@ -78,10 +80,9 @@ def ignore_signals() -> None:
 
 
 def _empty(stream: TextIO) -> bool:
-    """Flush a stream, and drop what cannot be written; else Python would flush again and change the exit code.
+    """Flush a stream and return whether everything was written.
 
-    Returns:
-        Whether everything was written.
+    What cannot be written is dropped; else Python would flush again and change the exit code.
     """
     try:
         stream.flush()
@@ -108,10 +109,18 @@ class BackgroundTask(Generic[T]):
     Args:
         work: the function to call; what it shares with other threads must be safe for several threads.
         undo: called with a result that was not taken; the thread calls it if the work ends after `close`.
+        limit_s: of a task that loads a model: seconds after which it is given up, so that it is done and `take` raises.
     """
 
-    def __init__(self, work: Callable[[], T], name: str, undo: Callable[[T], None] | None = None) -> None:
+    def __init__(
+        self,
+        work: Callable[[], T],
+        name: str,
+        undo: Callable[[T], None] | None = None,
+        limit_s: float = math.inf,
+    ) -> None:
         self._work, self._undo = work, undo
+        self._limit_s, self._until_s = limit_s, time.monotonic() + limit_s
         self._done = Event()
         self._is_closed = False
         self._results: list[T] = []
@@ -136,23 +145,24 @@ class BackgroundTask(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether the work has ended, so that `take` returns at once."""
-        return self._done.is_set()
+        """Whether the work has ended or is given up, so that `take` returns at once."""
+        return self._done.is_set() or time.monotonic() >= self._until_s
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
         """Wait until the work is done and return True; return False if `is_stopped` is true before that."""
         while not is_stopped():
-            if self._done.wait(_LOOK_S):
+            if self._done.wait(_LOOK_S) or self.is_done:
                 return True
         return False
 
     def take(self) -> T:
-        """Wait for the result and return it; the task keeps no reference to it.
+        """Wait for the result and return it, or raise what the work raised; the task keeps no reference to it.
 
-        Raises:
-            BaseException: what the work raised.
+        Raises SessionError where the load of a model is given up.
         """
-        self._done.wait()
+        if not self._done.wait(None if self._until_s == math.inf else max(0.0, self._until_s - time.monotonic())):
+            self.close(0.0)
+            raise SessionError(f"the model did not load within {self._limit_s:.0f} s")
         if self._failure is not None:
             raise self._failure
         return self._results.pop()
@@ -197,12 +207,12 @@ class Periodic:
         self._stop.set()
 
     def _run(self) -> None:
-        is_over = False
-        while not is_over:
+        while True:
             # Errors are dropped: a call that fails now, perhaps for lack of memory, may succeed the next time.
             with contextlib.suppress(Exception):
                 self._call()
-            is_over = self._stop.wait(self._interval_s)
+            if self._stop.wait(self._interval_s):
+                return
 
 
 class Stop:

@@ -1,34 +1,32 @@
 """Read TOML files and report what is wrong with them in the words of TOML.
 
 `read_toml` reads a file into a msgspec Struct; `read_document` only parses it. `problems` compares a document with its
-type (`msgspec.inspect`) and yields every problem with the key, the value and what was expected. msgspec converts the
-documents without problems; its own messages appear only for constraints that this module does not know.
+type (`msgspec.inspect`) and yields a line for every problem with the key, the value and what was expected. msgspec
+converts the documents without problems; its own messages appear only for constraints that this module does not know.
 
 A Struct describes its keys completely. Besides types, ranges and patterns this module reads these notes of
-`msgspec.Meta`: `description` and `examples` (what to write), and in `extra` the keys `unit` (what a number counts:
-"seconds"), `number` (what a number in quotes names: "camera") and `advice` (what to write instead, by wrong value).
+`msgspec.Meta`: `description` and `examples` (what to write), and in `extra` the key `unit` (what a number counts).
 A `Path` is a string in the file, relative to the folder of the file.
 """
 
 from __future__ import annotations
 
-import codecs
 import difflib
 import functools
-import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from collections.abc import Collection, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from edge_sdk.core.errors import EdgeError, SettingError
 from edge_sdk.core.files import read_regular
+from edge_sdk.core.logs import counted
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,25 +35,18 @@ else:
 
 T = TypeVar("T")
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-_Notes: TypeAlias = dict[str, Any]
-
-MOST_PROBLEMS = 20
-"""The largest number of problems of one file that an error lists."""
 
 ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
 """Pattern of a path without line ends; `(?!\n)` is needed because Python's `$` also matches before a final line end."""
 
 _SIZE_LIMIT = 4 << 20  # bytes; a target file has about one kB
 _LONGEST_SHOWN = 60  # characters of a value
+_MOST_PROBLEMS = 20  # of one file that an error lists
 _LONGEST_NAME = 100  # characters of the name of a table in a list
-_SUSPICIOUS_S = 100  # a number of seconds that is too large may, from here on, be one of milliseconds
 
 _URL = re.compile(r"(?P<scheme>://)(?P<login>.*@)?(?P<host>[^/?#]*)(?P<rest>[/?#].+)?", re.DOTALL)
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DIGITS = re.compile(r"\d+")
-_WITHOUT_QUOTES = re.compile(r"true|false|[+-]?\d+(\.\d+)?")
-_WITH_UNIT = re.compile(r"[+-]?\d+(\.\d+)?\s*[A-Za-z%]+")
-_PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)\s*%")
 
 _WORDS: dict[type, tuple[str, str]] = {
     str: ("a string", "strings"),
@@ -88,30 +79,16 @@ _BOUNDS = (
 )
 
 
-class Problem(NamedTuple):
-    """One thing that is wrong with a document.
-
-    Attributes:
-        path: the keys and list indexes that lead to the value; the last one may be missing or unknown.
-        text: one line with the dotted key, the value and what was expected.
-    """
-
-    path: tuple[str | int, ...]
-    text: str
-
-
 def read_toml(path: Path, schema: type[_Struct], error: type[EdgeError]) -> _Struct:
     """Read a TOML file into a Struct with `forbid_unknown_fields`; each Path becomes relative to the working folder.
 
-    Raises:
-        EdgeError: of type `error`, if the file is missing, is not TOML or does not fit; one line per problem.
+    What is wrong is raised as `error`, with one line per problem.
     """
     document = read_document(path, error)
     try:
         return convert(document, schema, path.parent)
     except msgspec.ValidationError as cause:
-        lines = first_lines(problem.text for problem in problems(document, schema))
-        raise error(*(f"{path}: {line}" for line in lines)) from cause
+        raise error(*(f"{path}: {line}" for line in first_lines(problems(document, schema)))) from cause
 
 
 def convert(document: object, schema: type[T], folder: Path = Path()) -> T:
@@ -129,28 +106,33 @@ def convert(document: object, schema: type[T], folder: Path = Path()) -> T:
     return msgspec.convert(document, schema, dec_hook=path)
 
 
-def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[str, Any]:
-    """Parse a TOML file without checking its keys; ignore a byte order mark.
-
-    Raises:
-        EdgeError: of type `error`, if the file is missing or is not TOML.
-    """
-    text = _read_text(path, error)
+def read_document(path: Path, error: type[EdgeError]) -> dict[str, Any]:
+    """Parse a TOML file without checking its keys; raise `error` if it is missing or is not TOML."""
+    try:
+        text = read_regular(path, _SIZE_LIMIT).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except OSError as cause:
+        raise error(f"{path}: cannot be read: {cause.strerror}") from cause
+    except UnicodeDecodeError as cause:
+        line = cause.object.count(b"\n", 0, cause.start) + 1
+        raise error(f"{path}: cannot be read: line {line} is not UTF-8; save it as UTF-8") from cause
     try:
         document: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as cause:
-        raise error(f"{path}: not valid TOML: {_one_line(cause)}{_syntax_hint(str(cause), text, see)}") from cause
-    except RecursionError as cause:
-        raise error(f"{path}: not valid TOML: lists in lists without end") from cause
-    except ValueError as cause:  # an integer with thousands of digits
-        raise error(f"{path}: not valid TOML: {_one_line(cause)}") from cause
+    except (ValueError, RecursionError) as cause:  # a number may have too many digits, a list lie too deep in others
+        hint = "a line is key = value, and strings stand in quotes"
+        raise error(f"{path}: not valid TOML: {cause}; {hint}") from cause
     return document
 
 
-def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[Problem]:
-    """Yield every problem of a document, in document order."""
-    kind = _kind_of(schema)
-    return _problems(kind, document, _Place((), "", "", kind))
+def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[str]:
+    """Yield a line for every problem of a document, in document order."""
+    return _problems(_kind_of(schema), document, "")
+
+
+def value_problems(value: object, schema: type[msgspec.Struct], key: str) -> Iterator[str]:
+    """Yield a line for every problem of the value of one key of a Struct."""
+    return _problems(_field_of(schema, key).type, value, key)
 
 
 def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
@@ -161,11 +143,9 @@ def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
     Raises:
         SettingError: names the first field that is wrong, in the words of TOML.
     """
-    kind = _kind_of(schema)
-    for field in kind.fields:
-        place = _Place((), "", "", kind).inside(field.encode_name)
-        for problem in _problems(field.type, getattr(struct, field.name), place):
-            raise SettingError(problem.text)
+    for field in _kind_of(schema).fields:
+        for problem in _problems(field.type, getattr(struct, field.name), field.encode_name):
+            raise SettingError(problem)
 
 
 class Key(NamedTuple):
@@ -186,20 +166,20 @@ class Key(NamedTuple):
 
 def key_of(schema: type[msgspec.Struct], name: str) -> Key:
     """Look up a key of a Struct."""
-    field = next(field for field in _kind_of(schema).fields if field.encode_name == name)
-    choices = tuple(_choices(field.type))
+    field = _field_of(schema, name)
     option = next(_options(field.type))
+    choices = tuple(option.values) if isinstance(option, inspect.LiteralType) else ()
     kind = type(choices[0]) if choices else Path if isinstance(option, inspect.CustomType) else _TYPES[type(option)]
     default = None if field.default is msgspec.NODEFAULT else field.default
     return Key(kind, choices, str(_notes(field.type).get("description", "")), default)
 
 
 def first_lines(lines: Iterable[str]) -> list[str]:
-    """Return the first `MOST_PROBLEMS` different lines, and a last line if there are more."""
+    """Return the first 20 different lines, and a last line if there are more."""
     found = dict[str, None]()
     for line in lines:
-        if len(found) == MOST_PROBLEMS and line not in found:
-            return [*found, f"there are more problems than these {MOST_PROBLEMS}; correct these first"]
+        if len(found) == _MOST_PROBLEMS and line not in found:
+            return [*found, f"there are more problems than these {_MOST_PROBLEMS}; correct these first"]
         found[line] = None
     return list(found)
 
@@ -219,12 +199,6 @@ def nearest(given: str, choices: Collection[str]) -> str:
     return alike[near[0]] if near else ""
 
 
-def one_of(values: Iterable[object]) -> str:
-    """Join values in words: `RGB, BGR or GRAY`."""
-    *most, last = [str(v) for v in values]
-    return f"{', '.join(most)} or {last}" if most else last
-
-
 def shown(value: object) -> str:
     """Return a value for a message, short and in TOML's form; only the host of a URL, because a path may be a login."""
     value = _URL.sub(_host_only, value) if isinstance(value, str) else value
@@ -239,36 +213,13 @@ def _host_only(url: re.Match[str]) -> str:
     return f"://{login}{url['host']}{rest}"
 
 
-# The walk through a document and its type.
+# The walk through a document and its type. A place is the dotted key of a value, `mqtt.url` or `cameras[1]`; within a
+# table of a list that has a name it is that table's label and the key: `cameras[1] ("gate"): url`.
 
 
-class _Place(NamedTuple):
-    """The position in a document that the check has reached.
-
-    Attributes:
-        entry: label of the innermost named table in a list, such as `cameras[1] ("gate")`; empty without one.
-    """
-
-    path: tuple[str | int, ...]
-    entry: str
-    key: str
-    schema: inspect.StructType
-
-    def inside(self, step: str | int) -> _Place:
-        if isinstance(step, int):
-            key = f"{self.key}[{step}]"
-        else:
-            name = step if _BARE_KEY.fullmatch(step) and len(step) <= _LONGEST_NAME else shown(step)
-            key = f"{self.key}.{name}" if self.key else name
-        return self._replace(path=(*self.path, step), key=key)
-
-    def named(self, name: object) -> _Place:
-        """Return the place with the table's name in its label, if the table has one."""
-        label = entry_label(self.key, name)
-        return self if label == self.key else self._replace(entry=label, key="")
-
-    def problem(self, words: str) -> Problem:
-        return Problem(self.path, f"{self.entry}: {words}" if self.entry else words)
+def _inside(place: str, key: str) -> str:
+    name = key if _BARE_KEY.fullmatch(key) else shown(key)
+    return f"{place}{': ' if place.endswith(')') else '.'}{name}" if place else name
 
 
 @functools.cache
@@ -277,6 +228,10 @@ def _kind_of(schema: type[msgspec.Struct]) -> inspect.StructType:
     if not isinstance(kind, inspect.StructType):
         raise TypeError(f"{schema.__name__} is no Struct")
     return kind
+
+
+def _field_of(schema: type[msgspec.Struct], name: str) -> inspect.Field:
+    return next(field for field in _kind_of(schema).fields if field.encode_name == name)
 
 
 def _options(kind: inspect.Type) -> Iterator[inspect.Type]:
@@ -290,32 +245,13 @@ def _options(kind: inspect.Type) -> Iterator[inspect.Type]:
         yield kind
 
 
-def _notes(kind: inspect.Type) -> _Notes:
-    """Return the notes of a type's `Meta`: description, examples, unit, number, advice."""
+def _notes(kind: inspect.Type) -> dict[str, Any]:
+    """Return the notes of a type's `Meta`: description, examples, unit."""
     if isinstance(kind, inspect.Metadata):
         return {**_notes(kind.type), **(kind.extra_json_schema or {}), **(kind.extra or {})}
     if isinstance(kind, inspect.UnionType):
         return {key: note for option in reversed(kind.types) for key, note in _notes(option).items()}
     return {}
-
-
-def _struct_of(kind: inspect.Type) -> inspect.StructType | None:
-    return next((option for option in _options(kind) if isinstance(option, inspect.StructType)), None)
-
-
-def _entries_of(kind: inspect.Type) -> inspect.Type | None:
-    """Return the type of a list's entries; None if the type is no list or has a fixed length."""
-    lists = (option for option in _options(kind) if isinstance(option, inspect.ListType | inspect.VarTupleType))
-    return next((each.item_type for each in lists), None)
-
-
-def _is_table_list(kind: inspect.Type) -> bool:
-    entries = _entries_of(kind)
-    return entries is not None and _struct_of(entries) is not None
-
-
-def _choices(kind: inspect.Type) -> list[object]:
-    return [value for option in _options(kind) if isinstance(option, inspect.LiteralType) for value in option.values]
 
 
 def _accepts(kind: inspect.Type, value: object) -> bool:
@@ -334,7 +270,7 @@ def _accepts(kind: inspect.Type, value: object) -> bool:
     return wanted is None or type(value) is wanted
 
 
-def _problems(kind: inspect.Type, value: object, place: _Place) -> Iterator[Problem]:
+def _problems(kind: inspect.Type, value: Any, place: str) -> Iterator[str]:
     if value is None and isinstance(kind, inspect.UnionType) and kind.includes_none:
         return
     if isinstance(value, msgspec.Struct | msgspec.UnsetType):
@@ -342,70 +278,61 @@ def _problems(kind: inspect.Type, value: object, place: _Place) -> Iterator[Prob
     option = next((option for option in _options(kind) if _accepts(option, value)), None)
     if option is None:
         got = _WORDS.get(type(value), ("a date or a time",))[0]
-        yield place.problem(f"{place.key}: got {got}, expected {_expected(kind)}{_type_hint(kind, value, place)}")
-    elif (check := _CHECKS.get(type(option))) is not None:
-        yield from check(option, _notes(kind), value, place)
+        yield f"{place}: got {got}, expected {_expected(kind, place)}"
+    else:
+        yield from _value_problems(option, _notes(kind), value, place)
 
 
-def _choice_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
-    if value in kind.values:
-        return
-    near = nearest(str(value), [str(choice) for choice in kind.values])
-    advice = notes.get("advice", {}).get(value) or (f"did you mean {near}?" if near else "")
-    hint = f"; {advice}" if advice else ""
-    yield place.problem(f"{place.key}: {shown(value)}, expected {one_of(kind.values)}{hint}")
+def _value_problems(kind: inspect.Type, notes: dict[str, Any], value: Any, place: str) -> Iterator[str]:
+    """Yield the problems of a value that has the right type."""
+    match kind:
+        case inspect.LiteralType(values=values) if value not in values:
+            near = nearest(str(value), [str(choice) for choice in values])
+            yield f"{place}: {shown(value)}, expected {_one_of(values)}" + (f"; did you mean {near}?" if near else "")
+        case inspect.CustomType(cls=cls) if cls is Path and not re.search(ONE_LINE, str(value)):
+            yield f"{place}: {shown(str(value))}, expected {notes.get('description', 'a path')}"
+        case inspect.IntType() | inspect.FloatType():
+            yield from _number_problems(kind, notes.get("unit", ""), value, place)
+        case inspect.StrType(pattern=pattern):
+            yield from _length_problems(kind, len(value), place, "character")
+            if pattern is not None and not re.search(pattern, value):
+                expected = notes.get("description", f"a string that matches {pattern!r}")
+                yield f"{place}: {shown(value)}, expected {expected}"
+        case inspect.ListType() | inspect.VarTupleType() | inspect.TupleType():
+            yield from _list_problems(kind, value, place)
+        case inspect.DictType():
+            yield from _length_problems(kind, len(value), place, "key")
+            for key, inner in value.items():
+                yield from _problems(kind.value_type, inner, _inside(place, key))
+        case inspect.StructType():
+            yield from _struct_problems(kind, value, place)
 
 
-def _path_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
-    if kind.cls is Path and not re.search(ONE_LINE, str(value)):
-        yield place.problem(f"{place.key}: {shown(str(value))}, expected {notes.get('description') or 'a path'}")
-
-
-def _number_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
-    unit = notes.get("unit", "")
+def _number_problems(kind: inspect.IntType | inspect.FloatType, unit: str, value: float, place: str) -> Iterator[str]:
     for name, is_kept, words in _BOUNDS:
         bound = getattr(kind, name)
-        if bound is None or is_kept(value, bound):
-            continue
-        counted = f"{bound:.12g} {unit.removesuffix('s') if bound == 1 else unit}".rstrip()
-        hint = ""
-        if unit == "seconds" and name[0] == "l" and _SUSPICIOUS_S <= value < math.inf:
-            hint = "; was it milliseconds?"
-        elif unit == "milliseconds" and name[0] == "g" and 0 < value < 1:
-            hint = "; was it seconds?"
-        yield place.problem(f"{place.key} is {shown(value)}, expected {words.format(counted)}{hint}")
-        return
+        if bound is not None and not is_kept(value, bound):
+            expected = f"{bound:.12g} {unit.removesuffix('s') if bound == 1 else unit}".rstrip()
+            yield f"{place} is {shown(value)}, expected {words.format(expected)}"
+            return
 
 
-def _text_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
-    yield from _length_problems(kind, value, place, ("character", "characters"))
-    if kind.pattern is not None and not re.search(kind.pattern, value):
-        expected = notes.get("description") or f"a string that matches {kind.pattern!r}"
-        yield place.problem(f"{place.key}: {shown(value)}, expected {expected}")
-
-
-def _list_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
-    kinds = kind.item_types if isinstance(kind, inspect.TupleType) else repeat(kind.item_type)
+def _list_problems(
+    kind: inspect.ListType | inspect.VarTupleType | inspect.TupleType, value: list[Any], place: str
+) -> Iterator[str]:
     is_sound = True
-    for index, (entry, inner) in enumerate(zip(kinds, value, strict=False)):
-        inside = place.inside(index)
+    for index, (entry, inner) in enumerate(zip(_entries_of(kind), value, strict=False)):
+        inside = f"{place}[{index}]"
         if isinstance(inner, dict):
-            inside = inside.named(inner.get("name"))
+            inside = entry_label(inside, inner.get("name"))
         for problem in _problems(entry, inner, inside):
             is_sound = False
             yield problem
     if is_sound:
-        example = f", such as {shown(notes['examples'][0])}" if "examples" in notes else ""
-        yield from _length_problems(kind, value, place, ("entry", "entries"), example)
+        yield from _length_problems(kind, len(value), place, "item")
 
 
-def _dict_problems(kind: Any, _notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
-    yield from _length_problems(kind, value, place, ("key", "keys"))
-    for key, inner in value.items():
-        yield from _problems(kind.value_type, inner, place.inside(key))
-
-
-def _struct_problems(kind: Any, _notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+def _struct_problems(kind: inspect.StructType, value: dict[str, object], place: str) -> Iterator[str]:
     is_sound = True
     for problem in _key_problems(kind, value, place):
         is_sound = False
@@ -414,34 +341,26 @@ def _struct_problems(kind: Any, _notes: _Notes, value: Any, place: _Place) -> It
         try:
             convert(value, kind.cls)
         except msgspec.ValidationError as cause:  # raised by the Struct's `__post_init__`
-            yield place.problem(_within(place.key, str(cause.__cause__ or cause), kind))
+            yield f"{place}: {cause.__cause__ or cause}" if place else str(cause.__cause__ or cause)
 
 
-def _within(key: str, words: str, kind: inspect.StructType) -> str:
-    """Join a dotted key and words that may begin with a key of the table."""
-    if not key:
-        return words
-    begins_with_key = re.split(r"\W", words, maxsplit=1)[0] in (field.encode_name for field in kind.fields)
-    return f"{key}.{words}" if begins_with_key else f"{key}: {words}"
-
-
-def _key_problems(kind: inspect.StructType, value: dict[str, object], place: _Place) -> Iterator[Problem]:
-    known = {field.encode_name: field.type for field in kind.fields}
+def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str) -> Iterator[str]:
+    known = {field.encode_name: field for field in sorted(kind.fields, key=lambda field: not field.required)}
     for key, inner in value.items():
         if key in known:
-            yield from _problems(known[key], inner, place.inside(key))
+            yield from _problems(known[key].type, inner, _inside(place, key))
         elif key != kind.tag_field:
-            yield _unknown_key(kind, key, place)
+            near = nearest(key, known)
+            hint = f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"
+            yield f"{place + ': ' if place else ''}unknown key {_inside('', key)}; {hint}"
     for field in kind.fields:
         if field.required and field.encode_name not in value:
-            inside = place.inside(field.encode_name)
-            yield inside.problem(f"{inside.key} is missing, expected {_missing_words(field.type, inside)}")
+            inside = _inside(place, field.encode_name)
+            expected = _notes(field.type).get("description") or _expected(field.type, inside)
+            yield f"{inside} is missing, expected {expected}"
 
 
-def _length_problems(
-    kind: Any, value: Sized, place: _Place, names: tuple[str, str], example: str = ""
-) -> Iterator[Problem]:
-    length = len(value)
+def _length_problems(kind: Any, length: int, place: str, noun: str) -> Iterator[str]:
     if isinstance(kind, inspect.TupleType):
         expected = "" if length == len(kind.item_types) else str(len(kind.item_types))
     elif kind.min_length is not None and length < kind.min_length:
@@ -449,154 +368,43 @@ def _length_problems(
     else:
         expected = f"{kind.max_length} or less" if kind.max_length is not None and length > kind.max_length else ""
     if expected:
-        yield place.problem(f"{place.key} has {length} {names[length != 1]}, expected {expected}{example}")
-
-
-_CHECKS: dict[type[inspect.Type], Callable[[Any, _Notes, Any, _Place], Iterator[Problem]]] = {
-    inspect.LiteralType: _choice_problems,
-    inspect.CustomType: _path_problems,
-    inspect.IntType: _number_problems,
-    inspect.FloatType: _number_problems,
-    inspect.StrType: _text_problems,
-    inspect.ListType: _list_problems,
-    inspect.VarTupleType: _list_problems,
-    inspect.TupleType: _list_problems,
-    inspect.DictType: _dict_problems,
-    inspect.StructType: _struct_problems,
-}
+        yield f"{place} has {counted(length, noun)}, expected {expected}"
 
 
 # Messages about problems.
 
 
-def _unknown_key(kind: inspect.StructType, name: str, place: _Place) -> Problem:
-    fields = sorted(kind.fields, key=lambda field: not field.required)
-    known = [field.encode_name for field in fields]
-    near = difflib.get_close_matches(name, known, n=1)
-    homes = list(_homes(name, place.schema))
-    if homes:
-        hint = f"belongs {' or '.join(homes)}" + (f"; known here: {', '.join(known)}" if place.entry else "")
-    else:
-        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-    inside = place.inside(name)
-    return inside.problem(f"unknown key {inside.key}; {hint}")
-
-
-def _homes(name: str, table: inspect.StructType, path: str = "") -> Iterator[str]:
-    """Yield descriptions of the places where a key is allowed; a top-level key must stand above the first table."""
-    for field in table.fields:
-        inner = f"{path}.{field.encode_name}" if path else field.encode_name
-        struct, entries = _struct_of(field.type), _entries_of(field.type)
-        if field.encode_name == name:
-            if struct is not None:
-                yield f"to a table of its own, [{inner}]"
-            else:
-                yield f"under [{path}]" if path else "at the top, above the first [table]"
-        if struct is not None:
-            yield from _homes(name, struct, inner)
-        entry = None if entries is None else _struct_of(entries)
-        if entry is not None and name in (each.encode_name for each in entry.fields):
-            yield f"under [[{inner}]]"
-
-
-def _missing_words(kind: inspect.Type, place: _Place) -> str:
-    if choices := _choices(kind):
-        return f"one of {one_of(choices)}"
-    if _struct_of(kind) is not None:
-        return f"a table [{place.key}]"
-    if _is_table_list(kind):
-        return f"a table [[{place.key}]]"
-    return str(_notes(kind).get("description") or _expected(kind))
-
-
-def _expected(kind: inspect.Type) -> str:
+def _expected(kind: inspect.Type, place: str) -> str:
     """Describe a value of this type: `a list of 2 whole numbers such as [416, 416]`."""
-    words, notes = " or ".join(dict.fromkeys(map(_type_words, _options(kind)))), _notes(kind)
+    words, notes = " or ".join(dict.fromkeys(_type_words(option, place) for option in _options(kind))), _notes(kind)
     if "unit" in notes:
         return f"{words} of {notes['unit']}"
     if "examples" in notes:
         return f"{words} such as {shown(notes['examples'][0])}"
-    return f"{words}: {notes['description']}" if "description" in notes and not _choices(kind) else words
+    is_choice = any(isinstance(option, inspect.LiteralType) for option in _options(kind))
+    return f"{words}: {notes['description']}" if "description" in notes and not is_choice else words
 
 
-def _type_words(kind: inspect.Type) -> str:
+def _type_words(kind: inspect.Type, place: str) -> str:
     if isinstance(kind, inspect.LiteralType):
-        return one_of(kind.values)
-    if isinstance(kind, inspect.TupleType):
-        return f"a list of {len(kind.item_types)} {_plural(kind.item_types[0])}"
-    if (entries := _entries_of(kind)) is not None:
-        return f"a list of {_plural(entries)}"
+        return _one_of(kind.values)
+    if isinstance(kind, inspect.TupleType | inspect.ListType | inspect.VarTupleType):
+        entry = next(_entries_of(kind))
+        if any(isinstance(option, inspect.StructType) for option in _options(entry)):
+            return f"tables [[{place}]]"
+        names = (_WORDS.get(_TYPES.get(type(option), object), ("", "values"))[1] for option in _options(entry))
+        count = f"{len(kind.item_types)} " if isinstance(kind, inspect.TupleType) else ""
+        return f"a list of {count}{' or '.join(dict.fromkeys(names))}"
+    if isinstance(kind, inspect.StructType) and not place.endswith("]"):
+        return f"a table [{place}]"
     return _WORDS.get(_TYPES.get(type(kind), object), ("a value",))[0]
 
 
-def _plural(kind: inspect.Type) -> str:
-    return " or ".join(
-        dict.fromkeys(_WORDS.get(_TYPES.get(type(option), object), ("", "values"))[1] for option in _options(kind))
-    )
+def _entries_of(kind: inspect.ListType | inspect.VarTupleType | inspect.TupleType) -> Iterator[inspect.Type]:
+    return iter(kind.item_types) if isinstance(kind, inspect.TupleType) else repeat(kind.item_type)
 
 
-def _type_hint(kind: inspect.Type, value: object, place: _Place) -> str:
-    """Return the next step for a value of a wrong type; empty if it is unclear."""
-    types, notes = {_TYPES.get(type(option)) for option in _options(kind)}, _notes(kind)
-    if isinstance(value, str) and {bool, int, float} & types:
-        if _WITHOUT_QUOTES.fullmatch(value):
-            return "; leave out the quotes"
-        percent = _PERCENT.fullmatch(value)
-        if percent and notes.get("unit", "") in ("", "cores"):
-            of = " of one core" if "unit" in notes else ""
-            return f"; {float(percent[1]) / 100:g} is {value}{of}"
-        return "; leave out the unit" if _WITH_UNIT.fullmatch(value) else ""
-    if isinstance(value, dict) and _is_table_list(kind):
-        return f"; write [[{place.key}]]"
-    if "number" in notes and type(value) is int and value >= 0:
-        return f'; write "{value}" for {notes["number"]} {value}'
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return "; put it in quotes" if is_number and str in map(type, _choices(kind)) else ""
-
-
-# Reading and parsing.
-
-_SYNTAX_AT = re.compile(r"\(at line (?P<line>\d+), column (?P<column>\d+)\)$")
-_JSON = re.compile(r"\s*(?:\{|\[\s*\{)")
-_OPEN_QUOTE = ("Illegal character '\\n'", "Unterminated string", 'Expected "\'" (at end', "Expected \"'''\" (at end")
-_BARE_WORD = re.compile(r"[\w./~-]*[A-Za-z]")
-
-
-def _read_text(path: Path, error: type[EdgeError]) -> str:
-    try:
-        data = read_regular(path, _SIZE_LIMIT)
-    except FileNotFoundError:
-        raise error(f"{path}: no such file") from None
-    except OSError as cause:
-        raise error(f"{path}: cannot be read: {cause.strerror}") from cause
-    try:
-        return data.removeprefix(codecs.BOM_UTF8).decode()
-    except UnicodeDecodeError as cause:
-        line = cause.object.count(b"\n", 0, cause.start) + 1
-        raise error(f"{path}: cannot be read: line {line} is not UTF-8; save it as UTF-8") from cause
-
-
-def _one_line(cause: Exception) -> str:
-    return " ".join(str(cause).split())
-
-
-def _syntax_hint(message: str, text: str, see: str) -> str:
-    """Return the next step for a syntax error, if known: another format, an open quote, a value without quotes."""
-    page = f", see {see}" if see else ""
-    if _JSON.match(text):
-        return f"; this looks like JSON; it must be TOML{page}"
-    if message.startswith(_OPEN_QUOTE):
-        return "; is a quote not closed?"
-    found = _SYNTAX_AT.search(message)
-    if not found:
-        return ""
-    line = text.split("\n")[int(found["line"]) - 1]
-    if message.startswith("Expected '=' after a key"):
-        return f"; write key = value{page}"
-    if not message.startswith(("Invalid value", "Expected newline")):
-        return ""
-    value = line.partition("=")[2].strip()
-    if value.startswith(("True", "False")):
-        return "; true and false are written in small letters"
-    entry = line[int(found["column"]) - 1 :] if message.startswith("Invalid value") else ""
-    return "; strings need quotes" if _BARE_WORD.match(value) or _BARE_WORD.match(entry) else ""
+def _one_of(values: Iterable[object]) -> str:
+    """Join values in words: `'RGB', 'BGR' or 'GRAY'`."""
+    *most, last = map(shown, values)
+    return f"{', '.join(most)} or {last}" if most else last

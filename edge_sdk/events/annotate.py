@@ -12,13 +12,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.core.frame import Classification, Detections, Image, Result, Segmentation
@@ -48,11 +48,7 @@ class _Pen(NamedTuple):
 
 
 class Annotator:
-    """Draws results on pictures.
-
-    Args:
-        background_class: of a classifier: whether the first label is the background, whose class id is -1.
-    """
+    """Draws results on pictures; with `background_class` a classifier's first label has the class id -1."""
 
     def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
         self._labels = tuple(labels)
@@ -66,32 +62,33 @@ class Annotator:
 
     def draw(self, image: Image, result: Result) -> None:
         """Draw a result on a picture, in place."""
-        pen = _pen_for(image)
-        if isinstance(result, Detections):
-            self._draw_detections(image, result, pen)
-        elif isinstance(result, Segmentation):
-            self._draw_segments(image, result, pen)
-        else:
-            self._draw_classes(image, result, pen)
+        _DRAWING[type(result)](self, image, result, _pen_for(image))
 
     def _draw_detections(self, image: Image, result: Detections, pen: _Pen) -> None:
-        usable = np.isfinite(result.boxes_xyxy).all(axis=1)
+        usable = np.isfinite(result.xyxy).all(axis=1)
         # The most confident last, and the texts after the boxes, so that they lie on top.
         order = np.flatnonzero(usable)[::-1].tolist()
-        corners = [[round(v) for v in result.boxes_xyxy[i].tolist()] for i in order]
+        corners = [[round(v) for v in result.xyxy[i].tolist()] for i in order]
+        for index in order if result.masks is not None else ():
+            self._paint(image, result, index, class_colour(int(result.class_id[index])))
         for index, (x1, y1, x2, y2) in zip(order, corners, strict=True):
-            colour = class_colour(int(result.class_ids[index]))
+            colour = class_colour(int(result.class_id[index]))
+            if result.keypoints is not None:
+                _draw_keypoints(image, result.keypoints[index], colour, pen)
             cv2.rectangle(image, (x1, y1), (x2, y2), colour, pen.line_px, cv2.LINE_AA)
         for index, (x1, y1, _, _) in zip(order, corners, strict=True):
-            class_id = int(result.class_ids[index])
-            text = f"{self._name(class_id)} {result.confidences[index]:.0%}"
+            class_id = int(result.class_id[index])
+            text = f"{self._name(class_id)} {result.confidence[index]:.0%}"
             _draw_tag(image, text, (x1 - pen.line_px // 2, y1), class_colour(class_id), pen)
+
+    def _paint(self, image: Image, result: Detections, index: int, colour: _Colour) -> None:
+        painted = image.copy()
+        cv2.fillPoly(painted, [outline.astype(np.int32) for outline in result.polygons(index)], colour)
+        cv2.addWeighted(image, 1 - _STRENGTH, painted, _STRENGTH, 0, dst=image)
 
     def _draw_classes(self, image: Image, result: Classification, pen: _Pen) -> None:
         y = pen.margin_px
-        for class_id, confidence in zip(
-            result.class_ids[:_TOP_CLASSES], result.confidences[:_TOP_CLASSES], strict=True
-        ):
+        for class_id, confidence in zip(result.class_id[:_TOP_CLASSES], result.confidence[:_TOP_CLASSES], strict=True):
             text = f"{self._name(int(class_id), self._offset)} {confidence:.0%}"
             y = _draw_tag(image, text, (pen.margin_px, y), class_colour(int(class_id)), pen, above=False)
 
@@ -114,6 +111,31 @@ class Annotator:
     def _name(self, class_id: int, offset: int = 0) -> str:
         index = class_id + offset
         return self._labels[index] if 0 <= index < len(self._labels) else f"class {class_id}"
+
+
+_DRAWING: dict[type[Result], Callable[[Annotator, Image, Any, _Pen], None]] = {
+    Detections: Annotator._draw_detections,
+    Classification: Annotator._draw_classes,
+    Segmentation: Annotator._draw_segments,
+}
+
+
+_LEAST_SURE = 0.5  # confidence of a keypoint that is drawn
+_PERSON = 17  # keypoints of COCO's persons: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles
+_BONES = np.reshape(
+    (0, 1, 0, 2, 1, 3, 2, 4, 5, 6, 5, 7, 7, 9, 6, 8, 8, 10, 5, 11, 6, 12, 11, 12, 11, 13, 13, 15, 12, 14, 14, 16),
+    (-1, 2),
+).tolist()
+
+
+def _draw_keypoints(image: Image, points: NDArray[np.float32], colour: _Colour, pen: _Pen) -> None:
+    places = [(round(x), round(y)) if sure >= _LEAST_SURE else None for x, y, sure in points.tolist()]
+    for one, other in _BONES if len(places) == _PERSON else ():
+        if (start := places[one]) is not None and (end := places[other]) is not None:
+            cv2.line(image, start, end, colour, pen.line_px, cv2.LINE_AA)
+    for place in places:
+        if place is not None:
+            cv2.circle(image, place, 2 * pen.line_px, colour, cv2.FILLED, cv2.LINE_AA)
 
 
 def _segment_colour(class_id: int, label: str) -> _Colour | None:
@@ -171,15 +193,11 @@ _LOG_TAIL = 300  # bytes of ffmpeg's log that go into an error
 
 
 class VideoWriter:
-    """Writes pictures to an .mp4 at a constant rate; the file appears at `close()`, and only if it is whole.
+    """Writes pictures to a new .mp4 at a constant rate; the file appears at `close()`, and only if it is whole.
 
     The first picture determines the size, rounded up to even numbers for H.264; later ones are fitted into it. `write`
-    waits while the encoder is busy. The end of the context closes the file.
-
-    Args:
-        path: the file, ending in .mp4; an existing file is never replaced, because it may be the source itself.
-        fps: frames per second, above 0.
-        ffmpeg: name or path of the program; without it OpenCV writes the file.
+    waits while the encoder is busy. Without the program `ffmpeg` OpenCV writes the file. An existing file, which may be
+    the source itself, is never replaced.
 
     Raises:
         UsageError: the name has another ending, or exists.
@@ -187,38 +205,24 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, fps: float, *, ffmpeg: str = "ffmpeg") -> None:
-        self._path = path
-        self._fps = fps
-        self._program = shutil.which(ffmpeg)
+        self._path, self._fps, self._program = path, fps, shutil.which(ffmpeg)
         self._encoder: _Encoder | None = None
         self._canvas: Image | None = None
         if path.suffix.lower() != ".mp4":
             raise UsageError(f"{path}: expected a name that ends in .mp4, or in .jpg or .png for the last frame")
-        if path.exists() or path.is_symlink():
-            raise UsageError(f"{path}: exists already; choose another name, a video is never overwritten")
+        _refuse_existing(path)
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
         try:
             self._part.touch()
         except OSError as cause:
             raise self._error(cause) from cause
 
-    def __enter__(self) -> VideoWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def write(self, image: Image) -> None:
-        """Append a picture.
-
-        Raises:
-            OutputError: the encoder failed, for instance because the disk is full; nothing is left behind.
-        """
+        """Append a picture; where the encoder fails, for instance on a full disk, nothing is left behind."""
         try:
             if self._canvas is None or self._encoder is None:
-                self._canvas = np.zeros((_even(image.shape[0]), _even(image.shape[1]), 3), np.uint8)
+                height_px, width_px = (side + side % 2 for side in image.shape[:2])
+                self._canvas = np.zeros((height_px, width_px, 3), np.uint8)
                 self._encoder = self._open(self._canvas)
             self._encoder.write(fit(image, self._canvas))
         except OSError as cause:
@@ -227,11 +231,7 @@ class VideoWriter:
             raise self._error(said or cause) from cause
 
     def close(self) -> None:
-        """Finish the file and give it its name; may be called twice. Without a picture there is no file.
-
-        Raises:
-            OutputError: the encoder failed; nothing is left behind.
-        """
+        """Finish the file and give it its name; may be called twice. Without a picture there is no file."""
         encoder, self._encoder = self._encoder, None
         try:
             said = encoder.close() if encoder else ""
@@ -261,20 +261,11 @@ class VideoWriter:
 
 
 class PictureWriter:
-    """Writes the last of the pictures it is given, when it is closed, as a JPEG or PNG.
-
-    Args:
-        path: the file, which must not exist yet.
-
-    Raises:
-        UsageError: it exists.
-        OutputError: it cannot be written.
-    """
+    """Writes the last of the pictures it is given, when it is closed, as a new JPEG or PNG."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._last = path, np.empty((0, 0, 3), np.uint8)
-        if path.exists() or path.is_symlink():
-            raise UsageError(f"{path}: exists already; choose another name, a picture is never overwritten")
+        _refuse_existing(path)
         if not path.parent.is_dir():
             raise OutputError(f"{path}: cannot be written: no such folder")
 
@@ -292,6 +283,11 @@ class PictureWriter:
                 file.write(data.tobytes())
         except OSError as cause:
             raise OutputError(f"{self._path}: cannot be written: {cause.strerror}") from cause
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise UsageError(f"{path}: exists already; choose another name, nothing is ever overwritten")
 
 
 def writer_of(path: Path, fps: float) -> VideoWriter | PictureWriter:
@@ -372,10 +368,6 @@ def fit(image: Image, canvas: Image) -> Image:
     canvas[:] = 0
     canvas[y : y + fitted_h, x : x + fitted_w] = cv2.resize(image, (fitted_w, fitted_h))
     return canvas
-
-
-def _even(length_px: int) -> int:
-    return length_px + length_px % 2
 
 
 _LONGEST_STILL_S = 1  # if results are missing for longer the video jumps, because more pictures would delay the loop

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import SettingError, UsageError
-from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
+from edge_sdk.core.frame import Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import NAME_LIMIT, Event, EventSink, is_name
 from edge_sdk.core.toml import check_fields, nearest, shown
-from edge_sdk.tasks.spec import has_background
 
 _LONGEST_S = 86400.0
 
@@ -100,7 +99,7 @@ class Presence:
 
         Args:
             passed_ns: nanoseconds since the previous result, without time in which no results came.
-            now_ns: time of the frame's capture, monotonic nanoseconds.
+            now_ns: time of the frame's capture.
             is_known: whether a class that was not seen is absent; False where outputs were NaN.
         """
         is_seen, self.is_seen = self.is_seen, False
@@ -119,10 +118,8 @@ class Presence:
             self.watched_ns += passed_ns
         self.frames += 1
         rule = self._rule
-        frames, seconds = (
-            (rule.disappear_frames, rule.disappear_s) if self._is_there else (rule.appear_frames, rule.appear_s)
-        )
-        if self.frames < frames or self.watched_ns < seconds * 1e9:
+        wanted = (rule.disappear_frames, rule.disappear_s) if self._is_there else (rule.appear_frames, rule.appear_s)
+        if self.frames < wanted[0] or self.watched_ns < wanted[1] * 1e9:
             return None
         self._is_there = not self._is_there
         self.frames = 0
@@ -145,13 +142,8 @@ _MAX_BETWEEN_NS = 1_000_000_000  # longest time between two results that counts 
 class EventWatch:
     """Publishes an event when a class appears on one camera or disappears; an observer of the camera's loop.
 
-    Args:
-        rules: classes that no rule names are ignored, and so are labels that no class has.
-        labels: labels of the classes by their ids.
-        sink: takes the events, in the loop's thread.
-
-    Raises:
-        UsageError: two rules name the same label.
+    Classes that no rule names are ignored, and so are labels that no class has. `sink` takes the events, in the loop's
+    thread. A UsageError says that two rules name the same label.
     """
 
     def __init__(self, rules: Iterable[EventRule], labels: Mapping[int, str], sink: EventSink) -> None:
@@ -170,23 +162,19 @@ class EventWatch:
         """Make a watch for the results of a bundle.
 
         Raises:
-            BundleError: the labels changed after the bundle was opened.
             UsageError: two rules name the same label, or one names a label that the bundle does not have.
         """
         rules = [*rules]
-        unknown = unwatched(rules, bundle)
-        if unknown:
+        if unknown := unwatched(rules, bundle):
             raise UsageError(f"event rules: {'; '.join(unknown)}")
-        return cls(rules, labels_by_id(bundle), sink)
+        return cls(rules, bundle.labels_by_id(), sink)
 
     def put(self, result: Result) -> None:
         """Take one result into account, and publish the events that it causes; called in the loop's thread."""
         now_ns = result.frame.captured_ns
         last_ns, self._last_ns = self._last_ns, now_ns
         passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
-        if isinstance(result, Segmentation):
-            self._see_shares(result)
-        elif len(result.confidences):
+        if isinstance(result, Segmentation) or len(result.confidence):
             self._see(result)
         if self._awake:
             self._step(result, passed_ns)
@@ -202,34 +190,21 @@ class EventWatch:
         if has_sleepers:
             self._awake = [presence for presence in self._awake if not presence.is_idle]
 
-    def _see(self, result: Detections | Classification) -> None:
+    def _see(self, result: Result) -> None:
+        if isinstance(result, Segmentation):
+            class_ids: Iterable[int] = range(len(result.shares))
+            confidences = result.shares.tolist()
+        else:
+            class_ids, confidences = result.class_id.tolist(), result.confidence.tolist()
+        boxes = result.xyxy if isinstance(result, Detections) else None
         found = self._watched.get
-        confidences = result.confidences.tolist()
-        boxes = result.boxes_xyxy if isinstance(result, Detections) else None
-        for index, class_id in enumerate(result.class_ids.tolist()):
+        for index, class_id in enumerate(class_ids):
             presence = found(class_id)
-            # The most confident sighting of a class comes first. NaN is below every threshold.
-            if presence is not None and not presence.is_seen and confidences[index] >= presence.least:
-                self._wake(presence)
+            # The most confident sighting of a class comes first. NaN is below every threshold, and no share is none.
+            if presence is not None and not presence.is_seen and 0 < confidences[index] >= presence.least:
+                if presence.is_idle:
+                    self._awake.append(presence)
                 presence.see(confidences[index], boxes, index)
-
-    def _see_shares(self, result: Segmentation) -> None:
-        for class_id, share in enumerate(result.shares.tolist()):
-            presence = self._watched.get(class_id)
-            if presence is not None and share >= presence.least and share > 0:
-                self._wake(presence)
-                presence.see(share)
-
-    def _wake(self, presence: Presence) -> None:
-        if presence.is_idle:
-            self._awake.append(presence)
-
-
-def labels_by_id(bundle: Bundle) -> dict[int, str]:
-    """Return the labels of a bundle's classes by their ids, as in messages."""
-    manifest = bundle.manifest
-    numbered = enumerate(bundle.labels(), start=-1 if has_background(manifest) else 0)
-    return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
 
 
 def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
@@ -245,7 +220,7 @@ def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
 def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
     """Return a line for each label of the rules that no class of a bundle has."""
     of = f"is no label of {bundle.manifest.name}, so nothing is told of it"
-    return missing_labels(rules_by_label(rules), labels_by_id(bundle).values(), of)
+    return missing_labels(rules_by_label(rules), bundle.labels_by_id().values(), of)
 
 
 def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
@@ -278,6 +253,9 @@ def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
 
 
 WORST_QUALITY = 20
+_PAUSE = Meta(ge=0.1, le=_LONGEST_S, description="from one picture to the next", extra={"unit": "seconds"})
+_Interval = Annotated[float, _PAUSE]
+_Rate = Annotated[float, Meta(ge=0.001, le=10, description="pictures a second of one camera; the newest is kept")]
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,16 +269,8 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     on: Annotated[Literal["event", "interval"], Meta(description="when a picture is made")]
-    interval_s: (
-        Annotated[
-            float, Meta(ge=0.1, le=_LONGEST_S, description="from one picture to the next", extra={"unit": "seconds"})
-        ]
-        | None
-    ) = None
-    max_per_s: (
-        Annotated[float, Meta(ge=0.001, le=10, description="pictures a second of one camera; the newest is kept")]
-        | None
-    ) = None
+    interval_s: _Interval | None = None
+    max_per_s: _Rate | None = None
     width: Annotated[
         int, Meta(ge=16, le=4096, description="wider pictures are made smaller", extra={"unit": "pixels"})
     ] = 640

@@ -11,6 +11,7 @@ import math
 import os
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -54,18 +55,14 @@ class CocoWriter:
         try:
             for each in self._paths:
                 self._files.append(_partial(each).open("xb"))
-            self._write(0, b"[")
-            self._write(1, b'{"images":[')
+            self._files[0].write(b"[")
+            self._files[1].write(b'{"images":[')
         except OSError as cause:
             self.discard()
             raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
 
     def add(self, address: DeviceAddress, message: DetectionMessage) -> None:
-        """Write one frame's detections.
-
-        Raises:
-            OutputError: the file cannot be written, for example because the disk is full.
-        """
+        """Write one frame's detections; raise an OutputError where the disk does not take them."""
         self.images += 1
         levels = (address.site, address.device, address.camera, message.run_id)
         image = {
@@ -76,7 +73,7 @@ class CocoWriter:
             "date_captured": message.captured_at,
         }
         try:
-            self._write(1, (b",\n" if self.images > 1 else b"\n") + msgspec.json.encode(image))
+            self._files[1].write((b",\n" if self.images > 1 else b"\n") + msgspec.json.encode(image))
             for item in message.detections:
                 category = self._category(item.class_id, item.label)
                 left, top, right, bottom = item.box_xyxy
@@ -89,24 +86,20 @@ class CocoWriter:
                     "bbox": [left, top, round(right - left, 1), round(bottom - top, 1)],
                     "score": item.confidence,
                 }
-                self._write(0, (b",\n" if self.results else b"\n") + msgspec.json.encode(result))
+                self._files[0].write((b",\n" if self.results else b"\n") + msgspec.json.encode(result))
                 self.results += 1
         except OSError as cause:
             raise OutputError(f"{self._paths[0]}: cannot be written: {cause.strerror}") from cause
 
     def close(self) -> None:
-        """Finish both files and give them their names; may be called twice.
-
-        Raises:
-            OutputError: a file cannot be written, for example because the disk is full.
-        """
+        """Finish both files and give them their names; may be called twice."""
         if not self._files:
             return
         categories = [{"id": number, "name": label} for (_, label), number in self._categories.items()]
         rest: dict[str, Any] = {"annotations": [], "categories": categories}
         try:
-            self._write(0, b"\n]\n")
-            self._write(1, b"\n]," + msgspec.json.encode(rest)[1:] + b"\n")
+            self._files[0].write(b"\n]\n")
+            self._files[1].write(b"\n]," + msgspec.json.encode(rest)[1:] + b"\n")
             for file in self._files:
                 file.flush()
                 os.fsync(file.fileno())
@@ -134,9 +127,6 @@ class CocoWriter:
         self._categories[class_id, label] = number
         return number
 
-    def _write(self, index: int, data: bytes) -> None:
-        self._files[index].write(data)
-
     def discard(self) -> None:
         """Remove both unfinished files."""
         for file in self._files:
@@ -152,13 +142,8 @@ def _level(name: str) -> str:
     inside = name.strip(".")
     before = name.index(inside) if inside else len(name)
     after = len(name) - before - len(inside)
-    kept = "".join(c if c.isalnum() or c in "-_." else _quoted(c) for c in inside)
+    kept = "".join(c if c.isalnum() else quote(c, safe="", errors="replace") for c in inside)
     return "%2E" * before + kept + "%2E" * after or "%"  # an empty name; no other name becomes `%` alone
-
-
-def _quoted(character: str) -> str:
-    # urllib's leaves `~` as it is.
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "replace"))
 
 
 def _partial(path: Path) -> Path:

@@ -42,7 +42,28 @@ LONGEST_NAME = 100
 """The largest number of characters of a site, device or camera name; a topic could have 65535."""
 
 
-class CameraView:
+class _View:
+    """A device or a camera; `where` names it in lines, and `_told` has the last one that was printed, by subject."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.warnings: list[str] = []
+        self._told: dict[str, object] = {}
+
+    def news(self, what: str, said: object, line: str, *, first: object = None) -> list[str]:
+        """Return a line where a value differs from the last one printed, or else from `first`."""
+        if self._told.get(what, first) == said:
+            return []
+        self._told[what] = said
+        return [f"{self.where}: {line or 'all is well again'}"]
+
+    def warned(self) -> list[str]:
+        """Return a line where the warnings have changed."""
+        line = f"warning: {'; '.join(self.warnings)}" if self.warnings else ""
+        return self.news("warnings", tuple(self.warnings), line, first=())
+
+
+class CameraView(_View):
     """One camera of a device, as its messages describe it.
 
     Attributes:
@@ -50,19 +71,18 @@ class CameraView:
             the source does not deliver.
         words, note: its latest result, and its latest event or snapshot, in words.
         age_ms: age of the latest result from capture to the device's outbox, which came at `heard_at`.
-        told: the last line that was printed, by subject; `told_at` is the time of the last one about a result.
+        told_at: the time of the last line about a result.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, device: str, name: str) -> None:
         self.name = plain(name, LONGEST_NAME)
+        super().__init__(f"{device}/{self.name}")
         self.source = self.trouble = self.model = self.words = self.note = self.variant = ""
         self.since: datetime | None = None
         self.is_paused = False
-        self.warnings: list[str] = []
         self.age_ms: float | None = None
         self.heard_at: datetime | None = None
         self.told_at: datetime | None = None
-        self.told: dict[str, object] = {}
         self._times: deque[float] = deque(maxlen=_RATE_WINDOW)
         self._events: deque[int] = deque(maxlen=_EVENTS_KNOWN)
 
@@ -99,32 +119,30 @@ class CameraView:
             self.variant = plain(running.variant, 40)
 
 
-class DeviceView:
+class DeviceView(_View):
     """One device, as its messages describe it.
 
     Attributes:
         status: the published status of the device; `unknown` before the first message about it.
         since: time at which the status was received; with `is_since_before` the device already had it before.
-        told: the last line that was printed, by subject.
     """
 
     def __init__(self, site: str, name: str) -> None:
         self.name = f"{plain(site, LONGEST_NAME)}/{plain(name, LONGEST_NAME)}"
+        super().__init__(self.name)
         self.status, self.reason, self.versions = "unknown", "", ""
         self.since: datetime | None = None
         self.is_since_before = False
-        self.warnings: list[str] = []
         self.temperature_c: float | None = None
         self.memory_rss_mb: float | None = None
         self.throttled: list[str] = []
         self.cameras: dict[str, CameraView] = {}
-        self.told: dict[str, object] = {}
 
     def camera(self, name: str) -> CameraView | None:
         """Return a camera, known or new; None where the device has too many cameras, or the name is too long."""
         if name not in self.cameras and (len(self.cameras) >= MOST_CAMERAS or len(name) > LONGEST_NAME):
             return None
-        return self.cameras.setdefault(name, CameraView(name))
+        return self.cameras.setdefault(name, CameraView(self.name, name))
 
     def take_status(self, message: StatusMessage, now: datetime, *, is_retained: bool) -> None:
         """Update the device with its status and list of cameras."""
@@ -192,13 +210,12 @@ class Fleet:
         if isinstance(message, Unread):
             self.unread += 1
             # An unreadable message adds no camera, which could take the place of a real one.
-            camera = device.cameras.get(address.camera)
-            why = plain(message.why)
-            return _news(device, camera, "unread", why, f"{address.kind} cannot be read: {why}")
+            view, why = device.cameras.get(address.camera, device), plain(message.why)
+            return view.news("unread", why, f"{address.kind} cannot be read: {why}")
         if isinstance(message, StatusMessage):
             device.take_status(message, now, is_retained=is_retained)
             said = (device.status, device.reason, plain(message.run_id, 40))
-            news = _news(device, None, "status", said, _status_line(device))
+            news = device.news("status", said, _status_line(device))
             # Retained status and state come in any order; a status that is published live is followed by a state.
             return news + (_state_news(device) if is_retained and device.status == "online" else [])
         if isinstance(message, StateMessage):
@@ -209,7 +226,7 @@ class Fleet:
         if isinstance(message, TelemetryMessage):
             device.take_telemetry(message)
             throttled = ", ".join(device.throttled)
-            return _news(device, None, "throttled", throttled, f"held back: {throttled}" if throttled else "", first="")
+            return device.news("throttled", throttled, f"held back: {throttled}" if throttled else "", first="")
         return self._of_camera(address, device, message, now)
 
     def _removed(self, address: DeviceAddress, device: DeviceView) -> list[str]:
@@ -236,48 +253,33 @@ class Fleet:
         if camera is None:
             self.left_out += 1
             return []
-        where = f"{device.name}/{camera.name}"
         if isinstance(message, EventNote):
             if not camera.is_new(message.seq):
                 return []
             camera.note = event_words(message, now)
-            return [f"{where}: event: {camera.note}"]
+            return [f"{camera.where}: event: {camera.note}"]
         if isinstance(message, SnapshotNote):
             camera.note = f"snapshot of {message.size / 1000:.0f} kB"
-            return [f"{where}: {camera.note}"]
+            return [f"{camera.where}: {camera.note}"]
         words = result_words(message)
         camera.take_result(words, message.age_ms, plain(_known(message.model.variant, ""), 40), now)
         if camera.told_at is not None and (now - camera.told_at).total_seconds() < _RESULT_EVERY_S:
             return []
-        news = _news(device, camera, "result", result_labels(message), words)
+        news = camera.news("result", result_labels(message), words)
         if news:
             camera.told_at = now
         return news
 
 
 def _state_news(device: DeviceView) -> list[str]:
-    lines = _news(device, None, "warnings", tuple(device.warnings), _warned(device.warnings), first=())
+    lines = device.warned()
     for camera in device.cameras.values():
-        trouble = f" ({camera.trouble})" if camera.trouble else ""
-        source = camera.source or "unknown"
-        stands, line = (source, camera.trouble), f"source {source}{trouble}"
-        lines += _news(device, camera, "source", stands, line, first=("unknown", ""))
+        source, trouble = camera.source or "unknown", f" ({camera.trouble})" if camera.trouble else ""
+        lines += camera.news("source", (source, camera.trouble), f"source {source}{trouble}", first=("unknown", ""))
         paused = "paused" if camera.is_paused else "no more paused"
-        lines += _news(device, camera, "paused", camera.is_paused, paused, first=False)
-        lines += _news(device, camera, "warnings", tuple(camera.warnings), _warned(camera.warnings), first=())
+        lines += camera.news("paused", camera.is_paused, paused, first=False)
+        lines += camera.warned()
     return lines
-
-
-def _news(
-    device: DeviceView, camera: CameraView | None, what: str, said: object, line: str, *, first: object = None
-) -> list[str]:
-    """Return a line where a value of a device or camera differs from the last one printed, or else from `first`."""
-    before = device.told if camera is None else camera.told
-    if before.get(what, first) == said:
-        return []
-    before[what] = said
-    where = device.name if camera is None else f"{device.name}/{camera.name}"
-    return [f"{where}: {line or 'all is well again'}"]
 
 
 def _status_line(device: DeviceView) -> str:
@@ -287,7 +289,3 @@ def _status_line(device: DeviceView) -> str:
     found = sorted(device.cameras.values(), key=lambda camera: camera.name)
     cameras = ", ".join(f"{camera.name}: {camera.model or '?'}" for camera in found)
     return f"online, {cameras or 'no cameras'}" + (f"; {device.versions}" if device.versions else "")
-
-
-def _warned(warnings: list[str]) -> str:
-    return f"warning: {'; '.join(warnings)}" if warnings else ""

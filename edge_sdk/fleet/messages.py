@@ -67,11 +67,7 @@ class DeviceAddress(NamedTuple):
 
 
 def filters(prefix: str, site: str | None, device: str | None) -> list[str]:
-    """Return the topic filters of a fleet, of one of its sites, or of one device.
-
-    Raises:
-        UsageError: a name cannot be a level of a topic.
-    """
+    """Return the topic filters of a fleet, of one of its sites, or of one device."""
     for level in prefix.split("/"):
         check_name("topic prefix", level)
     for what, name in (("site", site), ("device", device)):

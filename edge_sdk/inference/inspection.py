@@ -70,11 +70,7 @@ class ProfiledRun(msgspec.Struct, frozen=True):
 
 
 def inspect_bundle(bundle: Bundle) -> Inspection:
-    """Describe a verified bundle.
-
-    Raises:
-        BundleError: the labels changed after the bundle was opened.
-    """
+    """Describe a verified bundle."""
     manifest = bundle.manifest
     is_signed = (bundle.path / SIGNATURE_FILE).exists()
     shared = {name: getattr(manifest, name) for name in Inspection.__struct_fields__ if hasattr(manifest, name)}
@@ -91,11 +87,7 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
 
 
 def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
-    """Profile runs of the first variant on its golden inputs, with the bundle's settings.
-
-    Raises:
-        EdgeError: the bundle cannot run here.
-    """
+    """Profile runs of the first variant on its golden inputs, with the bundle's settings."""
     bundle.check_device(platform.machine(), onnxruntime_version())
     manifest = bundle.manifest
     prepare = Prepare.of(manifest)
@@ -112,13 +104,7 @@ def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
 
 
 def write_graph(bundle: Bundle, path: Path) -> None:
-    """Write the graph of the first variant, as ONNX Runtime runs it here, in ONNX format.
-
-    Raises:
-        UsageError: the path exists, or its name does not end in .onnx.
-        OutputError: the file cannot be written.
-        IncompatibleError: this ONNX Runtime cannot load the model.
-    """
+    """Write the graph of the first variant, as ONNX Runtime runs it here, to a new file that ends in .onnx."""
     if path.suffix != ".onnx":
         raise UsageError(f"{path}: expected the name of a file that ends in .onnx")
     if path.exists() or path.is_symlink():

@@ -50,7 +50,7 @@ _Region: TypeAlias = tuple[slice, slice]
 _BLOCK_BYTES = 1_000_000  # bytes of floats that are read again at once
 _WHOLE: _Region = (slice(None), slice(None))
 _BYTES = np.dtype(np.uint8)
-_Fill: TypeAlias = Callable[[Image], None]
+_Fill: TypeAlias = Callable[[Image], object]
 
 _CODES = {
     "BGR": None,
@@ -95,30 +95,18 @@ class Prepare:
         return cls(manifest.input, manifest.taken)
 
     def __call__(self, frame: Frame, /) -> Prepared:
-        """Fill the tensor from a frame of any size; only the first frame of a size paints the padding.
-
-        Raises:
-            CameraError: the frame's image is no picture.
-        """
+        """Fill the tensor from a frame of any size; only the first frame of a size paints the padding."""
         self._resize_inner(frame.image)
         self._fill_inner(self._inner)
         return Prepared(self.tensor, self._geometry, frame)
 
     def resize(self, image: Image) -> Image:
-        """Fit `image` (uint8 (H, W, 3), BGR) into the model's input size.
-
-        Returns:
-            uint8 (height, width, 3), BGR, with its padding; overwritten by the next call.
-        """
+        """Fit `image` (uint8 (H, W, 3), BGR) into the model's input size, padded; the next call overwrites it."""
         self._resize_inner(image)
         return self._canvas
 
     def normalise(self, resized: Image) -> Tensor:
-        """Fill the whole tensor from a picture of the model's input size: by table (x - mean) / std, or unchanged.
-
-        Raises:
-            ModelError: the picture has another size.
-        """
+        """Fill the whole tensor from a picture of the model's input size: by table (x - mean) / std, or unchanged."""
         if resized.shape != self._canvas.shape:
             raise ModelError(f"resized image has shape {resized.shape}, expected {self._canvas.shape}")
         self._fill_whole(resized)
@@ -172,7 +160,8 @@ class Prepare:
         """Return a function that copies three byte channels unchanged into this region."""
         if self._taken.layout == "NCHW":
             planes = list(self._planes_in(region))
-            return _split(planes[::-1] if self._taken.color == "RGB" else planes)
+            in_order = planes[::-1] if self._taken.color == "RGB" else planes
+            return lambda resized: cv2.split(resized, in_order)
         return _pixels(self.tensor[0][region], _CODES[self._taken.color])
 
 
@@ -246,21 +235,10 @@ def _looking_up(table: NDArray[np.uint8], looked: Image, arrange: _Fill) -> _Fil
     return fill
 
 
-def _split(planes: list[NDArray[np.uint8]]) -> _Fill:
-    def fill(resized: Image) -> None:
-        cv2.split(resized, planes)
-
-    return fill
-
-
 def _pixels(pixels: Image, code: int | None) -> _Fill:
     """Return a function that writes a picture's bytes into pixels of a tensor with an OpenCV conversion."""
     if code is not None:
-
-        def fill_converted(resized: Image) -> None:
-            cv2.cvtColor(resized, code, dst=pixels)
-
-        return fill_converted
+        return lambda resized: cv2.cvtColor(resized, code, dst=pixels)
 
     def fill(resized: Image) -> None:
         # Frames were resized into the tensor itself; golden pictures must be copied.

@@ -74,11 +74,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def profile_of(events: Sequence[ProfileEvent], warm_up: int = 0) -> Profile:
-    """Make a profile of a session's events.
-
-    Raises:
-        ValueError: no run is left after the warm-up.
-    """
+    """Make a profile of a session's events; raise a ValueError where no run is left after the warm-up."""
     runs = sorted((event for event in events if event.name == _RUN), key=lambda event: event.ts)[warm_up:]
     if not runs:
         raise ValueError("expected one run or more")

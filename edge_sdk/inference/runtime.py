@@ -59,7 +59,7 @@ def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
     """Return the options of a provider: those of the settings, and for TensorRT a folder for its engines.
 
     The folder is a cache, because a board takes minutes to build an engine; an engine's file name tells model, GPU and
-    version. The folder is created if it is missing. If it cannot be created, every start builds the engine again.
+    version. If it cannot be created, every start builds the engine again.
     """
     options = settings.provider_options.of(provider)
     folder = _engine_folder(settings.cache_folder) if provider == "TensorrtExecutionProvider" else None
@@ -245,10 +245,7 @@ def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
 
 
 def extension_libraries(model: bytes) -> list[Path]:
-    """Return the library of the installed onnxruntime-extensions where a model names its domain, else an empty list.
-
-    The build uses this function. For a bundle the manifest decides, see `operator_libraries`.
-    """
+    """Return the library of the installed onnxruntime-extensions where a model names its domain, else an empty list."""
     if EXTENSIONS_DOMAIN.encode() not in model:
         return []
     try:

@@ -13,8 +13,9 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -34,36 +35,19 @@ if TYPE_CHECKING:
 DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(uint8)": np.uint8,
-    "tensor(int8)": np.int8,
-    "tensor(uint16)": np.uint16,
-    "tensor(int16)": np.int16,
-    "tensor(uint32)": np.uint32,
-    "tensor(int32)": np.int32,
-    "tensor(uint64)": np.uint64,
-    "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
+    **{
+        f"tensor({name})": getattr(np, name)
+        for name in ("float16", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
+    },
 }
 """Types of inputs that a session handles, by ONNX Runtime's names."""
 
 _INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
 
 
-class NodeArg(Protocol):
-    """An input or output, as ONNX Runtime describes it."""
-
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-
-def only_input(inputs: Sequence[NodeArg], where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
-    """Return name, shape and type of a model's one input.
-
-    Raises:
-        SessionError: the model has another number of inputs, or its input is not float32 or uint8 of fixed shape.
-    """
+def _only_input(inputs: Sequence[Any], where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
+    """Return name, shape and type of a model's one input, which must be float32 or uint8 of fixed shape."""
     if len(inputs) != 1:
         raise SessionError(f"{where}: has {len(inputs)} inputs, expected one image input")
     [image] = inputs
@@ -75,41 +59,35 @@ def only_input(inputs: Sequence[NodeArg], where: str) -> tuple[str, tuple[int, .
     return image.name, shape, np.dtype(DTYPES[image.type])
 
 
-def check_outputs(outputs: Sequence[NodeArg], where: str) -> None:
-    """Refuse outputs that are no tensors of numbers.
-
-    Raises:
-        SessionError: an output is of strings, a sequence, a map or a type that numpy does not have.
-    """
+def _check_outputs(outputs: Sequence[Any], where: str) -> None:
+    """Refuse outputs that are no tensors of numbers, but strings, a sequence, a map or a type that numpy lacks."""
     for output in outputs:
         if output.type not in DTYPES:
             raise SessionError(f"{where}: output {output.name!r} is {output.type}, expected a tensor of numbers")
 
 
-def misfit_of(given: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
+def _misfit_of(given: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
     """Return what is wrong with an input, and the next step; None if it fits."""
     if not isinstance(given, np.ndarray):
         return f"{type(given).__name__}; give a numpy array"
-    found = f"{given.dtype} {given.shape}"
-    if given.dtype != dtype:
-        return f"{found}; convert it, as with astype(numpy.{dtype})"
     if given.shape != shape:
-        return found
-    if not given.flags.c_contiguous:
-        return f"{found} that is not C-contiguous; give numpy.ascontiguousarray of it"
-    return None
+        return f"{given.dtype} {given.shape}"
+    if given.dtype == dtype and given.flags.c_contiguous:
+        return None
+    order = "" if given.flags.c_contiguous else " that is not C-contiguous"
+    return f"{given.dtype} {given.shape}{order}; give numpy.ascontiguousarray(it, numpy.{dtype})"
 
 
 _NOTHING = object()  # not None, which a caller may pass as a tensor
 _LIMIT_GOLDENS = 10
 
 
+@dataclass
 class _Proof:
-    """Replay state and time limit of a loaded model; its clones share it."""
+    """Time limit of a loaded model, and whether its golden inputs were replayed; its clones share it."""
 
-    def __init__(self, limit_s: float) -> None:
-        self.limit_s = limit_s
-        self.is_given = False
+    limit_s: float
+    is_given: bool = False
 
 
 class Session:
@@ -122,7 +100,6 @@ class Session:
 
     Attributes:
         inference: ONNX Runtime's own session, for measuring against.
-        input_name, input_shape, input_dtype: name, shape and type of its one input; float32, or uint8 for levels.
         replay_ns: nanoseconds of the fastest run of a golden input; 0 before the first.
 
     Raises:
@@ -140,8 +117,8 @@ class Session:
         self._run = self.inference.run_with_iobinding
         self._proof = _Proof(settings.limit_s)
         self._guard = guarded(settings.limit_s)
-        self.input_name, self.input_shape, self.input_dtype = only_input(self.inference.get_inputs(), where)
-        check_outputs(self.inference.get_outputs(), where)
+        self.input_name, self.input_shape, self.input_dtype = _only_input(self.inference.get_inputs(), where)
+        _check_outputs(self.inference.get_outputs(), where)
         self._binding = self.inference.io_binding()
         self._names = [output.name for output in self.inference.get_outputs()]
         self._outputs = self._bind_outputs()
@@ -192,10 +169,9 @@ class Session:
         return Inferred(outputs, time.perf_counter_ns() - start_ns, prepared)
 
     def run(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """Run the model on a tensor of the input's shape and type, C-contiguous.
+        """Run the model on a tensor of the input's shape and type, C-contiguous; return one array per output.
 
-        Returns:
-            One array per output; the next call overwrites outputs of fixed shape.
+        The next call overwrites outputs of fixed shape.
 
         Raises:
             SessionError: the tensor does not fit, or ONNX Runtime fails.
@@ -226,10 +202,7 @@ class Session:
         return self._proof.is_given
 
     def replay_golden(self, bundle: Bundle, prepare: Prepare, most: int | None = None) -> float:
-        """Run the golden inputs of the primary variant and compare the outputs; this is also the warm-up.
-
-        Returns:
-            The largest absolute difference found.
+        """Run the golden inputs of the primary variant, which is also the warm-up; return the largest difference.
 
         Raises:
             IncompatibleError: an output differs by more than the manifest allows.
@@ -259,11 +232,7 @@ class Session:
         return worst
 
     def stop_profile(self) -> list[ProfileEvent]:
-        """Stop profiling, remove the profile, and return all events since the session was opened with `profile_prefix`.
-
-        Raises:
-            OutputError: the profile is cut off, because ONNX Runtime reports no full disk.
-        """
+        """Stop profiling, remove the profile, and return its events; for a session with `profile_prefix`."""
         profile = Path(self.inference.end_profiling())
         try:
             return msgspec.json.decode(profile.read_bytes(), type=list[ProfileEvent])
@@ -280,7 +249,7 @@ class Session:
         return SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}")
 
     def _bind_input(self, tensor: Tensor) -> None:
-        misfit = misfit_of(tensor, self.input_shape, self.input_dtype)
+        misfit = _misfit_of(tensor, self.input_shape, self.input_dtype)
         if misfit is not None:
             raise SessionError(
                 f"{self._where}: input {self.input_name!r} is {self.input_dtype} {self.input_shape}, got {misfit}"
@@ -316,11 +285,7 @@ class SessionCache:
         return len(self._alive)
 
     def open(self, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
-        """Return a session on the bundle's first variant; load its model only if it is not loaded.
-
-        Raises:
-            EdgeError: as `Session.open`; the cache then keeps nothing.
-        """
+        """Return a session on the bundle's first variant; load its model only if it is not loaded."""
         chosen = settings or SessionSettings.of(bundle.manifest)
         key = (bundle.digest, bundle.manifest.variants[0].file, bundle.signed, chosen)
         with self._lock:
@@ -379,11 +344,7 @@ class Watchdog:
         self._is_running = False
 
     def watch(self, guard: RunGuard) -> None:
-        """Watch a session's runs from now on.
-
-        Raises:
-            RuntimeError: the thread cannot start; the next session tries again.
-        """
+        """Watch a session's runs from now on."""
         with self._lock:
             self._guards.add(guard)
             if not self._is_running:

@@ -23,8 +23,7 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of an ONNX Runtime session.
 
     Attributes:
-        providers: execution providers in order of preference. Unavailable ones are skipped; `Session.providers` says
-            why. The CPU always comes last.
+        providers: in order of preference; those that do not start are skipped, and the CPU always comes last.
         allow_spinning: whether threads spin while they wait for each other within a run. They sleep between runs.
         inter_op_num_threads: how many parts of the graph run at once if several providers share it. On the CPU alone it
             only creates idle threads, because since ONNX Runtime 1.14 the nodes of one provider run in sequence.

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 class Stages:
     """Turns frames into results; not for several threads at once.
 
-    Args:
-        remake: function that returns the same task with some of the bundle's thresholds replaced, by name.
-
-    Attributes:
-        thresholds: the thresholds that replace the bundle's, by name.
+    `remake` returns the same task with some of the bundle's thresholds replaced, by name, as `thresholds` has them.
     """
 
     def __init__(
@@ -59,17 +55,13 @@ class Stages:
         cache: SessionCache | None = None,
         most_golden: int | None = None,
     ) -> Stages:
-        """Load the first variant of a verified bundle and replay its golden inputs.
+        """Load the first variant of a verified bundle and replay its golden inputs, by default with its settings.
 
         Args:
             bundle: `Bundle.with_primary` puts another variant in front.
-            settings: settings of the session; by default the bundle's.
+            settings: settings of the session.
             cache: cache of loaded models; the golden inputs of a proved model are not replayed again.
-            most_golden: how many golden inputs to replay, from the first; all by default. One is enough if
-                `trial.prove_here` replayed all of them with these settings.
-
-        Raises:
-            EdgeError: the bundle cannot be loaded, read or trusted here.
+            most_golden: how many golden inputs to replay, all by default; one is enough after `trial.prove_here`.
         """
         session = Session.open(bundle, settings) if cache is None else cache.open(bundle, settings)
         stages = cls._around(session, bundle)
@@ -84,11 +76,11 @@ class Stages:
         from edge_sdk.inference.prepare import Prepare
         from edge_sdk.tasks.task import make_task
 
-        manifest, label_count, shapes = bundle.manifest, len(bundle.labels()), session.output_shapes
+        manifest, names, shapes = bundle.manifest, bundle.labels_by_id(), session.output_shapes
 
         def remake(changed: Mapping[str, float]) -> Task:
             thresholds = msgspec.structs.replace(manifest.thresholds, **changed)
-            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), label_count, shapes)
+            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), len(names), shapes, names)
 
         return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake({}), remake)
 

@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,12 +52,7 @@ _SPARE_SHARE = 0.8  # share of the free memory; the rest is for other processes
 
 
 class TrialLimits(msgspec.Struct, frozen=True):
-    """Limits of the process that tries a bundle: memory and seconds.
-
-    Attributes:
-        memory_bytes: memory in addition to that of its imports.
-        seconds: wall-clock seconds after its imports.
-    """
+    """Limits of the process that tries a bundle: memory and wall-clock seconds in addition to those of its imports."""
 
     memory_bytes: int
     seconds: float
@@ -90,14 +86,9 @@ def _lower(kind: int, value: int) -> None:
 
 
 class TrialJob(msgspec.Struct, frozen=True):
-    """The request to the process that tries a bundle.
+    """The request to the process that tries a bundle."""
 
-    Attributes:
-        bundle: absolute path of its folder as bytes, because a file name may be no valid text.
-        limits: limits to apply before the bundle is read.
-    """
-
-    bundle: bytes
+    bundle: bytes  # absolute path of its folder; a file name may be no valid text
     digest: str
     signed: bool
     variant: str
@@ -133,11 +124,7 @@ class TrialRecord(msgspec.Struct, frozen=True):
             return False
 
     def remember(self) -> None:
-        """Write the record; keep only the newest 64.
-
-        Raises:
-            OutputError: the record cannot be written.
-        """
+        """Write the record; keep only the newest 64."""
         path = self._path()
         write_record(path, msgspec.json.encode(self))
         forget_oldest(path.parent, _MAX)
@@ -171,9 +158,7 @@ _SOUND = b"sound"  # the end of the output of a success, because an exit code of
 _FAMILIES = {family.exit_code: family for family in (BundleError, ModelError, MissingDependencyError)}
 
 
-@functools.cache
-def _warn_once(line: str) -> None:
-    _log.warning(line)
+_warn_once = functools.cache(_log.warning)
 
 
 def prove_here(
@@ -185,8 +170,6 @@ def prove_here(
     beside: bool = False,
 ) -> bool:
     """Load a model and replay its golden inputs in a process of its own, unless that succeeded here before.
-
-    Any thread may call it; it waits for the end of the trial.
 
     Args:
         bundle: verified; the variant in front is tried.
@@ -229,7 +212,10 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
     # A new process group, so that Ctrl-C reaches only this process; and the folder /, so that Python imports no file
     # from the user's folder.
     with contextlib.ExitStack() as stack:
-        folder = _folder_of_its_own(stack)
+        variables = _environment()
+        with contextlib.suppress(OSError):  # without a writable disk; most bundles unpack nothing
+            own = tempfile.TemporaryDirectory(prefix="edge-trial-", ignore_cleanup_errors=True)
+            variables["TMPDIR"] = stack.enter_context(own)  # what a crash would leave is removed
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "edge_sdk.inference.trial"],
@@ -237,7 +223,7 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env=_environment() | folder,
+                env=variables,
                 start_new_session=True,
             )
         except OSError as cause:
@@ -256,20 +242,6 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
         finally:
             with contextlib.suppress(OSError):
                 process.kill()
-
-
-def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
-    """Make a folder for files that the process unpacks, which a crash would leave; return the variable that names it.
-
-    Without a writable disk there is no folder, because most bundles unpack nothing; others raise an error.
-    """
-    import tempfile
-
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="edge-trial-", ignore_cleanup_errors=True)
-    except OSError:
-        return {}
-    return {"TMPDIR": stack.enter_context(folder)}
 
 
 def _is_sound(
@@ -310,22 +282,17 @@ def _environment() -> dict[str, str]:
 
 def _died(where: str, exit_code: int, limits: TrialLimits) -> IncompatibleError:
     number = -exit_code
-    runtime = f"ONNX Runtime {onnxruntime_version()}"
     if number == signal.SIGALRM:
-        return IncompatibleError(
-            f"{where}: not loaded: its golden inputs were not through after {limits.seconds:g} s in a process of its "
-            "own; give a slow device more with --trial-seconds, or build a smaller model"
-        )
-    if number == signal.SIGKILL:
-        return IncompatibleError(
-            f"{where}: not loaded: the process that tried it was killed, perhaps for want of memory; end other "
-            "programs, or build a smaller model"
-        )
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return IncompatibleError(
-        f"{where}: not loaded: {runtime} crashed on it ({name}) in a process of its own; install another ONNX Runtime "
-        "that the bundle admits, or build the bundle again"
-    )
+        why = f"its golden inputs were not through after {limits.seconds:g} s in a process of its own"
+        advice = "give a slow device more with --trial-seconds, or build a smaller model"
+    elif number == signal.SIGKILL:
+        why = "the process that tried it was killed, perhaps for want of memory"
+        advice = "end other programs, or build a smaller model"
+    else:
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        why = f"ONNX Runtime {onnxruntime_version()} crashed on it ({name}) in a process of its own"
+        advice = "install another ONNX Runtime that the bundle admits, or build the bundle again"
+    return IncompatibleError(f"{where}: not loaded: {why}; {advice}")
 
 
 def _wants_memory(where: str, memory_mb: int, limits: TrialLimits) -> IncompatibleError:

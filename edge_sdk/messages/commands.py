@@ -25,10 +25,8 @@ Permission: TypeAlias = Literal["pause", "set_threshold", "set_rate", "snapshot"
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
-SLOWEST_FPS = 0.01
-"""A frame in 100 s. Who wants fewer pauses; far below, the nanoseconds are too many for a number."""
-
-FASTEST_FPS = 240
+# A frame in 100 s: who wants fewer pauses. Far below, the nanoseconds are too many for a number.
+SLOWEST_FPS, FASTEST_FPS = 0.01, 240
 
 _EXPECTED_FPS = f"0 (as many as come) or {SLOWEST_FPS:g} to {FASTEST_FPS}"
 _RATES = {"minimum": 0, "maximum": FASTEST_FPS, "anyOf": [{"const": 0}, {"minimum": SLOWEST_FPS}]}
@@ -108,24 +106,15 @@ UNCHANGED = ControlState(paused=False, max_fps=0.0)
 
 
 class Control(NamedTuple):
-    """One setting of a camera that commands change; its value is a field of `ControlState`.
+    """One setting of a camera that commands change; its value is a field of `ControlState`."""
 
-    Attributes:
-        name: the field of `ControlState`.
-        entity_kind: word in the id of its Home Assistant entity.
-        entity_label: what follows the camera's name in the name of the entity.
-        entity: the fixed part of the entity, in Home Assistant's words.
-        refusal: takes the camera's manifest and whether its source has a pace; returns why the camera lacks this
-            control, or "".
-        is_threshold: whether it is a field of the bundle's `thresholds`, which the running model then uses. The
-            runner (`edge_sdk.service.runner`) acts on every other control itself.
-    """
-
-    name: str
-    entity_kind: str
-    entity_label: str
-    entity: dict[str, Any]
+    name: str  # the field of `ControlState`
+    entity_kind: str  # word in the id of its Home Assistant entity
+    entity_label: str  # what follows the camera's name in the name of the entity
+    entity: dict[str, Any]  # the fixed part of the entity, in Home Assistant's words
+    # Takes the camera's manifest and whether its source has a pace; returns why the camera lacks this control, or "".
     refusal: Callable[[Manifest, bool], str] = lambda _manifest, _is_paced: ""
+    # Whether it is one of the bundle's `thresholds`, which the model uses; `PipelineRunner` acts on every other.
     is_threshold: bool = False
 
 
@@ -154,19 +143,12 @@ CONTROLS = (_PAUSED, _CONFIDENCE, _MAX_FPS)
 
 
 class CommandKind(NamedTuple):
-    """One of the commands.
+    """One of the commands."""
 
-    Attributes:
-        permission: that `[commands] allow` must hold for it.
-        example: for people who wrote a wrong one.
-        control: what of a camera it sets, if anything.
-        value: the value that it sets; None: the command's field with the control's name.
-    """
-
-    permission: Permission
-    example: Command
-    control: Control | None = None
-    value: bool | None = None
+    permission: Permission  # that `[commands] allow` must hold for it
+    example: Command  # for people who wrote a wrong one
+    control: Control | None = None  # what of a camera it sets, if anything
+    value: bool | None = None  # what it sets; None: the command's field with the control's name
 
 
 COMMANDS: dict[str, CommandKind] = {

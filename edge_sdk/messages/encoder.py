@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import WallClock
-from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Classification, Detections, Result, Segmentation
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import (
@@ -40,6 +39,8 @@ from edge_sdk.messages.schema import (
 from edge_sdk.tasks.spec import has_background
 
 _STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # boxes to 0.1 px, confidences and shares to 0.0001
+_POINT_STEPS = np.array([10.0, 10.0, 100.0])  # keypoints to 0.1 px, their confidences to 0.01
+_MOST_OUTLINES = 8  # of one object, which other objects may cover in part
 
 
 class ResultEncoder:
@@ -50,7 +51,7 @@ class ResultEncoder:
         labels: lines of labels.txt, in output order.
         model: the model whose results these are; it names no variant.
         background_class: line 0 of the labels is the background, and class_id is the output's index - 1.
-        clock_ns: monotonic nanoseconds, the clock of `Frame.captured_ns`.
+        clock_ns: the clock of `Frame.captured_ns`.
         wall_clock: tells whether times can be trusted; None claims nothing of it.
     """
 
@@ -73,22 +74,13 @@ class ResultEncoder:
 
     @classmethod
     def for_bundle(cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None) -> ResultEncoder:
-        """Make an encoder for the results of one bundle.
-
-        Raises:
-            BundleError: its labels changed since it was opened.
-        """
+        """Make an encoder for the results of one bundle; a label file that changed meanwhile raises `BundleError`."""
         manifest = bundle.manifest
         model = ModelRef(manifest.name, manifest.version, bundle.digest)
         background = has_background(manifest)
         encoder = cls(identity, bundle.labels(), model, background_class=background, wall_clock=wall_clock)
         encoder.answers_by(manifest.variants[0].name)
         return encoder
-
-    def check(self, identity: Identity) -> None:
-        """Raise `UsageError` where the encoder belongs to another device, boot or run."""
-        if identity != self.identity:
-            raise UsageError(f"results are encoded for {self.identity}, published by {identity}; give both the same")
 
     def answers_by(self, variant: str) -> None:
         """Name this variant in results from now on; to be called between two results, in the encoding thread."""
@@ -127,15 +119,30 @@ class ResultEncoder:
             ids = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
             return SegmentationMessage(segments=self._items(SegmentItem, ids, shares[ids].tolist()), **header)
         if isinstance(result, Classification):
-            rounded, ids = _rounded(result.confidences[:, np.newaxis], result.class_ids)
+            rounded, ids = _rounded(result.confidence[:, np.newaxis], result.class_id)
             return ClassificationMessage(classes=self._items(ClassItem, ids, rounded[:, 0].tolist()), **header)
-        rounded, ids = _rounded(np.column_stack((result.boxes_xyxy, result.confidences)), result.class_ids)
-        boxes, confidences = rounded[:, :4].tolist(), rounded[:, 4].tolist()
-        return DetectionMessage(detections=self._items(DetectionItem, ids, confidences, boxes), **header)
+        rows = np.column_stack((result.xyxy, result.confidence))
+        rounded, ids = _rounded(rows, result.class_id)
+        items = self._items(DetectionItem, ids, rounded[:, 4].tolist(), rounded[:, :4].tolist())
+        if result.keypoints is not None or result.masks is not None:
+            places = np.flatnonzero(np.isfinite(rows).all(axis=1)).tolist()
+            items = [_with_details(item, result, place) for item, place in zip(items, places, strict=True)]
+        return DetectionMessage(detections=items, **header)
 
     def _items(self, kind: Callable[..., Any], class_ids: NDArray[np.int64], *columns: list[Any]) -> list[Any]:
         ids: list[int] = class_ids.tolist()
         return list(map(kind, map(self.label, ids), ids, *columns))
+
+
+def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
+    """Add the keypoints and the outlines of one object."""
+    if result.keypoints is not None:
+        points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
+        item = msgspec.structs.replace(item, keypoints=points.tolist())
+    if result.masks is not None:
+        outlines = [outline.astype(int).tolist() for outline in result.polygons(place)[:_MOST_OUTLINES]]
+        item = msgspec.structs.replace(item, polygons=outlines)
+    return item
 
 
 def _rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -224,7 +231,7 @@ class SeenEncoder:
 def _summarise(result: Result) -> _Summary:
     """Return the class ids of detections, sorted; of other tasks the first class, None where there is none."""
     if isinstance(result, Detections):
-        return tuple(sorted(result.class_ids.tolist()))
+        return tuple(sorted(result.class_id.tolist()))
     if isinstance(result, Segmentation):
         return int(result.shares.argmax()) if len(result.shares) else None
-    return int(result.class_ids[0]) if len(result.class_ids) else None
+    return int(result.class_id[0]) if len(result.class_id) else None

@@ -55,7 +55,9 @@ class FrameSize(msgspec.Struct, frozen=True, gc=False):
 class DetectionItem(msgspec.Struct, frozen=True, gc=False):
     """One object; box_xyxy is left, top, right, bottom in pixels of the original frame, to 0.1.
 
-    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn.
+    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
+    of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
+    models with masks: outlines of the object's parts, the largest first, in whole pixels.
     """
 
     label: str
@@ -64,6 +66,8 @@ class DetectionItem(msgspec.Struct, frozen=True, gc=False):
     box_xyxy: tuple[float, float, float, float]
     track_id: int | msgspec.UnsetType = msgspec.UNSET
     zones: list[str] | msgspec.UnsetType = msgspec.UNSET
+    keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
+    polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ClassItem(msgspec.Struct, frozen=True, gc=False):
@@ -337,16 +341,7 @@ MessageRate: TypeAlias = Annotated[
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
-    """How messages of one kind travel.
-
-    Attributes:
-        qos: 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
-        expiry_s: seconds after which a broker drops a message that it could not deliver; nothing retained expires.
-        max_per_s: of one camera, messages a second; of what is more the newest is kept. None: no limit.
-
-    Raises:
-        SettingError: a value is outside its range.
-    """
+    """How messages of one kind travel; nothing retained expires. A value outside its range raises `SettingError`."""
 
     qos: Qos = 0
     expiry_s: Expiry = 60
@@ -357,23 +352,14 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageSpec(NamedTuple):
-    """One kind of message.
+    """One kind of message."""
 
-    Attributes:
-        type: what its JSON holds; None for a JPEG picture.
-        topic: topic below the device's own, with `{camera}` where each camera has one; empty for a topic of others.
-        channel: how it travels, where the settings do not say otherwise.
-        summary: what such a message says, for people.
-        is_retained: whether the broker keeps the latest for those who subscribe later; it does not expire.
-        is_received: whether the device receives it; it sends all others.
-    """
-
-    type: Any
-    topic: str
-    channel: Channel
+    type: Any  # what its JSON holds; None for a JPEG picture
+    topic: str  # below the device's own, with `{camera}` where each camera has one; empty for a topic of others
+    channel: Channel  # how it travels, where the settings do not say otherwise
     summary: str
-    is_retained: bool = False
-    is_received: bool = False
+    is_retained: bool = False  # whether the broker keeps the latest for those who subscribe later; it does not expire
+    is_received: bool = False  # whether the device receives it; it sends all others
 
     @property
     def is_of_camera(self) -> bool:
@@ -415,11 +401,7 @@ _RESERVED = frozenset("/+#$")
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """The topics of one device, PREFIX/SITE/DEVICE/...; the prefix has one or more levels.
-
-    Raises:
-        UsageError: a name is empty, too long, or has a character that a topic level may not have.
-    """
+    """The topics of one device, PREFIX/SITE/DEVICE/...; the prefix has one or more levels, as `check_name` allows."""
 
     prefix: str
     site: str
@@ -437,22 +419,14 @@ class Topics(msgspec.Struct, frozen=True):
         return f"{self.prefix}/{self.site}/{self.device}/"
 
     def of(self, kind: MessageKind, camera: str = "") -> str:
-        """Return the topic of one kind of message, but discovery, and of one camera where each has a topic.
-
-        Raises:
-            UsageError: the camera's name cannot be part of a topic.
-        """
+        """Return the topic of one kind of message, but discovery, and of one camera where each has a topic."""
         if MESSAGES[kind].is_of_camera:
             check_name("camera", camera)
         return self.own + MESSAGES[kind].topic.replace("{camera}", camera)
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse a name that cannot be one level of a topic; `what` is what to call it.
-
-    Raises:
-        UsageError: it is empty, too long, has spaces around it, or one of `/ + # $`, or control characters.
-    """
+    """Raise `UsageError` for a name that cannot be one level of a topic; `what` is what to call it."""
     if not name or len(name) > _NAME_LIMIT:
         raise UsageError(f"{what} name has {len(name)} characters, expected 1 to {_NAME_LIMIT}")
     if not name.isprintable() or not _RESERVED.isdisjoint(name) or name != name.strip():
@@ -463,12 +437,7 @@ def check_name(what: str, name: str) -> None:
 
 def default_device() -> str:
     """Return this machine's host name, with what a topic may not have replaced by a hyphen."""
-    return as_name(os.uname().nodename)
-
-
-def as_name(text: str) -> str:
-    """Make any text a name that `check_name` takes."""
-    allowed = ("-" if c in _RESERVED or not c.isprintable() else c for c in text)
+    allowed = ("-" if c in _RESERVED or not c.isprintable() else c for c in os.uname().nodename)
     return "".join(allowed)[:_NAME_LIMIT].strip() or "device"
 
 
@@ -483,25 +452,15 @@ def message_schema(kind: MessageKind) -> bytes:
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message on its way to the broker.
-
-    Attributes:
-        topic: the full topic.
-        payload: JSON, or a JPEG picture.
-        camera: name of the camera; empty for messages of the device itself.
-        kind: kind of the message, a key of `MESSAGES`.
-        seq: number among the messages of its kind and camera, if it has one.
-        correlation: data of a requester that the answer returns.
-        is_repeated: whether a broker may have received it before.
-    """
+    """One message on its way to the broker."""
 
     topic: str
     payload: bytes
-    camera: str = ""
+    camera: str = ""  # empty for messages of the device itself
     kind: MessageKind = "result"
-    seq: int | None = None
-    correlation: bytes = b""
-    is_repeated: bool = False
+    seq: int | None = None  # among the messages of its kind and camera
+    correlation: bytes = b""  # data of a requester that the answer returns
+    is_repeated: bool = False  # whether a broker may have received it before
 
 
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -516,13 +475,7 @@ def read_boot_id() -> str:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The publishing device and run; made once for a process and part of all its messages.
-
-    Attributes:
-        device: the device's name.
-        boot_id: id of this boot of the machine; read from the kernel by default.
-        run_id: id of this run of the program; a random UUID by default.
-    """
+    """The publishing device, this boot of the machine and this run of the program, which all messages name."""
 
     device: str
     boot_id: str = msgspec.field(default_factory=read_boot_id)

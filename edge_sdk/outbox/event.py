@@ -1,34 +1,92 @@
-"""The values of an event outbox: one queued event, the counts and losses of all, and the warnings about them."""
+"""The values of an event outbox: its settings, one queued event, the counts of all, and the warnings about them."""
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from pathlib import Path
+from typing import Annotated, TypeAlias
+from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
+from edge_sdk.core.files import state_folder
 from edge_sdk.messages.schema import Message, MessageKind
+
+
+class OutboxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Table `[outbox]` of a configuration file: where events wait for the broker.
+
+    The folder is made if missing, but not its parents, because a missing parent may be a disk that is not mounted;
+    without one events wait where the device keeps its state. SQLite's journal takes 1 MB more than `max_mb`.
+    """
+
+    folder: Annotated[Path, Meta(description="where events wait on disk for the broker")] | None = None
+    max_mb: Annotated[
+        float, Meta(ge=1, le=1e9, description="10^6 bytes that the file may take", extra={"unit": "megabytes"})
+    ] = 64.0
+    max_age_days: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1e9,
+            description="days that an event may wait, without those the device is off",
+            extra={"unit": "days"},
+        ),
+    ] = 14.0
+
+
+class OutboxSettings(OutboxConfig, frozen=True, kw_only=True):
+    """Bounds of an event outbox: the keys of the configuration file, and two that no file sets."""
+
+    max_memory_bytes: int = 4_000_000  # of events that may wait in memory for the disk
+    commit_s: float = 0.03  # longest time from `put` to the beginning of a commit
+
+    @property
+    def max_age_s(self) -> float:
+        """Seconds that an event may wait."""
+        return self.max_age_days * 86400
+
+    def path_of(self, site: str, device: str) -> Path:
+        """Return the path of one device's file, for one process at a time; raise OutputError without any folder."""
+        folder = state_folder() / "outbox" if self.folder is None else self.folder
+        return folder / f"events-{quote(site, safe='')}-{quote(device, safe='')}.sqlite"  # a name may be `..`
+
+    def place_error(self) -> str:
+        """Return why the configured folder cannot be used, and what to do; empty where no reason is known."""
+        if self.folder is None:
+            return ""
+        return folder_error(self.folder if os.path.lexists(self.folder) else self.folder.parent)
+
+
+def folder_error(folder: Path) -> str:
+    """Return why a path is not a folder, and what to do; empty where it is one, or where that cannot be checked."""
+    try:
+        is_folder = stat.S_ISDIR(folder.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the name contains a NUL
+        return f"{folder}: no such folder; make it, or mount the disk that has it"
+    except OSError:
+        return ""
+    return "" if is_folder else f"{folder} is a file, name a folder"
+
 
 Encode: TypeAlias = Callable[[int], bytes]
 """Function that encodes an event's message with the number that it takes."""
 
 _ROW_BYTES = 96
 """Approximate cost in bytes of an event's row, index entry and object, without its payload and topic."""
-_DENIED = "uthori"  # of "Not authorized", as brokers and paho write it
 
 
 class QueuedEvent(Message, frozen=True, gc=False):
-    """One event that waits in an outbox.
-
-    `seq` is its number among the camera's events. `id` is its place among all events of the outbox, from 1, in whose
-    order they are sent. `put_s` is the time at which it was put, in seconds of the outbox's clock.
-    """
+    """One event that waits in an outbox; `seq` is its number among the camera's events."""
 
     kind: MessageKind = "event"
     seq: int = 0
-    id: int = 0
-    put_s: float = 0.0
+    id: int = 0  # its place among all events of the outbox, from 1, in whose order they are sent
+    put_s: float = 0.0  # when it was put, in seconds of the outbox's clock
 
     @property
     def cost(self) -> int:
@@ -36,27 +94,14 @@ class QueuedEvent(Message, frozen=True, gc=False):
         return len(self.payload) + len(self.topic) + _ROW_BYTES
 
 
-def is_denial(reason: str) -> bool:
-    """Return whether a broker's reason says that this device is not authorized to publish to the topic."""
-    return _DENIED in reason
-
-
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
-    """How many events never reach the broker, by reason, since the program began.
+    """How many events never reach the broker, by reason, since the program began."""
 
-    Attributes:
-        overflow: the oldest events, dropped because the file reached its bound.
-        age: events that waited for longer than the bound allows.
-        quarantine: events that the broker rejects (too large, not authorized); the file keeps them unsent.
-        memory: events in memory only, because the disk failed, that were dropped for room or at the program's end.
-        disk: events that cannot be read back from the disk, as far as that is known.
-    """
-
-    overflow: int = 0
-    age: int = 0
-    quarantine: int = 0
-    memory: int = 0
-    disk: int = 0
+    overflow: int = 0  # the oldest events, dropped because the file reached its bound
+    age: int = 0  # events that waited for longer than the bound allows
+    quarantine: int = 0  # events that the broker rejects (too large, not authorized); the file keeps them unsent
+    memory: int = 0  # events that the disk had not taken, dropped for room or at the program's end
+    disk: int = 0  # events that cannot be read back from the disk, as far as that is known
 
     @property
     def total(self) -> int:
@@ -68,29 +113,17 @@ class EventStats(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to the events of all cameras since the program began.
 
     At every moment `put` + `restored` = `delivered` + `waiting` + `lost.total`.
-
-    Attributes:
-        put: events given to `put`.
-        restored: events that earlier starts had left on disk or in quarantine, and that are sent now.
-        waiting: events that are not at the broker yet.
-        lost: events that the broker never gets, by reason.
-        is_durable: whether new events go to disk; also False before the first event, and where no file is configured.
-        set_aside: number of damaged files that were set aside.
-        limited: events left out because more came than `max_per_s` allows; no other count includes them.
     """
 
     put: int = 0
-    restored: int = 0
+    restored: int = 0  # those that earlier starts had left on disk
     waiting: int = 0
     delivered: int = 0
     lost: Losses = Losses()
-    is_durable: bool = False
-    set_aside: int = 0
-    limited: int = 0
+    is_durable: bool = False  # whether new events go to disk; also False before the first event, and without a file
+    set_aside: int = 0  # damaged files that were set aside
+    limited: int = 0  # left out because more came than `max_per_s` allows; no other count includes them
 
-
-EVENTS_LOST = "events_lost"
-"""Name of the warning that events are lost."""
 
 _EVERY_S = 60.0
 _SELDOM_S = 86400.0  # longest pause between repetitions of a line, so that it does not fill the journal
@@ -101,15 +134,6 @@ _REASONS = {
     "memory": "in memory only",
     "disk": "on a damaged disk",
 }
-
-
-def lost_in_words(losses: Losses) -> str:
-    """Return in words how many events are lost so far, and why."""
-    counts: dict[str, int] = msgspec.structs.asdict(losses)
-    parts = ", ".join(f"{count} {_REASONS[why]}" for why, count in counts.items() if count)
-    if losses.total == 1:
-        return f"1 event is lost since the start: {parts}"
-    return f"{losses.total} events are lost since the start: {parts}"
 
 
 class OutboxWarnings:
@@ -146,38 +170,41 @@ class OutboxWarnings:
         line = f"an event is left out that cannot be encoded: {type(cause).__name__}: {cause}; mend who puts it"
         self.say("event_encoding", line if cause is not None else "")
 
-    def fault(self, cause: Exception) -> None:
-        """Warn of an unexpected error in the outbox itself."""
-        self.say("outbox_fault", f"{type(cause).__name__}: {cause}; report this, events wait in memory")
-
     def rejected(self, topic: str, reason: str) -> None:
         """Warn that the broker rejected an event."""
-        self._rejected_topic, self._rejected_at = topic, self._clock_s()
-        allow = "allow this device to write it in the broker's ACL"
-        advice = allow if is_denial(reason) else "they are not sent; its log may say what to allow or to raise there"
-        if self._is_time(topic + advice):  # without the reason, which may contain a size
-            self.say("events_refused", f"the broker does not take events of {topic}: {reason}; put aside, {advice}")
+        is_denied = "uthori" in reason  # of "Not authorized", as brokers and paho write it
+        allow, raise_it = (
+            "allow this device to write it in the broker's ACL",
+            "its log may say what to allow or to raise",
+        )
+        advice = allow if is_denied else f"they are not sent; {raise_it} there"
+        self._refused(topic, advice, f"the broker does not take events of {topic}: {reason}; put aside, {advice}")
 
     def too_large(self, topic: str, size: int) -> None:
         """Warn that an event of `size` bytes is too large for this outbox."""
-        self._rejected_topic, self._rejected_at = topic, self._clock_s()
-        if self._is_time(f"{topic} large"):
-            advice = "make it smaller, or raise [outbox] max_mb"
-            self.say("events_refused", f"an event of {topic} is left out: {size} bytes are too many to wait; {advice}")
+        advice = "make it smaller, or raise [outbox] max_mb"
+        line = f"an event of {topic} is left out: {size} bytes are too many to wait; {advice}"
+        self._refused(topic, advice, line)
 
-    def delivered(self, topic: str) -> bool:
-        """Clear a rejection, and return True, when the broker accepts an event of that topic over a minute later."""
-        is_over = topic == self._rejected_topic and self._clock_s() - self._rejected_at > _EVERY_S
-        if is_over:
+    def delivered(self, topic: str) -> None:
+        """Clear a rejection when the broker accepts an event of that topic over a minute later."""
+        if topic == self._rejected_topic and self._clock_s() - self._rejected_at > _EVERY_S:
             self._rejected_topic = None
             self.say("events_refused", "")
-        return is_over
 
     def lost(self, losses: Losses, *, is_last: bool = False) -> None:
         """Warn how many events are lost since the program began, less and less often; `is_last` warns in any case."""
         if losses != self._lost and (is_last or self._is_time("lost")):
             self._lost = losses
-            self.say(EVENTS_LOST, lost_in_words(losses) if losses.total else "")
+            counts: dict[str, int] = msgspec.structs.asdict(losses)
+            parts = ", ".join(f"{count} {_REASONS[why]}" for why, count in counts.items() if count)
+            events = "1 event is" if losses.total == 1 else f"{losses.total} events are"
+            self.say("events_lost", f"{events} lost since the start: {parts}")
+
+    def _refused(self, topic: str, advice: str, line: str) -> None:
+        self._rejected_topic, self._rejected_at = topic, self._clock_s()
+        if self._is_time(topic + advice):  # without the reason, which may contain a size
+            self.say("events_refused", line)
 
     def _is_time(self, name: str) -> bool:
         now = self._clock_s()

@@ -14,20 +14,21 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from edge_sdk.core.threads import Backoff, RateLimiter
-from edge_sdk.outbox.event import Encode, EventStats, OutboxWarnings, QueuedEvent
+from edge_sdk.outbox.event import Encode, EventStats, OutboxSettings, OutboxWarnings, QueuedEvent
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, is_there, since_boot_s
 from edge_sdk.outbox.writer import Writer
 
 _FAULT_S = 1.0
 _DOUBT_S = 3.0  # least time from an acknowledgement to the later packet that makes it final; both may be read 1 s late
 _IDLE_S = 60.0
+_BEFORE_S = 5.0
 _SOON_S = 0.5  # longest delay until the file records deliveries; after a kill before that, events are sent twice
 
 
@@ -40,9 +41,9 @@ class EventOutbox:
         settings: the bounds.
         path: the file, which no other process may use; None: events wait in memory only.
         boot_id: id of the running boot.
-        wall_s: returns seconds since 1970, which may be wrong.
-        now_s: returns seconds since the machine was started.
+        wall_s, now_s: return seconds since 1970, which may be wrong, and since the machine was started.
         retry: delays before a failing disk is tried again.
+        before: an outbox that was closed and may still be busy with the same file; its end is waited for, five seconds.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class EventOutbox:
         wall_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = since_boot_s,
         retry: Backoff | None = None,
+        before: EventOutbox | None = None,
     ) -> None:
         self._settings, self._path = settings, path
+        self._before = before
         self._warnings = OutboxWarnings()
         clock = AgeClock(boot_id, now_s)
         self._has_file = path is not None and is_there(path)
@@ -81,9 +84,8 @@ class EventOutbox:
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
         """Queue one event of a camera, which `encode` encodes with its number; never wait for a disk or a network.
 
-        Returns:
-            The event's number among the camera's. Numbers grow over restarts, and no two published events share one.
-            None where the event has no number yet, because its rate holds it back or the file is not read yet.
+        Return the event's number, or None where it has none yet, because its rate holds it back or the file is not read
+        yet. Numbers of a camera grow over restarts, and no two published events share one.
         """
         seq = self._limiter.put(camera, (topic, camera, encode))
         if self._is_idle:
@@ -93,9 +95,8 @@ class EventOutbox:
     def wait_committed(self, timeout_s: float) -> bool:
         """Wait until all events that were put before, and that no rate holds back, are on disk or at the broker.
 
-        Returns:
-            False after `timeout_s` seconds, or where an event put since this thread's last call was lost before it was
-            safe (see `stats`), or could not be encoded after it had waited for the file or its rate.
+        Return False after `timeout_s` seconds, or where an event put since this thread's last call was lost before it
+        was safe (see `stats`), or could not be encoded after it had waited for the file or its rate.
         """
         return self._queue.wait_committed(timeout_s)
 
@@ -149,8 +150,7 @@ class EventOutbox:
     def deliver(self, event: QueuedEvent) -> None:
         """Record that the broker acknowledged an event."""
         self._queue.deliver(event)
-        if self._warnings.delivered(event.topic):
-            self._writer.has_offered = False  # what was denied may be allowed now
+        self._warnings.delivered(event.topic)
         self._wake_soon()
 
     def reject(self, event: QueuedEvent, reason: str) -> None:
@@ -201,36 +201,35 @@ class EventOutbox:
                 return
             self._bell.wait()
             self._bell.clear()
+        if self._before is not None:
+            self._before._thread.join(_BEFORE_S)
+            self._before = None
         self._is_idle = False
+        number_early = partial(self._queue.number_early, self._warnings.encoded)
         self._try(self._writer.open)
-        self._number_early()
+        number_early()
         while not self._closing.is_set():
             begun_s = time.monotonic()  # the earliest time at which an event of this turn came
-            self._turn()
+            self._is_hungry, self._soon_at = False, math.inf
+            for step in (self._limiter.release, number_early, self._writer.turn):
+                self._try(step)
+            if self._queue.is_ready:
+                self._on_ready()
             if not self._queue.has_new:
                 self._wait_for_work()
                 begun_s = time.monotonic()
             if self._queue.has_new:  # events that come meanwhile go into the same commit
                 self._closing.wait(max(0.0, begun_s + self._settings.commit_s - time.monotonic()))
         self._limiter.release(all_of_them=True)
-        self._number_early()
+        number_early()
         self._writer.close()
-
-    def _number_early(self) -> None:
-        self._queue.number_early(self._warnings.encoded)
-
-    def _turn(self) -> None:
-        self._is_hungry, self._soon_at = False, math.inf
-        for step in (self._limiter.release, self._number_early, self._writer.turn):
-            self._try(step)
-        if self._queue.is_ready:
-            self._on_ready()
 
     def _try(self, step: Callable[[], None]) -> None:
         try:
             step()
         except Exception as cause:  # noqa: BLE001 - a fault of ours must not end what keeps events for months
-            self._warnings.fault(cause)
+            line = f"{type(cause).__name__}: {cause}; report this, events wait in memory"
+            self._warnings.say("outbox_fault", line)
             self._closing.wait(_FAULT_S)
 
     def _wake_soon(self) -> None:

@@ -11,7 +11,7 @@ From `feed` on, an event has an entry that holds its state; an event that is `th
 An answered event may have to be sent again, because a broker that crashes may have acknowledged events that it had not
 stored. An acknowledgement is therefore final only once the broker has sent something later on the same connection. When
 the connection ends before that, the event is sent again, a few times at most. Rejected events go to the quarantine in
-the file. Events that an access rule of the broker denied are offered again at every start, and once a refusal is over.
+the file.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _MAX_REJECTED = 100  # events that wait for the quarantine
 class SequenceNumbers:
     """Sequence numbers of the events of each camera. Only one thread at a time may use it.
 
-    A number is given without waiting for the disk. The disk holds a bound above the number before an event with it is
-    sent. After a kill the numbers continue from that bound, or from the wall clock in microseconds where that is
-    higher: so numbers do not repeat even when the disk was replaced or restored from an older copy.
+    A number is given without waiting for the disk, which holds a bound above it before an event with it is sent. After
+    a kill the numbers continue from that bound, or from the wall clock in microseconds where that is higher: so they do
+    not repeat even when the disk was replaced or restored from an older copy.
     """
 
     def __init__(self, wall_s: Callable[[], float]) -> None:
@@ -90,19 +90,12 @@ class SequenceNumbers:
 
 
 class InMemory(NamedTuple):
-    """The events in memory at one moment, counted.
+    """The events in memory at one moment, counted."""
 
-    Attributes:
-        held: events that may still have to be sent: ready, in flight, or answered but not final.
-        through: ids above `done_to` of events that are counted as delivered or lost, and may still be in the file.
-        done_to: all events up to this id are through.
-        waiting: how many events are not through, without those that the writer has not taken.
-    """
-
-    held: dict[int, QueuedEvent]
-    through: set[int]
-    done_to: int
-    waiting: int
+    held: dict[int, QueuedEvent]  # those that may still have to be sent: ready, in flight, or answered but not final
+    through: set[int]  # ids above `done_to` of events counted as delivered or lost, which may still be in the file
+    done_to: int  # all events up to this id are through
+    waiting: int  # how many are not through, without those that the writer has not taken
 
 
 class _Entry(msgspec.Struct, eq=False):
@@ -130,9 +123,8 @@ class OutboxQueue:
         max_bytes: int,
         *,
         is_open: bool = True,
-        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._numbers, self._age_s, self._max_bytes, self._clock_s = numbers, age_s, max_bytes, clock_s
+        self._numbers, self._age_s, self._max_bytes = numbers, age_s, max_bytes
         self._lock = threading.Lock()
         self._has_progress = threading.Condition(self._lock)
         self._is_open = is_open
@@ -157,8 +149,7 @@ class OutboxQueue:
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
         """Number one event and append it; return its number, or None where it waits for `number_early`.
 
-        Raises:
-            Exception: what `encode` raises; the number is given to the next event.
+        It raises what `encode` raises, and then gives the number to the next event.
         """
         with self._lock:
             if self._is_open and not self._early:
@@ -196,7 +187,7 @@ class OutboxQueue:
     @property
     def is_held(self) -> bool:
         """Whether `take` returns nothing for a while, as `give_back` asked."""
-        return self._clock_s() < self._held_until
+        return time.monotonic() < self._held_until
 
     @property
     def is_low(self) -> bool:
@@ -221,7 +212,7 @@ class OutboxQueue:
             self._delivered += 1
             if entry.doubts < _MAX_DOUBTS:
                 entry.state = "answered"
-                self._answered.append((self._clock_s(), event.id))
+                self._answered.append((time.monotonic(), event.id))
                 if len(self._answered) > _MAX_ANSWERED:
                     self._believe()
             else:
@@ -263,7 +254,7 @@ class OutboxQueue:
         with self._lock:
             if (entry := self._in_flight(event)) is not None:
                 self._make_ready(entry)
-            self._held_until = max(self._held_until, self._clock_s() + hold_s)
+            self._held_until = max(self._held_until, time.monotonic() + hold_s)
 
     # Methods for the writer's thread.
 
@@ -275,8 +266,8 @@ class OutboxQueue:
     def number_early(self, on_encoded: Callable[[Exception | None], None]) -> None:
         """Number the events that wait for it, and open the queue, so that `put` numbers later events at once.
 
-        The first call comes once the file has told which numbers were given, or cannot be read. `on_encoded` is called
-        for each event with what its encoding raised, or None.
+        The first call comes once the file has told which numbers were given, or cannot be read. `on_encoded` gets what
+        each event's encoding raised, or None.
         """
         while True:
             with self._lock:
@@ -303,23 +294,12 @@ class OutboxQueue:
                 else:
                     self._append(topic, payload, camera, seq)
 
-    def take_new(self, again: Sequence[QueuedEvent] = ()) -> list[QueuedEvent]:
-        """Take the events put since the last call, followed by the events `again`, which get new ids."""
+    def take_new(self) -> list[QueuedEvent]:
+        """Take the events put since the last call."""
         with self._lock:
             new = list(self._new)
             self._new.clear()
             self._new_bytes = 0
-            for event in again:
-                self._last_id += 1
-                new.append(
-                    QueuedEvent(
-                        event.topic, event.payload, event.camera, seq=event.seq, id=self._last_id, put_s=self._age_s()
-                    )
-                )
-            # Events that an earlier process quarantined were not counted as lost here.
-            counted = min(len(again), self._lost["quarantine"])
-            self._lost["quarantine"] -= counted
-            self._restored += len(again) - counted
             return new
 
     @property
@@ -389,10 +369,7 @@ class OutboxQueue:
             return InMemory(held, through, done_to, self._waiting() - len(self._new) - len(self._early))
 
     def lose(self, why: str, ids: Collection[int], *, is_safe: bool = True) -> None:
-        """Count events as lost, by a field of `Losses`, unless they are delivered or lost already; do not send them.
-
-        `wait_committed` reports the loss where no commit has written them (`is_safe` is False).
-        """
+        """Count events as lost, by a field of `Losses`, unless they are through; `is_safe`: a commit wrote them."""
         with self._lock:
             for number in ids:
                 entry = self._entries.get(number)
@@ -440,7 +417,7 @@ class OutboxQueue:
     # Methods for all threads.
 
     def stats(self) -> EventStats:
-        """Return how many events came, and how many of them wait, are delivered and are lost."""
+        """Return the counts of all events."""
         with self._lock:
             return EventStats(
                 put=self._put,

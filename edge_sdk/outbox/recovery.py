@@ -29,8 +29,7 @@ from typing import Any
 from urllib.parse import quote
 
 from edge_sdk.core.errors import descriptor_shortage
-from edge_sdk.outbox.event import QueuedEvent
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.event import OutboxSettings, QueuedEvent
 from edge_sdk.outbox.store import (
     PAGE_BYTES,
     PUT_EVENT,

@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from edge_sdk.outbox.event import QueuedEvent, is_denial
+from edge_sdk.outbox.event import QueuedEvent
 
 SALVAGED = ".salvaged"
 """Suffix of a complete file that is about to replace a damaged one."""
@@ -97,42 +97,25 @@ _MAX_STATE_BYTES = 1_000_000
 class CommitState(msgspec.Struct, kw_only=True):
     """The state of the whole file after a commit, written as part of that commit.
 
-    The ids in the file are those from `done_to` (exclusive) to `last_id`, without those of `gone`.
-
-    Attributes:
-        file: a random name of the file; a salvage gives it another one.
-        number: number of the commit; the first is 1.
-        epoch: part of every row's checksum; a new one invalidates rows that remain in unused pages.
-        owner: a random name of the process that gives the ids.
-        last_id: the largest id that was ever in the file.
-        done_to: the broker has all events up to this id, or never gets them.
-        gone: (camera, after, to): events of this camera, or of all where it is empty, are not in the file if their ids
-            are above `after` and not above `to`.
-        count: events in the file.
-        bounds: by camera, a number that is above those of all its events.
-        mark: the time of the commit; None before the first commit of a process.
-        is_orderly: whether the process closed the file with this commit, so that the bounds are exact.
-        missing: number of events that a salvage did not find, until they are counted as lost.
-        salvaged: number of events that a salvage found.
-        complaint: the damage because of which the file was salvaged; empty once it is logged, or without damage.
-        aside: the name under which the damaged file is kept; empty where there was none.
+    The ids in the file are those from `done_to` (exclusive) to `last_id`, without those of `gone`: entries (camera,
+    after, to) for events of this camera, or of all where it is empty, with ids above `after` and not above `to`.
     """
 
-    file: str
-    number: int = 0
-    epoch: int = 0
-    owner: str = ""
-    last_id: int = 0
-    done_to: int = 0
+    file: str  # a random name of the file; a salvage gives it another one
+    number: int = 0  # of the commit; the first is 1
+    epoch: int = 0  # part of every row's checksum; a new one invalidates rows that remain in unused pages
+    owner: str = ""  # a random name of the process that gives the ids
+    last_id: int = 0  # the largest id that was ever in the file
+    done_to: int = 0  # the broker has all events up to this id, or never gets them
     gone: list[tuple[str, int, int]] = []
-    count: int = 0
-    bounds: dict[str, int] = {}
-    mark: AgeMark | None = None
-    is_orderly: bool = False
-    missing: int = 0
-    salvaged: int = 0
-    complaint: str = ""
-    aside: str = ""
+    count: int = 0  # events in the file
+    bounds: dict[str, int] = {}  # by camera, a number that is above those of all its events
+    mark: AgeMark | None = None  # the time of the commit; None before the first commit of a process
+    is_orderly: bool = False  # whether the process closed the file with this commit, so that the bounds are exact
+    missing: int = 0  # events that a salvage did not find, until they are counted as lost
+    salvaged: int = 0  # events that a salvage found
+    complaint: str = ""  # the damage because of which the file was salvaged, until it is logged
+    aside: str = ""  # the name under which the damaged file is kept; empty where there was none
 
     def has(self, number: int, camera: str) -> bool:
         """Return whether an event is in the file; True also for an event that is newer than this state."""
@@ -179,11 +162,8 @@ class CommitRecord:
     """The state of the last commit, in a small file next to that of the events, and the lock of both files.
 
     It is written after each commit, before that is reported, and never synced: after a power cut it may be older than
-    the file, and is then ignored, but it is never newer than the last commit that returned.
-
-    Raises:
-        sqlite3.OperationalError: another process has it open.
-        OSError: the file cannot be made or opened.
+    the file, and is then ignored, but it is never newer than the last commit that returned. Where another process has
+    it open, `sqlite3.OperationalError` is raised as by SQLite.
     """
 
     def __init__(self, path: Path) -> None:
@@ -284,19 +264,13 @@ def _checksum(head: str, payload: bytes) -> bytes:
 class EventStore:
     """One open file of events, which is made if missing, and its commit record, which is closed with it.
 
-    Attributes:
-        state: the state of the last commit.
-        earlier_to: an id; events up to it may have been sent by an earlier process.
-
-    Raises:
-        sqlite3.Error: the disk fails, or the file is damaged; `recovery.disk_trouble` tells which.
-        OSError: the file cannot be made or opened.
+    Its methods raise `sqlite3.Error` where the disk fails, or the file is damaged; `recovery.disk_trouble` tells which.
     """
 
     def __init__(self, path: Path, max_bytes: int, record: CommitRecord) -> None:
         self._path, self._log, self._record = path, path.with_name(path.name + "-wal"), record
         self._max_pages, self._is_too_large = max_bytes // PAGE_BYTES, False
-        self.earlier_to = 0
+        self.earlier_to = 0  # an id; events up to it may have been sent by an earlier process
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # only this user may read events
         self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # for damaged files
@@ -317,11 +291,6 @@ class EventStore:
         """Copy the whole store, including its log, into an empty file, even if its own files were moved or removed."""
         self._sql.execute("VACUUM INTO ?", (str(path),))
 
-    @property
-    def last_id(self) -> int:
-        """The largest id that was ever in the file."""
-        return self.state.last_id
-
     def __len__(self) -> int:
         return self.state.count
 
@@ -332,7 +301,7 @@ class EventStore:
         """
         new = [event for event in events if event.id > done_to]
         # Deleted ids may be written again, and the state, which each commit writes, must stay small.
-        if (new and new[0].id <= self.last_id and self.state.gone) or len(self.state.gone) > _MAX_GONE:
+        if (new and new[0].id <= self.state.last_id and self.state.gone) or len(self.state.gone) > _MAX_GONE:
             self.shift(0, 0, 0, 0.0)
         with self._committing() as state:
             gone = self._delete(state, "id <= ?", (done_to,))
@@ -406,7 +375,7 @@ class EventStore:
         if row is None or row[0] >= put_s:
             return []
         young = "SELECT coalesce(min(id), ?) FROM event WHERE id > ? AND put_s >= ?"
-        [before] = self._sql.execute(young, (self.last_id + 1, after, put_s)).fetchone()
+        [before] = self._sql.execute(young, (self.state.last_id + 1, after, put_s)).fetchone()
         return self._drop("", after, "id > ? AND id < ?", (after, before))
 
     @property
@@ -447,16 +416,6 @@ class EventStore:
             most_bytes = int(self._max_pages * PAGE_BYTES * _QUARANTINE_SHARE)
             self._sql.execute(_TRIM_QUARANTINE, (QUARANTINE_ROWS, most_bytes))
         self._counts.subtract(gone.values())
-
-    def denied(self) -> list[QueuedEvent]:
-        """Return the quarantined events that a broker's ACL denied, with the ids of their rows in the quarantine."""
-        rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason, crc FROM quarantine ORDER BY id")
-        return [event for event, reason in filter(None, map(quarantined_of, rows)) if is_denial(reason)]
-
-    def forget_denied(self, numbers: Sequence[int]) -> None:
-        """Delete rows from the quarantine, because their events are queued again."""
-        with self._transaction():
-            self._sql.executemany("DELETE FROM quarantine WHERE id = ?", [(number,) for number in numbers])
 
     def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
         """Close the file, in an orderly way where exact bounds and the time are given. Never raises."""

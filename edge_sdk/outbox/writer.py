@@ -18,10 +18,9 @@ from itertools import islice
 from pathlib import Path
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox.event import OutboxWarnings, QueuedEvent
+from edge_sdk.outbox.event import OutboxSettings, OutboxWarnings, QueuedEvent
 from edge_sdk.outbox.queue import OutboxQueue
 from edge_sdk.outbox.recovery import DiskTroubleError, disk_trouble, open_store, put_back
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, CommitState, EventStore
 
 _BATCH_EVENTS = 1000
@@ -33,7 +32,7 @@ _LONGEST_RETRY_S = 30.0
 
 
 def batches(events: Iterable[QueuedEvent], max_bytes: int) -> Iterator[list[QueuedEvent]]:
-    """Yield batches of at most 1000 events and `max_bytes`; a larger event gets a batch of its own. None is empty."""
+    """Yield batches of 1 to 1000 events of at most `max_bytes`; a larger event gets a batch of its own."""
     batch: list[QueuedEvent] = []
     size = 0
     for event in events:
@@ -49,11 +48,7 @@ def batches(events: Iterable[QueuedEvent], max_bytes: int) -> Iterator[list[Queu
 class Writer:
     """Writes the events of one queue to one file, or keeps them in memory where no file is configured.
 
-    One thread uses a writer.
-
-    Attributes:
-        set_aside: number of damaged files that were set aside.
-        has_offered: whether the events that the broker's access rules denied were queued again; False: do that.
+    One thread uses a writer. `set_aside` is the number of damaged files that were set aside.
     """
 
     def __init__(
@@ -79,7 +74,7 @@ class Writer:
         self._salvage: CommitState | None = None  # the outcome of a salvage, until it is logged
         self._unread: list[tuple[int, int]] = []  # id ranges of a closed file that were not read
         self._earlier_to = 0  # events up to this id may have been sent by an earlier process
-        self._has_opened = self.has_offered = False
+        self._has_opened = False
         self._look_at = -math.inf
 
     @property
@@ -161,14 +156,13 @@ class Writer:
             numbers.restore(state.bounds, is_orderly=state.is_orderly)
         if not is_ours:
             behind_s = self._clock.behind_s(state.mark) if state.mark is not None else 0.0
-            self.has_offered = False
             by = queue.make_room(state.last_id)
             if not by:
                 self._seen_to = state.last_id
                 self._clock.advance(max(0.0, behind_s))
             elif state.number:  # not a new file
                 store.shift(0, state.last_id, by, -behind_s)
-            self._earlier_to = store.last_id
+            self._earlier_to = store.state.last_id
         store.earlier_to = self._earlier_to
         store.own(self._token, self._clock.mark())
         # Only after `own` succeeded, because otherwise all of this is repeated.
@@ -181,11 +175,11 @@ class Writer:
         for after, to in list(self._unread):
             if after < queue.fed and store.count_to(to) > store.count_to(after):
                 # Events from memory have overtaken those that could not be read. Even if this fails, it may be done.
-                by = queue.make_room(store.last_id)
+                by = queue.make_room(store.state.last_id)
                 self._add(queue.take_new())  # events put until then have smaller ids, and must be fed first
                 self._unread.append((after + by, to + by))
                 store.shift(after, to, by, 0.0)
-                store.earlier_to = self._earlier_to = store.last_id
+                store.earlier_to = self._earlier_to = store.state.last_id
         self._unread.clear()
         self._count_missing(store)
         self._done_to = store.state.done_to
@@ -239,7 +233,7 @@ class Writer:
         line = f"{self._path} was removed or replaced while it was used; {len(store)} events were carried over"
         instead = f", what was there instead is put aside as {aside}" if aside else ""
         self._warnings.say("outbox_damaged", f"{line}{instead}; nothing else may touch it")
-        self._unread = [(self._queue.fed, store.last_id)]
+        self._unread = [(self._queue.fed, store.state.last_id)]
         self._close_store()
         self.open()
 
@@ -248,7 +242,7 @@ class Writer:
         store = self._store
         is_damaged = self._note(cause)
         if self._store is None and store is not None:
-            self._unread = [(self._queue.fed, store.last_id)]
+            self._unread = [(self._queue.fed, store.state.last_id)]
         if is_damaged:
             self.open()
         return is_damaged and self._store is not None
@@ -284,7 +278,6 @@ class Writer:
             for event, _ in rejected:
                 self._remove(event.id)
         done_to = queue.done_to(is_quarantined=True)
-        offered = self._offer_again(store)
         with queue.numbers() as numbers:
             bounds = numbers.due()
         self._keep_bounds(store)
@@ -298,16 +291,6 @@ class Writer:
                 self._remove(event.id)
             queue.committed(bounds, self._safe_to)
             self._keep_bounds(store)
-        if offered:  # after the commit: a kill in between sends them twice, with the same numbers
-            store.forget_denied(offered)
-
-    def _offer_again(self, store: EventStore) -> list[int]:
-        """Queue denied events again, once; return the ids of their rows in quarantine."""
-        if self.has_offered:
-            return []
-        denied, self.has_offered = store.denied(), True
-        self._add(self._queue.take_new(denied))
-        return [event.id for event in denied]
 
     def _keep_bounds(self, store: EventStore) -> None:
         """Delete events that are through, then those that are too many or, checked once a second, too old."""
@@ -334,7 +317,7 @@ class Writer:
     def _feed(self) -> None:
         """Feed the queue with the next events while it has room: from the file, or from memory while the disk fails."""
         queue = self._queue
-        while (store := self._store) is not None and store.last_id > queue.fed:
+        while (store := self._store) is not None and store.state.last_id > queue.fed:
             room, room_bytes = queue.room()
             if room <= 0 or room_bytes <= 0:
                 return
@@ -347,11 +330,11 @@ class Writer:
                     break
                 self._try_disk()  # writes the events of memory to the new file, as the next turn may be far off
                 continue
-            to = to if to > queue.fed else store.last_id  # nothing was read, because the last events were dropped
+            to = to if to > queue.fed else store.state.last_id  # nothing was read, because the last events were dropped
             # Unsaved events may have smaller ids than later ones that are already in the file.
             events += [event for number, event in self._unsaved.items() if queue.fed < number <= to]
             events.sort(key=lambda event: event.id)
-            queue.feed(events, to, has_more=to < store.last_id or bool(self._unsaved))
+            queue.feed(events, to, has_more=to < store.state.last_id or bool(self._unsaved))
         if self.takes:
             return
         room, room_bytes = queue.room()

@@ -43,8 +43,8 @@ from edge_sdk.publishing.tls import (
     UNUSABLE,
     WANTS_OURS,
     BrokerTls,
-    authorities_expiry,
     broker_tls,
+    check_authorities,
     expiry_line,
     explain,
     own_expiry,
@@ -85,38 +85,25 @@ class ProtocolFallback:
     """The protocol that one broker understands, as found out during the life of its publisher or subscriber.
 
     Attributes:
-        protocol: the MQTT version to use from now on.
+        is_v5: whether MQTT 5 is spoken, whose messages carry properties.
         max_qos: the highest quality of service that the broker accepts, also for the last will.
+        warning: a line for people about what the older version lacks; empty unless the connection fell back to it.
     """
 
     def __init__(self, protocol: Literal["5", "3.1.1"]) -> None:
-        self.protocol = protocol
+        self.is_v5 = protocol == "5"
         self.max_qos = 1
-        self._has_fallen_back = False
-
-    @property
-    def is_v5(self) -> bool:
-        """Whether the connection speaks MQTT 5, whose messages carry properties."""
-        return self.protocol == "5"
-
-    @property
-    def warning(self) -> str:
-        """A line for people about what the older version lacks; empty unless the connection fell back to it."""
-        return _OLD if self._has_fallen_back else ""
+        self.warning = ""
 
     def accept(self, reason: ReasonCode) -> str:
         """Use a simpler protocol from now on if a broker's refusal asks for it, and return the reason for people."""
         if reason.value == _UNSUPPORTED_PROTOCOL and self.is_v5:
-            self.protocol, self._has_fallen_back = "3.1.1", True
+            self.is_v5, self.warning = False, _OLD
             return "the broker knows no MQTT 5"
         if reason.value == _UNSUPPORTED_QOS and self.max_qos:  # the QoS of the last will
             self.max_qos = 0
             return "the broker takes QoS 0 only"
         return ""
-
-
-class _UntrustedError(Exception):
-    """The device or the broker does not trust the other; the message says what a person must correct."""
 
 
 class _Client(mqtt.Client):
@@ -135,18 +122,13 @@ class MqttConnection:
         settings: the broker, and the device's names and credentials there.
         will: JSON of the status that the broker publishes when the device's connection breaks; None for a subscriber,
             which has no name and no session at the broker.
-        fallback: the protocol that the broker is known to understand; by default that of the settings.
-
-    Attributes:
-        phase: `opening` until the broker answers, then `up`; `refused` or `lost` is the end.
-        detail: the reason of a refusal or loss, for people.
-        window: number of messages that may be in flight at once.
+        fallback: the protocol that the broker is known to understand.
     """
 
     def __init__(self, settings: MqttSettings, will: bytes | None, fallback: ProtocolFallback | None = None) -> None:
-        self.phase: Phase = "opening"
-        self.detail = ""
-        self.window = WINDOW
+        self.phase: Phase = "opening"  # until the broker answers, then `up`; `refused` or `lost` is the end
+        self.detail = ""  # the reason of a refusal or loss, for people
+        self.window = WINDOW  # messages that may be in flight at once
         self._settings, self._is_device = settings, will is not None
         self._fallback = fallback or ProtocolFallback(settings.protocol)
         self._is_v5 = self._fallback.is_v5
@@ -172,9 +154,8 @@ class MqttConnection:
             OSError: the broker does not answer.
         """
         try:
-            self._connect()
-        except _UntrustedError as cause:
-            self.phase, self.detail = "refused", str(cause)
+            if refusal := self._connect():
+                self.phase, self.detail = "refused", refusal
         finally:
             if self._client.socket() is None and self._tls is not None and self._tls.connection is not None:
                 self._tls.connection.close()  # paho does not close it if the handshake fails
@@ -249,13 +230,17 @@ class MqttConnection:
 
     def warnings(self) -> dict[str, str]:
         """Return warnings by name, each a line for people, which is empty where nothing is wrong."""
+        try:
+            authorities = check_authorities(self._settings)
+        except UsageError as cause:
+            authorities = str(cause)
         ends = self._tls.broker_expiry() if self._tls is not None else None
         return {
             "mqtt_version": self._fallback.warning,
             "mqtt_qos": "" if self._fallback.max_qos else _QOS_0_ONLY,
-            "authorities": authorities_expiry(self._settings),
+            "authorities": authorities,
             "client_certificate": own_expiry(self._settings),
-            "broker_certificate": expiry_line("the broker's certificate", ends, "renew it there") if ends else "",
+            "broker_certificate": expiry_line("the broker's certificate", ends, "renew it there"),
         }
 
     def close(self, *, politely: bool) -> None:
@@ -298,18 +283,23 @@ class MqttConnection:
         client.on_subscribe = self._on_subscribe
         return client
 
-    def _connect(self) -> None:
+    def _connect(self) -> str:
+        """Connect; return why one side does not trust the other, which a person must correct, or ""."""
         settings = self._settings
         try:
             self._tls = broker_tls(settings)
         except UsageError as cause:
-            raise _UntrustedError(f"{UNUSABLE}: {cause}") from None
+            return f"{UNUSABLE}: {cause}"
         if self._tls is not None:
             self._client.tls_set_context(self._tls)
         options: dict[str, Any] = {}
-        if self._is_v5:
+        if self._is_v5 and self._is_device:
             # A device has a session only for the delayed last will, which a new connection of the device cancels.
-            options = {"clean_start": not self._is_device, "properties": self._connect_properties()}
+            limits = {"SessionExpiryInterval": settings.will_delay_s, "MaximumPacketSize": _LARGEST_COMMAND}
+            options = {"clean_start": False, "properties": _properties(PacketTypes.CONNECT, **limits)}
+        elif self._is_v5:
+            limits = {"MaximumPacketSize": _LARGEST_INCOMING, "ReceiveMaximum": WINDOW}
+            options = {"clean_start": True, "properties": _properties(PacketTypes.CONNECT, **limits)}
         try:
             self._client.connect(settings.host, settings.port, settings.keepalive_s, **options)
         except (ssl.SSLEOFError, ConnectionResetError) as cause:
@@ -317,17 +307,11 @@ class MqttConnection:
                 raise
             raise ConnectionError(_NOT_ENCRYPTED) from cause
         except ssl.SSLError as cause:
-            raise _UntrustedError(explain(cause, settings)) from None
+            return explain(cause, settings)
         except mqtt.WebsocketConnectionError:
             hint = "" if settings.tls else _WANTS_TLS
             raise ConnectionError(f"there is no MQTT over websockets at {settings.websocket_path}{hint}") from None
-
-    def _connect_properties(self) -> Properties:
-        if self._is_device:
-            # The session must last as long as the delay of the last will.
-            session_s = self._settings.will_delay_s
-            return _properties(PacketTypes.CONNECT, SessionExpiryInterval=session_s, MaximumPacketSize=_LARGEST_COMMAND)
-        return _properties(PacketTypes.CONNECT, MaximumPacketSize=_LARGEST_INCOMING, ReceiveMaximum=WINDOW)
+        return ""
 
     def _poll(self, timeout_s: float, wakeup: Wakeup | None) -> int:
         """Wait for the network or for `wakeup`; return poll's events of the socket."""
@@ -457,7 +441,7 @@ class MqttConnection:
 
 
 class PublishOptions(NamedTuple):
-    """The options of publishing one kind of message: quality of service, retention, and MQTT 5's properties."""
+    """The options of publishing one kind of message; MQTT 3.1.1 has no properties."""
 
     qos: int
     retain: bool
@@ -499,7 +483,7 @@ def _user_property(name: bytes, value: bytes) -> bytes:
 
 
 def publish_options(settings: MqttSettings, *, is_v5: bool) -> dict[MessageKind, PublishOptions]:
-    """Return the publish options of each kind of message; messages of MQTT 3.1.1 have no properties."""
+    """Return the publish options of each kind of message."""
     options: dict[MessageKind, PublishOptions] = {}
     for name, kind in MESSAGES.items():
         channel = settings.channel(name)

@@ -28,21 +28,15 @@ class PublishOutcome(NamedTuple):
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
-    """One message that came from the broker.
-
-    Attributes:
-        payload: the bytes, which any client of the broker may have written.
-        retain: whether it is, or was published as, a retained message; with MQTT 3.1.1, and for `watch`, only those
-            that were there before the subscription are known.
-        response_topic: topic on which the sender wants an answer; empty where not given (always with MQTT 3.1.1).
-        correlation: data that the sender wants in the answer; empty where not given.
-    """
+    """One message that came from the broker, of which any client may have written it."""
 
     topic: str
     payload: bytes
+    # Whether it is, or was published as, a retained message; with MQTT 3.1.1, and for `watch`, only those that were
+    # there before the subscription are known.
     retain: bool = False
-    response_topic: str = ""
-    correlation: bytes = b""
+    response_topic: str = ""  # where the sender wants an answer; never with MQTT 3.1.1
+    correlation: bytes = b""  # what the sender wants in the answer
     qos: int = 0
 
 

@@ -58,13 +58,7 @@ _OF_CAMERA = (
 
 
 class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Table `[home_assistant]` of a configuration file: whether Home Assistant finds this device by itself.
-
-    Attributes:
-        is_enabled: key `enabled`; False takes back what was told before.
-        prefix: first level of Home Assistant's own topics.
-        labels: labels of the bundles, each of which gets a count of its own.
-    """
+    """Table `[home_assistant]` of a configuration file: whether Home Assistant finds this device by itself."""
 
     is_enabled: Annotated[bool, Meta(description="false: take back what was told")] = msgspec.field(
         default=True, name="enabled"
@@ -74,23 +68,14 @@ class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class CameraTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """What Home Assistant is told of one camera.
-
-    Attributes:
-        name: the camera's name in topics.
-        task: the task of its bundle.
-        tells_events: whether events of what appears and disappears are published.
-        labels: the labels of its bundle.
-        refusals: why the camera lacks a control, by the name of each `Control` that it lacks.
-        has_pictures: whether pictures are published without a command.
-    """
+    """What Home Assistant is told of one camera."""
 
     name: str
     task: Task
-    tells_events: bool = False
+    tells_events: bool = False  # whether events of what appears and disappears are published
     labels: tuple[str, ...] = ()
-    refusals: dict[str, str] = {}
-    has_pictures: bool = False
+    refusals: dict[str, str] = {}  # why the camera lacks a control, by the name of each `Control` that it lacks
+    has_pictures: bool = False  # whether pictures are published without a command
 
 
 class DiscoveredMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,31 +94,28 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class Discovery:
-    """The discovery message of one device.
-
-    Attributes:
-        topic: where the message is retained.
-        topics_left: where messages of others are retained that this one goes on from; they are to be cleared.
-        topics_heard: `topic`, and where Home Assistant says that it is there.
-    """
+    """The discovery message of one device; it removes what the one `before` it announced and this one does not."""
 
     def __init__(
-        self, settings: HomeAssistantSettings, topics: Topics, allowed: Collection[Permission], version: str
+        self,
+        settings: HomeAssistantSettings,
+        topics: Topics,
+        allowed: Collection[Permission],
+        version: str,
+        before: Discovery | None = None,
     ) -> None:
         self._topics, self._version = topics, version
         self._allowed, self._labels = allowed, settings.labels
         self._id = _told_apart("\0".join((topics.prefix, topics.site, topics.device)), _NOT_IN_AN_ID)
-        self.topic = f"{settings.prefix}/device/{self._id}/config"
-        self.topics_left = frozenset[str]()
-        self.topics_heard = (self.topic, f"{settings.prefix}/status")
+        self.topic = f"{settings.prefix}/device/{self._id}/config"  # where it is retained
+        self.topics_heard = (self.topic, f"{settings.prefix}/status")  # Home Assistant says there that it is there
         # Platforms of all entities that were ever announced, by their ids: a message may be overtaken by the next one.
-        self._announced: dict[str, str] = {}
-
-    def go_on_from(self, before: Discovery) -> None:
-        """Have the next message remove what another one announced on the same topic, and this one does not."""
-        if before.topic == self.topic:
-            self._announced = dict(before._announced)
-        self.topics_left = (before.topics_left | {before.topic}) - {self.topic}
+        self._announced: dict[str, str] = (
+            {} if before is None or before.topic != self.topic else dict(before._announced)
+        )
+        # Where the messages before this one are retained, to be cleared.
+        left: set[str] = set() if before is None else {*before.topics_left, before.topic}
+        self.topics_left: set[str] = left - {self.topic}
 
     def learn(self, payload: bytes) -> bool:
         """Have the next message remove what an earlier run announced, and this one does not.
@@ -286,7 +268,7 @@ class Discovery:
             commands = {str(kind.value): msgspec.structs.replace(kind.example, camera=name) for kind in kinds}
             if control.entity["platform"] == "switch":
                 entity |= {
-                    f"payload_{word}": _text(commands[control.entity[f"state_{word}"]]) for word in ("on", "off")
+                    f"payload_{word}": _json(commands[control.entity[f"state_{word}"]]) for word in ("on", "off")
                 }
             else:
                 [command] = commands.values()
@@ -296,7 +278,7 @@ class Discovery:
             entities["take_snapshot"] = acting | {
                 "platform": "button",
                 "name": f"{name} take snapshot",
-                "payload_press": _text(Snapshot(camera=name)),
+                "payload_press": _json(Snapshot(camera=name)),
             }
         return entities
 
@@ -309,12 +291,12 @@ def field(*path: str, missing: str = "none") -> str:
 def command_template(command: Command, changing: str) -> str:
     """Return a template that writes a command with one changing field, which may have any value here, of the entity."""
     fields = msgspec.to_builtins(command)
-    pairs = (f"{_quoted(key)}: {'value' if key == changing else _quoted(str(fields[key]))}" for key in fields)
+    pairs = (f"{_json(key)}: {'value' if key == changing else _json(str(fields[key]))}" for key in fields)
     return f"{{{{ {{{', '.join(pairs)}}} | to_json }}}}"
 
 
 def _lookup(*path: str, missing: str = "none") -> str:
-    *outer, last = map(_quoted, path)
+    *outer, last = map(_json, path)
     return f"value_json{''.join(f'.get({key}, {{}})' for key in outer)}.get({last}, {missing})"
 
 
@@ -325,13 +307,9 @@ def _is_delivering(name: str, yes: str, no: str, *, and_not_paused: bool = False
     return f"{{{{ '{yes}' if {is_open}{rest} else '{no}' }}}}"
 
 
-def _text(command: Command) -> str:
-    return msgspec.json.encode(command).decode()
-
-
-def _quoted(name: str) -> str:
-    """Return a name as a string of Jinja: as in JSON. Within an expression braces in a string end nothing."""
-    return msgspec.json.encode(name).decode()
+def _json(value: Command | str) -> str:
+    """Return a command, or a name as a string of Jinja: as in JSON. Braces in a string end no expression."""
+    return msgspec.json.encode(value).decode()
 
 
 def _told_apart(name: str, unusual: re.Pattern[str]) -> str:
@@ -341,8 +319,8 @@ def _told_apart(name: str, unusual: re.Pattern[str]) -> str:
 
 
 def _event_template() -> str:
-    kinds = ", ".join(map(_quoted, get_args(Turn)))
-    fields = ", ".join(f"{_quoted(key)}: value_json.get({_quoted(key)})" for key in _EVENT_FIELDS)
+    kinds = ", ".join(map(_json, get_args(Turn)))
+    fields = ", ".join(f"{_json(key)}: value_json.get({_json(key)})" for key in _EVENT_FIELDS)
     # Programs may publish events of other kinds there; of what renders to nothing nothing is made.
     made = f"{{'event_type': value_json.kind, {fields}}} | to_json"
     return f"{{{{ {made} if value_json.get('kind') in ({kinds}) else '' }}}}"

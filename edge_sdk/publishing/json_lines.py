@@ -23,7 +23,6 @@ from edge_sdk.messages.schema import Message, check_name
 from edge_sdk.publishing.publisher import (
     CameraSequence,
     LinesStats,
-    ResultPublisher,
     Stream,
     StreamStats,
 )
@@ -33,13 +32,11 @@ _LOOK_S = 0.05  # time between two checks whether to go on waiting
 _RETRY_S = 0.01  # wait before a non-blocking file is tried again
 
 
-class JsonLinesPublisher(ResultPublisher):
+class JsonLinesPublisher:
     """Writes one line for each result or event, in a thread of its own, which starts at once.
 
     Args:
         file: open for writing bytes, best unbuffered, because a blocked write would hold the buffer's lock for ever.
-            The publisher does not close it.
-        outbox: the queue in which lines wait for a slow reader; it keeps the newest.
         keeps_all: whether no line may be dropped; `put` then waits for room and `close` for the reader, without limit.
         is_stopped: called while waiting; once it returns True, nothing waits for the reader any more.
         in_words: makes of a line of JSON what people read; None writes the JSON.
@@ -49,13 +46,12 @@ class JsonLinesPublisher(ResultPublisher):
         self,
         file: BinaryIO | RawIOBase,
         *,
-        outbox: MemoryOutbox | None = None,
         keeps_all: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
         in_words: Callable[[bytes], str] | None = None,
     ) -> None:
         self._file, self._in_words = file, in_words
-        self._outbox = MemoryOutbox() if outbox is None else outbox
+        self._outbox = MemoryOutbox()  # lines that wait for a slow reader; it keeps the newest
         self._keeps_all, self._is_stopped = keeps_all, is_stopped
         self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
         self._news, self._closing = threading.Event(), False
@@ -68,7 +64,7 @@ class JsonLinesPublisher(ResultPublisher):
         self._thread.start()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> JsonLinesStream:
-        """Return the stream of a camera, which replaces an earlier one; see `ResultPublisher.stream`."""
+        """Return the stream of a camera, which replaces an earlier one; see `MqttPublisher.stream`."""
         check_name("camera", camera)
         return JsonLinesStream(self, camera, encoder, self._sequences.setdefault(camera, CameraSequence()))
 
@@ -154,15 +150,11 @@ class JsonLinesPublisher(ResultPublisher):
                     time.sleep(_RETRY_S)
                 rest = rest[count or 0 :]
         except OSError:
-            with contextlib.suppress(OSError, ValueError):  # not a file, or closed by its owner
-                self._remove_rest(len(line) - len(rest))
+            with contextlib.suppress(OSError, ValueError):  # a pipe cannot take an unfinished line back
+                end = self._file.tell()
+                if end == os.fstat(self._file.fileno()).st_size:
+                    self._file.truncate(end - (len(line) - len(rest)))
             raise
-
-    def _remove_rest(self, count: int) -> None:
-        """Remove an unfinished line of `count` bytes from a file on a full disk; a pipe cannot take it back."""
-        end = self._file.tell()
-        if count and end == os.fstat(self._file.fileno()).st_size:
-            self._file.truncate(end - count)
 
 
 class JsonLinesStream(Stream):

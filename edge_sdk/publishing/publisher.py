@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from edge_sdk.core.errors import OutputError, PublishError, UsageError
+from edge_sdk.core.errors import OutputError, PublishError
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
@@ -40,9 +40,8 @@ from edge_sdk.messages.schema import (
     TelemetryMessage,
     check_name,
 )
-from edge_sdk.outbox.event import Encode, EventStats
+from edge_sdk.outbox.event import Encode, EventStats, OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.connection import Receiver
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
@@ -59,45 +58,26 @@ _STALL_KEEPALIVES = 2.0  # MQTT itself allows a silent peer 1.5
 
 
 class StreamStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one camera's results so far, with those of the streams from which this one took over.
-
-    Attributes:
-        put: results given to `put`.
-        queued: results that wait.
-        sent: results written to the network (QoS 0), answered by the broker (QoS 1), or written as a line.
-        acknowledged: results that the broker accepted (QoS 1 only).
-        rejected: results that the broker answered with a complaint (QoS 1 only).
-        dropped: oldest results, dropped because the queue was full.
-        too_large: results above the broker's maximum packet size, which are not sent.
-        limited: results left out because more came than `max_per_s` allows.
-    """
+    """What happened to one camera's results so far, with those of the streams from which this one took over."""
 
     put: int
-    queued: int
-    sent: int
-    acknowledged: int
-    rejected: int
-    dropped: int
-    too_large: int
-    limited: int = 0
+    queued: int  # those that wait
+    sent: int  # written to the network (QoS 0), answered by the broker (QoS 1), or written as a line
+    acknowledged: int  # at QoS 1 those that the broker accepted ...
+    rejected: int  # ... and those that it answered with a complaint
+    dropped: int  # the oldest, because the queue was full
+    too_large: int  # above the broker's maximum packet size, and not sent
+    limited: int = 0  # left out because more came than `max_per_s` allows
 
 
 class PublisherStats(StreamStats, frozen=True, kw_only=True):
-    """What happened to the results of all cameras so far, and to events and snapshots.
+    """What happened to the results of all cameras so far, and to events and snapshots."""
 
-    Attributes:
-        connects: number of connections that the broker accepted.
-        state: `connecting`, `online`, `refused` (by the broker, or because we do not trust it) or `closed`.
-        last_error: the latest error or rejection, for people; empty when there was none.
-        events: counts of events, which no other count includes.
-        snapshots_lost: number of pictures that were lost because there was no room or the broker rejected them.
-    """
-
-    connects: int
-    state: ConnectionState
-    last_error: str
-    events: EventStats = EventStats()
-    snapshots_lost: int = 0
+    connects: int  # connections that the broker accepted
+    state: ConnectionState  # `refused` is by the broker, or because we do not trust it
+    last_error: str  # the latest error or rejection, for people; empty when there was none
+    events: EventStats = EventStats()  # which no other count includes
+    snapshots_lost: int = 0  # pictures for which there was no room, or that the broker rejected
 
 
 class LinesStats(msgspec.Struct, frozen=True):
@@ -109,9 +89,9 @@ class LinesStats(msgspec.Struct, frozen=True):
 
 
 class Stream(Protocol):
-    """A `Sink` and an `EventSink` for one camera, used from that camera's thread; only `put` ever raises.
+    """A `Sink` and an `EventSink` for one camera, used from that camera's thread; any may put events and snapshots.
 
-    Any thread may put events and snapshots. By default a stream ignores everything but results and events.
+    By default a stream ignores everything but results and events.
     """
 
     camera: str
@@ -119,9 +99,8 @@ class Stream(Protocol):
     def put(self, value: Result | Event, /) -> None:
         """Encode and queue one result or event; do nothing once another stream has the camera.
 
-        Raises:
-            BrokenPipeError: the reader of the lines is gone; never raised with a broker.
-            LinesError: an earlier line could not be written; never raised with a broker.
+        With a broker it never raises. Lines raise `BrokenPipeError` where their reader is gone, and `LinesError` where
+        an earlier one could not be written.
         """
         ...
 
@@ -158,38 +137,10 @@ class Stream(Protocol):
         return
 
 
-class ResultPublisher(Protocol):
-    """Publishes the results of all cameras of a device in a thread of its own."""
-
-    def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
-        """Return a new stream of a camera; results of its earlier stream are still sent, and their numbers go on.
-
-        Raises:
-            UsageError: the name is not valid in a topic, or the encoder belongs to another device.
-        """
-        ...
-
-    def stats(self) -> PublisherStats | LinesStats:
-        """Return the counts of all results so far."""
-        ...
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Send queued messages as far as the time allows, disconnect, and end; may be called twice."""
-        ...
-
-    def warn(self, name: str, line: str) -> None:
-        """Publish a warning about the device itself until an empty line clears it; see `Stream.warn`."""
-        return
-
-    def telemetry(self, message: TelemetryMessage) -> None:
-        """Publish telemetry of the device; without a connection only the newest message is kept. Never block."""
-        return
-
-
 class CameraSequence:
     """Numbers the results of one camera, for as long as the program runs; one stream at a time holds it.
 
-    No number comes twice: they go on when another stream takes the sequence, even if its source counts from 0 again.
+    Numbers go on when another stream takes the sequence, even if its source counts from 0 again.
     """
 
     def __init__(self) -> None:
@@ -261,11 +212,7 @@ class MqttStream(Stream):
             self._session.notify()
 
     def put_event(self, encode: Encode) -> int | None:
-        """Queue one event until the broker has it; never block; see `EventOutbox.put`.
-
-        Returns:
-            The event's number among the camera's events; None also where another stream has the camera.
-        """
+        """Queue one event as `EventOutbox.put` does; return None also where another stream has the camera."""
         if not self._sequence.is_of(self):
             return None
         return self._queues.events.put(self._topics.of("event", self.camera), self.camera, encode)
@@ -326,12 +273,12 @@ def _result_counts(session: PublishSession, camera: str | None) -> dict[str, int
     }
 
 
-class MqttPublisher(ResultPublisher):
+class MqttPublisher:
     """Publishes over one MQTT connection from a thread of its own, which starts at once.
 
     Args:
         settings: the broker, and the device's names and credentials there.
-        identity: the publishing device and run; its device must be that of the settings.
+        identity: the publishing device and run; its device is that of the settings.
         on_state: called with the new state and a detail for people, from the publisher's thread; must not raise.
         on_warning: called likewise with a line for people, for instance when a certificate expires soon.
         versions: versions of the software by name, for the online status.
@@ -339,11 +286,8 @@ class MqttPublisher(ResultPublisher):
         make_link: makes connections; over the network by default.
         listens_to: topics to subscribe to; `receiver` takes their messages, in this publisher's thread.
 
-    Attributes:
-        retained: the device's own messages; Home Assistant's and the answers to commands go there directly.
-
     Raises:
-        UsageError: the identity belongs to another device, or a file of authorities, certificate or key cannot be used.
+        UsageError: a file of authorities, certificate or key cannot be used.
     """
 
     def __init__(
@@ -360,13 +304,11 @@ class MqttPublisher(ResultPublisher):
         listens_to: Sequence[str] = (),
         receiver: Receiver | None = None,
     ) -> None:
-        if identity.device != settings.device:
-            raise UsageError(f"results are of device {identity.device!r}, the MQTT topics of {settings.device!r}")
-        self._identity, self.topics = identity, settings.topics
+        self.topics = settings.topics
         self._sequences: dict[str, CameraSequence] = {}  # kept, so that a camera that comes back continues its own
         self._lock = threading.Lock()
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
-        self.retained = RetainedPublisher(settings.topics)
+        self.retained = RetainedPublisher(settings.topics)  # Home Assistant's message and answers go there directly
         self._state = DeviceState(identity, versions or {}, self.retained)
         make = make_link or _network(settings, self._state.offline("lost"))
 
@@ -390,27 +332,26 @@ class MqttPublisher(ResultPublisher):
         self._thread.start()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> MqttStream:
-        """Return a new stream of a camera; see `ResultPublisher.stream`."""
+        """Return a new stream of a camera; results of its earlier stream are still sent, and their numbers go on.
+
+        Raises:
+            UsageError: the name is not valid in a topic.
+        """
         check_name("camera", camera)
-        encoder.check(self._identity)
         with self._lock:
             sequence = self._sequences.setdefault(camera, CameraSequence())
             return MqttStream(camera, encoder, sequence, self._session, self._state)
 
     def put_event(self, camera: str, encode: Encode) -> int | None:
-        """Queue one event of any camera, with or without a stream; see `EventOutbox.put`.
-
-        Raises:
-            UsageError: the name cannot be part of a topic.
-        """
+        """Queue one event of any camera, with or without a stream; see `EventOutbox.put`."""
         return self._events.put(self.topics.of("event", camera), camera, encode)
 
     def warn(self, name: str, line: str) -> None:
-        """Set a warning of the device in the retained state; see `ResultPublisher.warn`."""
+        """Set a warning about the device itself in the retained state; an empty line clears it."""
         self._state.warn_of_device(name, line)
 
     def telemetry(self, message: TelemetryMessage) -> None:
-        """Publish telemetry of the device; see `ResultPublisher.telemetry`."""
+        """Publish telemetry of the device; without a connection only the newest message is kept."""
         self.retained.put_telemetry(msgspec.json.encode(message))
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
@@ -446,35 +387,25 @@ class MqttPublisher(ResultPublisher):
         self._events.close(max(disk_s, until - time.monotonic()))
 
 
-def load_client() -> None:
-    """Load paho while a model loads in another thread; ignore errors, which the later import raises again."""
-    with contextlib.suppress(Exception):
-        import edge_sdk.publishing.client  # noqa: F401 - for its effect
-
-
 def _network(settings: MqttSettings, will: bytes) -> Callable[[], MqttConnection]:
     """Return a function that makes connections; raise `UsageError` where a file cannot be used."""
     from edge_sdk.publishing.client import MqttConnection, ProtocolFallback  # a sixth of a start: only with a broker
     from edge_sdk.publishing.tls import broker_tls
 
-    with contextlib.suppress(OSError):  # the process lacks a resource, which may be available when it connects
-        broker_tls(settings)  # report errors of the files at once; each connection reads them again
+    broker_tls(settings)  # report errors of the files at once; each connection reads them again
     return partial(MqttConnection, settings, will, ProtocolFallback(settings.protocol))
 
 
 class NameLock:
     """Lock that keeps other programs on this machine from publishing under a device's name at the same broker.
 
-    Two such programs would end each other's connection for ever. It is a kernel lock on a file in the state folder;
-    where no file can be locked, no program is refused.
-
-    Raises:
-        PublishError: another program holds it.
+    Two such programs would end each other's connection for ever: the second gets a `PublishError`. It is a kernel lock
+    on a file in the state folder; where no file can be locked, no program is refused.
     """
 
     @staticmethod
     def key_of(settings: MqttSettings) -> str:
-        """Return the broker and the device's name there as one text; equal texts share a lock."""
+        """Return the broker and the device's name there; equal texts share a lock."""
         return f"{settings.client_id} at {settings.host.lower()}:{settings.port}"
 
     def __init__(self, settings: MqttSettings) -> None:

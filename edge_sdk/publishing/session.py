@@ -6,8 +6,7 @@ pictures, which keep a place in the window so that a device with a week's backlo
 it settles the broker's answers, and waits for the network or for something to send.
 
 `Sender` knows what goes next, what is in flight and what was acknowledged; what did not arrive goes back to its queue
-when the connection ends. `PoisonMessageDetector` finds a message at which the broker ends every connection, and
-`PublishWarnings` has the device's state say what is wrong.
+when the connection ends.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ class PoisonMessageDetector:
     def __init__(self) -> None:
         self._ends = 0
         self._needed = _SURE
-        self._suspects: dict[End, tuple[tuple[str, int | None], int]] = {}  # the suspect, and how often in a row
+        self._suspect: tuple[End, str, int | None] = "", "", None
+        self._times = 0  # how often in a row
 
     @property
     def is_suspected(self) -> bool:
@@ -59,45 +59,36 @@ class PoisonMessageDetector:
         return self._ends >= _SUSPICIOUS
 
     def relax(self) -> None:
-        """Drop the suspicion, because a connection lasted."""
+        """Drop the suspicion, because a connection lasted; over a slow link it always does."""
         self._ends = 0
-        self._suspects.pop("ended", None)
+        if self._suspect[0] == "ended":
+            self._times = 0
 
     def took(self) -> None:
         """Record that the broker accepted a camera's message."""
         self._needed = _SURE
 
-    def ended(self, in_flight: Sequence[Message]) -> Message | None:
-        """Record that the broker ended a connection; return the message to blame, or None where that is not sure."""
-        if not any(message.camera for message in in_flight):
+    def ended(self, in_flight: Sequence[Message], end: End = "ended") -> Message | None:
+        """Record the end of a connection; return the message to blame, or None where that is not sure."""
+        # For a timeout smaller messages are not to blame, because the kernel takes them at once.
+        least = UNSENT_BYTES if end == "timed out" else -1
+        found = [message for message in in_flight if message.camera and len(message.payload) > least]
+        if not end or not found:
             return None
-        was_alone = self.is_suspected and len(in_flight) == 1
-        self._ends += 1
-        if not was_alone or self._times("ended", in_flight[0]) < self._needed:
+        is_sure = end == "timed out" or (self.is_suspected and len(in_flight) == 1)
+        self._ends += end == "ended"
+        if not is_sure:
             return None
-        self._needed *= 2
-        self.relax()
-        return in_flight[0]
-
-    def timed_out(self, in_flight: Sequence[Message]) -> Message | None:
-        """Record that a connection timed out; return the message to blame, or None where that is not sure."""
-        # Smaller messages are not to blame, because the kernel takes them at once.
-        large = [message for message in in_flight if message.camera and len(message.payload) > UNSENT_BYTES]
-        if not large:
+        largest = max(found, key=lambda message: len(message.payload))
+        suspect = end, largest.topic, largest.seq
+        self._suspect, self._times = suspect, self._times + 1 if suspect == self._suspect else 1
+        if self._times < (_SURE if end == "timed out" else self._needed):
             return None
-        largest = max(large, key=lambda message: len(message.payload))
-        if self._times("timed out", largest) < _SURE:
-            return None
-        del self._suspects["timed out"]
+        self._times = 0
+        if end == "ended":
+            self._needed *= 2
+            self._ends = 0
         return largest
-
-    def _times(self, end: End, message: Message) -> int:
-        """Count one more suspicion of a message, and return how many it had in a row."""
-        who = (message.topic, message.seq)
-        before, times = self._suspects.get(end, (None, 0))
-        times = times + 1 if who == before else 1
-        self._suspects[end] = who, times
-        return times
 
 
 class SentCounters(msgspec.Struct):
@@ -118,19 +109,13 @@ class PublishWarnings:
     """Warnings about a connection: in the device's state for as long as they last, and logged once.
 
     Each connection is checked when it is up, and once a day while it lasts, for example for a certificate that expires
-    soon or a broker without MQTT 5. A warning about a rejected message names the topic and what the broker's ACL must
-    allow. Rejected retained messages are offered again. The outbox itself warns of rejected events.
+    soon or a broker without MQTT 5. Rejected retained messages are offered again. The outbox warns of rejected events.
     """
 
-    def __init__(
-        self,
-        device_state: DeviceState,
-        on_warning: Callable[[str], None],
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, device_state: DeviceState, on_warning: Callable[[str], None]) -> None:
         self._device_state, self._retained = device_state, device_state.retained
         self._own, self._response = self._retained.topics.own, self._retained.topics.of("response")
-        self._on_warning, self._clock_s = on_warning, clock_s
+        self._on_warning = on_warning
         self._look_at = 0.0
         self._said: set[str] = set()  # names of warnings
         self._rejected: dict[str, str] = {}  # lines by topic
@@ -146,17 +131,14 @@ class PublishWarnings:
 
     def look_daily(self, connection: MqttConnection) -> None:
         """Check a connection if the last check was a day ago."""
-        if self._clock_s() >= self._look_at:
+        if time.monotonic() >= self._look_at:
             self._look(connection)
 
     def say(self, name: str, line: str) -> None:
         """Set a warning; of one name only the first counts until the next check; an empty line clears it."""
-        if not line:
-            self._said.discard(name)
-        elif name in self._said:
+        if line and name in self._said:
             return
-        else:
-            self._said.add(name)
+        (self._said.add if line else self._said.discard)(name)
         self._tell(name, line)
 
     def left_out(self, line: str) -> None:
@@ -187,7 +169,7 @@ class PublishWarnings:
         return line
 
     def _look(self, connection: MqttConnection) -> None:
-        self._look_at = self._clock_s() + _DAY_S
+        self._look_at = time.monotonic() + _DAY_S
         found = {**dict.fromkeys(self._said, ""), **connection.warnings()}
         self._said.clear()
         for name, line in found.items():
@@ -199,7 +181,7 @@ class PublishWarnings:
 
 
 _POISON = (
-    "it ended the connection each time it got one of {} bytes; raise its limit of a message (max_packet_size, "
+    "the broker ended the connection each time it got one of {} bytes; raise its limit of a message (max_packet_size, "
     "message_size_limit), or have its ACL let this device write it"
 )
 _SLOW = (
@@ -218,9 +200,8 @@ _MAX_TRIES = 8  # tries of one event that the broker rejects with another reason
 class Sender:
     """Chooses the next message for a connection, tracks messages in flight and settles their answers.
 
-    The publisher's thread uses it. While `detector` suspects a message, messages are sent one by one. A connection with
-    messages in flight and no answer for `stall_s` seconds is given up. After a rejected event no event is sent for
-    `hold`.
+    A connection with messages in flight and no answer for `stall_s` seconds is given up. After a rejected event no
+    event is sent for `hold`.
     """
 
     def __init__(self, queues: Queues, warnings: PublishWarnings, stall_s: float, hold: Backoff | None = None) -> None:
@@ -232,7 +213,8 @@ class Sender:
         self._events_in_flight = 0
         self._progress_at = 0.0
         self._tries: Counter[int] = Counter()  # of events that the broker rejected, by id
-        self._has_taken = self._holds_denied = False  # an event on this connection; because it was denied
+        self._taken: set[str] = set()  # topics of which this connection took an event, and has denied none since
+        self._holds_denied = False
 
     def counts(self, kind: MessageKind, camera: str | None = None) -> SentCounters:
         """Return the counts of results or pictures, of one camera or of all; they go on over connections."""
@@ -321,26 +303,20 @@ class Sender:
     def end_connection(self, *, is_orderly: bool, end: End) -> None:
         """Put undelivered messages back, so that they are sent first again; see `EventOutbox.end_connection`."""
         in_flight = list(self._in_flight.values())
-        culprit: Message | None = None
-        if end == "ended" and (culprit := self.detector.ended(in_flight)):
-            self._give_up(culprit, "the broker does not take a message ({}), which is given up: ", _POISON)
-        elif end == "timed out" and (culprit := self.detector.timed_out(in_flight)):
-            self._give_up(culprit, "a message ({}) is given up: ", _SLOW)
+        if culprit := self.detector.ended(in_flight, end):
+            why = (_POISON if end == "ended" else _SLOW).format(len(culprit.payload))
+            if isinstance(culprit, QueuedEvent):
+                self._events.reject(culprit, why)
+            else:
+                counts = self.counts(culprit.kind, culprit.camera)
+                counts.sent, counts.rejected = counts.sent + 1, counts.rejected + 1
+                self._warnings.left_out(f"a message ({culprit.kind}) is given up: {why}")
         self._queues.give_back(message for message in in_flight if message is not culprit)
         self._events.end_connection(is_orderly=is_orderly)
         self._in_flight.clear()
         self._events_in_flight = 0
-        self._has_taken = self._holds_denied = False
-
-    def _give_up(self, message: Message, what: str, template: str) -> None:
-        why = template.format(len(message.payload))
-        if isinstance(message, QueuedEvent):
-            self._events.reject(message, why)
-            return
-        counts = self.counts(message.kind, message.camera)
-        counts.sent += 1
-        counts.rejected += 1
-        self._warnings.left_out(what.format(message.kind) + why)
+        self._taken.clear()
+        self._holds_denied = False
 
     def _may_send_event(self, connection: MqttConnection) -> bool:
         # Without acknowledgements (QoS 0) an event would count as delivered once it is sent: it waits.
@@ -350,7 +326,7 @@ class Sender:
     def _settle_event(self, event: QueuedEvent, answer: PublishOutcome) -> None:
         self._events_in_flight -= 1
         if not answer.complaint:
-            self._has_taken = True
+            self._taken.add(event.topic)
             if self._holds_denied:
                 self._holds_denied = False
                 self._warnings.say("events_held", "")
@@ -361,11 +337,14 @@ class Sender:
             return
         self._warnings.last_error = f"the broker did not take an event on {event.topic}: {answer.complaint}"
         # Not authorized: final of one topic where others are taken; else perhaps a slip in an ACL, for which no backlog
-        # is given up.
-        is_denied = answer.code == NOT_AUTHORIZED
-        if answer.code != QUOTA_EXCEEDED:  # that depends on the broker's load, not on the message
+        # is given up, however often it is tried. Where a topic lost its right, all may have. A quota depends on the
+        # broker's load, not on the message.
+        is_denied, was_taken = answer.code == NOT_AUTHORIZED, event.topic in self._taken
+        is_final = answer.code in _FINAL_CODES or (is_denied and bool(self._taken) and not was_taken)
+        if was_taken if is_denied else answer.code != QUOTA_EXCEEDED:
             self._tries[event.id] += 1
-        is_final = answer.code in _FINAL_CODES or (is_denied and self._has_taken)
+        if is_denied and was_taken:
+            self._taken.clear()
         if is_final or self._tries[event.id] >= _MAX_TRIES:
             self._tries.pop(event.id, None)
             self._events.reject(event, answer.complaint)
@@ -391,14 +370,7 @@ _FAREWELL_SHARE = 0.95  # ... share until which the offline message is sent; the
 
 
 class PublishSession:
-    """Sends queued messages to a broker until `finish` is called; see `MqttPublisher` for the arguments.
-
-    Attributes:
-        queues: the messages of the cameras that wait.
-        retained: the device's own messages: retained ones, telemetry and answers.
-        state: state of the connection.
-        connects: number of connections that the broker accepted.
-    """
+    """Sends queued messages to a broker until `finish` is called; see `MqttPublisher` for the arguments."""
 
     def __init__(
         self,
@@ -424,13 +396,13 @@ class PublishSession:
         self._brief = 0  # connections in a row that were lost soon after the broker took them
         self._detail = ""
         self.state: ConnectionState = "connecting"
-        self.connects = 0
+        self.connects = 0  # connections that the broker accepted
         queues.events.attach(self.notify)
         self.retained.attach(self.notify)
 
     @property
     def last_error(self) -> str:
-        """The last error, in words for people; empty while there was none."""
+        """The last error, for people; empty while there was none."""
         return self._warnings.last_error
 
     def notify(self) -> None:

@@ -6,6 +6,8 @@ it names are read by `tls`.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -18,6 +20,7 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import read_regular
 from edge_sdk.messages.schema import EVENTS, MESSAGES, SNAPSHOTS, Channel, MessageKind, Topics, default_device
 
+_log = logging.getLogger(__name__)
 _EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
 _UNESCAPED = (
     "the URL goes on after the host, and has an @ there: in a user's name write / as %2F (the user SITE/DEVICE is "
@@ -64,14 +67,11 @@ class Secret:
         return self._text
 
 
-def read_password(path: Path, what: str = "the MQTT password") -> Secret:
-    """Read the first line of a file; `what` is what to call it in an error.
-
-    Raises:
-        UsageError: the file cannot be read, or its first line is no password.
-    """
+def read_password(path: Path, what: str = "the MQTT password", *, others: int = 0o077) -> Secret:
+    """Read the first line of a file, or raise `UsageError`, which calls it `what`; warn of permissions in `others`."""
     try:
         line = read_regular(path).partition(b"\n")[0].rstrip(b"\r")
+        mode = path.stat().st_mode & 0o777
     except OSError as cause:
         raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from cause
     try:
@@ -80,20 +80,13 @@ def read_password(path: Path, what: str = "the MQTT password") -> Secret:
         raise UsageError(f"{path}: {what} is not UTF-8") from None
     if not text or len(line) > _PASSWORD_LIMIT:
         raise UsageError(f"{path}: {what} has {len(line)} bytes, expected 1 to {_PASSWORD_LIMIT} in the first line")
+    if mode & others:
+        _log.warning(f"{path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
     return Secret(text, str(path))
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a broker that a configuration file, the command line and a program share.
-
-    Attributes:
-        ca_file: PEM file of the authorities to trust instead of the system's.
-        cert_file: PEM file of this device's own certificate, and of those between it and the broker's authority.
-        key_file: PEM file of its private key; None where it stands in `cert_file`.
-        prefix: first levels of every topic.
-        qos: of results. 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
-        protocol: MQTT version. A broker that knows no 5 is spoken to in 3.1.1, without properties and reasons.
-    """
+    """Settings of a broker that a configuration file, the command line and a program share."""
 
     ca_file: (
         Annotated[Path, Meta(description="PEM file of the authorities to trust instead of the system's")] | None
@@ -110,38 +103,23 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
-    """One broker, and how this device publishes there.
-
-    Attributes:
-        tls: encrypt, verify the broker's certificate and its host name.
-        websocket_path: where on an HTTP server MQTT is spoken over a websocket; None for MQTT on a port of its own.
-        key_password: of an encrypted private key.
-        site: one level of the topic: where the device stands.
-        device: one level of the topic: its name; with the site it is unique at the broker.
-        expiry_s: seconds after which a broker drops a result that it could not deliver.
-        max_per_s: results a second of one camera; of what is more the newest is kept. None: no limit.
-        keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
-        will_delay_s: seconds that the broker waits for us to come back before it says that we are lost; MQTT 5 only.
-
-    Raises:
-        UsageError: a name cannot be part of a topic, or a number is outside its range.
-    """
+    """One broker, and how this device publishes there; a name or a number that cannot be raises `UsageError`."""
 
     host: str
     port: int
     tls: bool = False
-    websocket_path: str | None = None
+    websocket_path: str | None = None  # where on an HTTP server MQTT is spoken; None for MQTT on a port of its own
     username: str | None = None
     password: Secret | None = None
     key_password: Secret | None = None
     site: str = "default"
-    device: str = msgspec.field(default_factory=default_device)
-    expiry_s: int = 60
+    device: str = msgspec.field(default_factory=default_device)  # with the site it is unique at the broker
+    expiry_s: int = 60  # of results, as `max_per_s`
     max_per_s: float | None = None
     events: Channel = EVENTS
     snapshots: Channel = SNAPSHOTS
-    keepalive_s: int = 30
-    will_delay_s: int = 5
+    keepalive_s: int = 30  # silence after which the connection is probed; a dead one is noticed within twice that
+    will_delay_s: int = 5  # how long the broker waits for us before it says that we are lost; MQTT 5 only
 
     def __post_init__(self) -> None:
         _ = self.topics, self.channels  # checks the names and the numbers
@@ -158,11 +136,7 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str, **others: Any) -> MqttSettings:
-        """Make settings from `mqtt[s]://` or `ws[s]://[user@]host[:port][/path]` and what is not None.
-
-        Raises:
-            UsageError: it is no such URL, it has a password, or one of the names or numbers is impossible.
-        """
+        """Make settings from a URL without a password, as `_EXPECTED` says, and what of the others is not None."""
         return cls(**_read_url(url), **{key: value for key, value in others.items() if value is not None})
 
     @property
@@ -203,16 +177,13 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """host:port, and the path of a websocket, for people."""
+        """The host and port, and the path of a websocket, for people."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}{self.websocket_path or ''}"
 
 
 def _read_url(url: str) -> dict[str, Any]:
-    """Read host, port, tls, websocket_path and username from a URL.
-
-    No error repeats the URL, which may contain a password.
-    """
+    """Read a URL; no error repeats it, because it may contain a password."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -244,20 +215,14 @@ def _read_url(url: str) -> dict[str, Any]:
 
 def _host(parts: SplitResult) -> str:
     host = parts.hostname or ""
-    try:
-        host.encode("idna")  # the socket does the same, and its UnicodeError would come in another thread
-    except UnicodeError:
-        host = ""
-    if not host:
-        raise UsageError(f"--mqtt: the URL names no host that could exist; {_EXPECTED}")
-    return host
+    with contextlib.suppress(UnicodeError):
+        if host.encode("idna"):  # the socket does the same, and its UnicodeError would come in another thread
+            return host
+    raise UsageError(f"--mqtt: the URL names no host that could exist; {_EXPECTED}")
 
 
 def _port(parts: SplitResult) -> int | None:
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise UsageError(f"--mqtt: the URL's port is not a number from 1 to 65535; {_EXPECTED}")
-    return port
+    with contextlib.suppress(ValueError):
+        if parts.port != 0:
+            return parts.port
+    raise UsageError(f"--mqtt: the URL's port is not a number from 1 to 65535; {_EXPECTED}")

@@ -8,7 +8,6 @@ a broker takes a client that reads no answer for dead.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -73,10 +72,8 @@ class ReceiveQueue:
 class Subscriber:
     """Subscribes from a thread of its own, which starts at once; a `Receiver` of its connections.
 
-    `on_state` is called from the thread with each new state and a detail for people.
-
-    Raises:
-        UsageError: a file that the settings name cannot be used.
+    The thread calls `on_state` with each new state and a detail for people. A file of the settings that cannot be used
+    raises `UsageError`.
     """
 
     def __init__(
@@ -85,8 +82,7 @@ class Subscriber:
         topics: Sequence[str],
         on_state: Callable[[ConnectionState, str], None] | None = None,
     ) -> None:
-        with contextlib.suppress(OSError):  # a shortage, which may be over when it connects
-            broker_tls(settings)
+        broker_tls(settings)
         self.state: ConnectionState = "connecting"
         self.detail = ""
         self.has_been_online = False

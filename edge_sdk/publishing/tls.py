@@ -7,13 +7,13 @@ connection, and warn of certificates that expire soon. `explain` says in words w
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from edge_sdk.core.errors import UsageError
+from edge_sdk.core.errors import UsageError, os_error_text
 from edge_sdk.core.files import LIST_BYTES, SMALL_BYTES, read_regular
 from edge_sdk.publishing.settings import MqttSettings
 
@@ -26,9 +26,9 @@ _NO_TLS = "what answers there speaks no TLS"
 _OLD_TLS = "the broker speaks no TLS of 1.2 or newer"
 _OURS = ("the broker's certificate", UNUSABLE, _NO_TLS, _OLD_TLS)  # reasons for which this device refuses the broker
 
+_RENEW = "renew it in its place"
 _AHEAD = timedelta(days=30)  # how long before the end of a certificate a warning begins
 _OTHERS = 0o007  # permissions for other users; those of a group may be intended
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 # OpenSSL's numbers of what verifying a certificate found (X509_V_ERR_... in x509_vfy.h), and its reasons.
 _NOT_YET_VALID, _EXPIRED = 9, 10
@@ -45,13 +45,9 @@ class ExpiredError(UsageError):
 
 
 class BrokerSocket(ssl.SSLSocket):
-    """A socket that remembers why reading failed, because paho does not report it.
+    """A socket that remembers why reading failed, because paho does not report it."""
 
-    Attributes:
-        trouble: the broker's TLS alert, if it sent one.
-    """
-
-    trouble: ssl.SSLError | None = None
+    trouble: ssl.SSLError | None = None  # the broker's TLS alert, if it sent one
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """Read; see `ssl.SSLSocket.recv`."""
@@ -65,11 +61,7 @@ class BrokerSocket(ssl.SSLSocket):
 
 
 class BrokerTls(ssl.SSLContext):
-    """The TLS context of one connection; it keeps the socket, which paho does not close if the handshake fails.
-
-    Attributes:
-        connection: the socket, once there is one.
-    """
+    """The TLS context of one connection; it keeps the socket, which paho does not close if the handshake fails."""
 
     connection: BrokerSocket | None = None
     sslsocket_class = BrokerSocket
@@ -98,7 +90,6 @@ def broker_tls(settings: MqttSettings) -> BrokerTls | None:
 
     Raises:
         UsageError: a file cannot be read, or its content is not valid.
-        OSError: the process has no descriptor or memory left; nothing is wrong with the files.
     """
     if not settings.tls:
         return None
@@ -118,7 +109,6 @@ def _load_authorities(context: ssl.SSLContext, file: Path | None) -> None:
     try:
         context.load_verify_locations(cafile=str(file))
     except (OSError, ValueError) as cause:
-        _raise_shortage(cause)
         raise UsageError(f"{file}: not a PEM file of CA certificates: {cause}") from cause
 
 
@@ -135,7 +125,6 @@ def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) 
     try:
         context.load_cert_chain(cert_file, key_file, password=lambda: password)  # else OpenSSL asks on the terminal
     except (OSError, ValueError) as cause:  # not chained, because its message may contain secrets
-        _raise_shortage(cause)
         if isinstance(cause, ssl.SSLError) and cause.reason in _MISMATCHES:
             raise UsageError(f"{key_file}: not the private key of the certificate in {cert_file}") from None
         why = "its password is wrong, or it is damaged" if is_encrypted else "not a PEM file of a private key"
@@ -157,14 +146,7 @@ def _read(path: Path, what: str, max_bytes: int = SMALL_BYTES) -> bytes:
     try:
         return read_regular(path, max_bytes)
     except OSError as cause:
-        _raise_shortage(cause)
-        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from None
-
-
-def _raise_shortage(cause: OSError | ValueError) -> None:
-    """Raise the error again if a temporary shortage caused it and not the file."""
-    if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
-        raise OSError(cause.errno, cause.strerror) from cause
+        raise UsageError(f"{path}: {what} cannot be read: {os_error_text(cause)}") from cause
 
 
 def check_credentials(settings: MqttSettings) -> list[str]:
@@ -181,7 +163,7 @@ def check_credentials(settings: MqttSettings) -> list[str]:
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if ends <= now:
         raise ExpiredError(f"{file}: this device's certificate expired on {ends:%Y-%m-%d}; renew it")
-    doubts = [own_expiry(settings)]
+    doubts = [expiry_line(f"{file}: this device's certificate", ends, _RENEW)]
     if begins > now:
         moment = f"{begins:%Y-%m-%d %H:%M} UTC"
         doubts.append(f"{file}: this device's certificate is valid from {moment} on; is the clock right?")
@@ -194,27 +176,23 @@ def check_credentials(settings: MqttSettings) -> list[str]:
 
 def own_expiry(settings: MqttSettings) -> str:
     """Read this device's certificate again; return a warning if it expires soon or cannot be read, else ""."""
-    if settings.cert_file is None:
-        return ""
     try:
-        ends = _certificate(settings.cert_file).not_valid_after_utc
+        ends = None if settings.cert_file is None else _certificate(settings.cert_file).not_valid_after_utc
     except UsageError as cause:
         return str(cause)
-    return expiry_line(f"{settings.cert_file}: this device's certificate", ends, "renew it in its place")
+    return expiry_line(f"{settings.cert_file}: this device's certificate", ends, _RENEW)
 
 
 def valid_until(settings: MqttSettings) -> datetime | None:
     """Return when this device's certificate expires; None where none can be read."""
-    try:
+    with contextlib.suppress(UsageError):
         return _certificate(settings.cert_file).not_valid_after_utc if settings.cert_file is not None else None
-    except UsageError:
-        return None
+    return None
 
 
-def expiry_line(what: str, ends: datetime, advice: str, now: datetime | None = None) -> str:
+def expiry_line(what: str, ends: datetime | None, advice: str, now: datetime | None = None) -> str:
     """Return a warning with advice if a certificate expires within 30 days, else an empty line."""
-    left = ends - (now or datetime.now(timezone.utc))
-    if left > _AHEAD:
+    if ends is None or (left := ends - (now or datetime.now(timezone.utc))) > _AHEAD:
         return ""
     if left <= timedelta(0):
         return f"{what} expired on {ends:%Y-%m-%d}; {advice}"
@@ -226,19 +204,8 @@ def check_authorities(settings: MqttSettings) -> str:
 
     Raises:
         UsageError: the file does not hold authorities.
-        OSError: as in `broker_tls`.
     """
     return "; ".join(filter(None, (_authority_line(settings, *one) for one in _authorities(settings))))
-
-
-def authorities_expiry(settings: MqttSettings) -> str:
-    """Return the warning, or the error's message, of `check_authorities`."""
-    try:
-        return check_authorities(settings)
-    except UsageError as cause:
-        return str(cause)
-    except OSError:  # a temporary shortage, which is reported elsewhere
-        return ""
 
 
 def _authorities(settings: MqttSettings) -> list[tuple[str, datetime]]:

@@ -41,7 +41,7 @@ from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password
 from edge_sdk.sources.opening import DEVICE, STREAM, SourceKind, check_location, kind_of, redact
 from edge_sdk.tuning.candidates import Candidate, Limits, figures
-from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
+from edge_sdk.tuning.tuning import Record, Records, Request, TunedMachine
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -74,30 +74,22 @@ class CheckedBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One pipeline of a checked run.
-
-    Attributes:
-        kind: kind of the source; None where the source is not valid.
-        bundle: the bundle at `path`; None where it cannot be used.
-        runs, reason: the model and settings that run first, and the reason for them; None without a bundle.
-        result_topic, event_topic, snapshot_topic: None without a broker, or if nothing is sent there.
-        events: labels of which events tell.
-    """
+    """One pipeline of a checked run."""
 
     name: str
     source: str
-    kind: str | None
+    kind: str | None  # None where the source is not valid
     options: SourceOptions
     path: Path
-    bundle: CheckedBundle | None
+    bundle: CheckedBundle | None  # at `path`; None where it cannot be used
     budget_ms: float | None
     cpu_share: float | None
-    runs: str | None
-    reason: str | None
-    result_topic: str | None
+    runs: str | None  # the model and settings that run first; None without a bundle
+    reason: str | None  # why these
+    result_topic: str | None  # as the next two, None without a broker, or if nothing is sent there
     event_topic: str | None
     snapshot_topic: str | None
-    events: tuple[str, ...]
+    events: tuple[str, ...]  # labels of which events tell
     problems: tuple[ConfigProblem, ...]
 
 
@@ -118,25 +110,16 @@ class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `edge-sdk run --check`.
+    """The result of `edge-sdk run --check`."""
 
-    Attributes:
-        device: name of the device; None where the configuration cannot be read.
-        broker: None where results go to standard output.
-        outbox: the file in which events wait, if any.
-        home_assistant: topic of the discovery message for Home Assistant, if any.
-        problems: problems that belong to no pipeline.
-        warnings: lines about what does not prevent the run.
-    """
-
-    device: str | None = None
-    broker: CheckedBroker | None = None
-    outbox: str | None = None
+    device: str | None = None  # None where the configuration cannot be read
+    broker: CheckedBroker | None = None  # None where results go to standard output
+    outbox: str | None = None  # the file in which events wait, if any
     commands: tuple[str, ...] = ()
-    home_assistant: str | None = None
+    home_assistant: str | None = None  # topic of the discovery message for Home Assistant, if any
     trusted_keys: tuple[Path, ...] = ()
     pipelines: tuple[CheckedPipeline, ...] = ()
-    problems: tuple[ConfigProblem, ...] = ()
+    problems: tuple[ConfigProblem, ...] = ()  # those that belong to no pipeline
     warnings: tuple[str, ...] = ()
 
     @property
@@ -159,8 +142,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
         warned.append("no trusted key is given, so that no signature is checked")
     keys = [_noted(found, partial(load_public_key, file)) for file in first.trusted_keys]
     if broker is not None:
-        with contextlib.suppress(OSError):  # the process lacks a resource; the file is not at fault
-            warned += filter(None, [_noted(found, partial(check_authorities, broker))])
+        warned += filter(None, [_noted(found, partial(check_authorities, broker))])
         if broker.password is not None and not broker.tls:
             warned.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     warned += _shared_cameras(settings.pipelines)

@@ -66,13 +66,6 @@ _FOLDERS = re.compile(r"(?<![\w/:])/(?:[^\s/:]+/)+")  # the folders in front of 
 _log = logging.getLogger(__name__)
 
 
-class _Named(msgspec.Struct, frozen=True):
-    """The name and id of a command, which can be read even where the rest of the message is not valid."""
-
-    command: object = UNSET
-    id: object = UNSET
-
-
 class Reply(msgspec.Struct, kw_only=True):
     """Where to send an answer, with the command's name and id if they could be read, and its text for people."""
 
@@ -175,18 +168,18 @@ def _wrong_field(cause: str, name: str, payload: bytes) -> str:
         found = next(problems(msgspec.json.decode(payload), type(example)), None)
     except _UNREADABLE:
         found = None
-    return f"{_bounded(found.text if found else cause)}; such as {msgspec.json.encode(example).decode()}"
+    return f"{_bounded(found or cause)}; such as {msgspec.json.encode(example).decode()}"
 
 
 def _named(payload: bytes) -> tuple[str | UnsetType, str | UnsetType]:
+    """Return the name and the id of a command, also where the rest of the message is not valid."""
     try:
-        named = msgspec.json.decode(payload, type=_Named)
+        fields = msgspec.json.decode(payload, type=dict[str, object])
     except _UNREADABLE:
         return UNSET, UNSET
-    return (
-        named.command if isinstance(named.command, str) else UNSET,
-        named.id if isinstance(named.id, str) and len(named.id) <= 64 else UNSET,
-    )
+    name, number = fields.get("command"), fields.get("id")
+    is_id = isinstance(number, str) and len(number) <= 64
+    return (name if isinstance(name, str) else UNSET), (str(number) if is_id else UNSET)
 
 
 def _shown(text: str) -> str:
@@ -194,8 +187,7 @@ def _shown(text: str) -> str:
 
 
 def _bounded(text: str) -> str:
-    # The text may contain a key from the sender, and the line may be shown in a terminal.
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    line = printable(" ".join(text.split()))  # it may contain a key from the sender
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
@@ -272,9 +264,7 @@ class CommandHandler:
             self._admission = CommandAdmission(mqtt.topics, settings.commands, self._clock_s)
         self._admission.topics, self._admission.allowed = mqtt.topics, settings.commands  # keeps its rate limit
         if home is not None:
-            self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, self._clock_s)
-            if told is not None:
-                self._home.go_on_from(told)
+            self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, self._clock_s, told)
 
     def look(self) -> None:
         """Carry out and answer the commands that came, and publish changes to Home Assistant."""

@@ -31,7 +31,7 @@ from edge_sdk.core.logs import Alarm, counted
 from edge_sdk.core.machine import CpuTime, free_bytes, read_board
 from edge_sdk.core.threads import Periodic
 from edge_sdk.messages.schema import EventLosses, EventsHealth, TelemetryMessage
-from edge_sdk.outbox.event import EVENTS_LOST, EventStats, lost_in_words
+from edge_sdk.outbox.event import EventStats
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
@@ -247,7 +247,7 @@ class HealthReporter:
         self._output, self._alarms, self._gauges = output, Alarms(output.warn), gauges or Gauges(_state_folder())
         self._is_ready = self._has_been_ready = False
         self._ready_words = ""
-        self._turns = self._lost = 0
+        self._turns = 0
         self._reading: Periodic | None = None
         self._readings: Readings | None = None  # readings that are not published yet
 
@@ -266,6 +266,7 @@ class HealthReporter:
         readings, self._readings = self._readings, None
         if readings is not None:
             self._publish(readings, pipelines)
+            self._notifier.repeat()
 
     def reloading(self, words: str = "") -> None:
         """Tell the service manager that a reload is under way, until all pipelines have begun."""
@@ -328,9 +329,6 @@ class HealthReporter:
             cameras={camera: found for camera, found in health.items() if found is not None},
         )
         self._output.telemetry(message)
-        if events is not None and events.lost.total != self._lost:
-            self._lost = events.lost.total
-            self._output.warn(EVENTS_LOST, lost_in_words(events.lost) if self._lost else "")
 
 
 def _events(events: EventStats) -> EventsHealth:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import random
 from collections.abc import Callable, Collection, Iterable
@@ -33,11 +32,7 @@ def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collecti
 
 
 class HomeAssistantReporter:
-    """Publishes the discovery message of one device; used from the process's main thread.
-
-    Attributes:
-        topics: topics of Home Assistant's birth message, and of the discovery message that an earlier run retained.
-    """
+    """Publishes the discovery message of one device; used from the process's main thread."""
 
     def __init__(
         self,
@@ -46,21 +41,18 @@ class HomeAssistantReporter:
         allowed: Collection[Permission],
         controls: Controls,
         clock_s: Callable[[], float],
-        uniform: Callable[[], float] = random.random,
+        before: HomeAssistantReporter | None,
     ) -> None:
         self._is_enabled, self._controls = settings.is_enabled, controls
-        self._clock_s, self._uniform, self._settings = clock_s, uniform, settings
-        self._discovery = Discovery(settings, topics, allowed, edge_sdk.__version__)
-        self.topics = self._discovery.topics_heard
-        self._topics = topics
+        self._clock_s, self._settings = clock_s, settings
+        earlier = None if before is None else before._discovery
+        self._discovery: Discovery = Discovery(settings, topics, allowed, edge_sdk.__version__, earlier)
+        self.topics = self._discovery.topics_heard  # of Home Assistant's birth message, and of an earlier run's message
+        self._topics, self._hardware = topics, Cpu.read().name
         self._told: tuple[tuple[CameraTraits, ...], tuple[str, ...], DiscoveredMachine] | None = None
         self._teller: object = None
         self._repeat_at: float | None = None
         self._unknown: list[str] = []
-
-    def go_on_from(self, before: HomeAssistantReporter) -> None:
-        """Remove entities that an earlier reporter announced and that do not exist any more."""
-        self._discovery.go_on_from(before._discovery)
 
     def hear(self, incoming: Incoming) -> None:
         """Take a message on one of `topics`; ignore a retained birth message, which was sent before we subscribed."""
@@ -68,7 +60,7 @@ class HomeAssistantReporter:
             if self._is_enabled and self._discovery.learn(incoming.payload):
                 self._told = None
         elif incoming.payload == b"online" and not incoming.retain and self._repeat_at is None:
-            self._repeat_at = self._clock_s() + self._uniform() * _LONGEST_PAUSE_S
+            self._repeat_at = self._clock_s() + random.uniform(0, _LONGEST_PAUSE_S)  # noqa: S311 - no secret
 
     def look(self, output: Output, cameras: Iterable[str]) -> None:
         """Publish the discovery message if it changed or must be repeated."""
@@ -76,7 +68,10 @@ class HomeAssistantReporter:
         if broker is None:
             return
         names = tuple(cameras)
-        told = (*self._cameras(names), DiscoveredMachine(hardware=_hardware(), has_temperature=output.has_temperature))
+        told = (
+            *self._cameras(names),
+            DiscoveredMachine(hardware=self._hardware, has_temperature=output.has_temperature),
+        )
         if told != self._told or broker is not self._teller:
             self._told, self._teller = told, broker
             payload = self._discovery.message(*told) if self._is_enabled else b""
@@ -105,8 +100,3 @@ class HomeAssistantReporter:
         known = {name: self._controls.of(name).known for name in sorted(names)}
         awaited = tuple(name for name, found in known.items() if found is None)
         return tuple(filter(None, known.values())), awaited
-
-
-@functools.cache
-def _hardware() -> str:
-    return Cpu.read().name

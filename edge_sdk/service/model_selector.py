@@ -1,12 +1,10 @@
 """Decide which of a bundle's models a pipeline runs: the start, then tuning, then degradation.
 
-`ModelSelector` is made while the model loads. `settle` measures whether this board keeps the budget and takes another
-variant where it does not (`choose_start`); `begin` returns the observers that may give the running loop other stages: a
-tuner, which measures models in turn, and a `LevelChanger`, which makes the moves that the pipeline's governor decides
-on. Another variant is loaded in a thread beside the loop; at most two models are loaded at once.
-
-A noisy start must not refuse a board that is fast enough. The best of several runs therefore counts, and the measured
-picture costs less than a real frame: it has the size of the model's input and shows no objects.
+`begin_loading` verifies and tries the bundle and makes a `ModelSelector` while the model loads. `settle` measures
+whether this board keeps the budget and takes another variant where it does not (`choose_start`); `begin` returns the
+observers that may give the running loop other stages: a tuner, which measures models in turn, and a `LevelChanger`,
+which makes the moves that the pipeline's governor decides on. At most two models are loaded at once. Importing this
+module loads neither OpenCV nor paho, which load with the model.
 """
 
 from __future__ import annotations
@@ -14,17 +12,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import platform
+import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Manifest
+from edge_sdk.bundle.rollback import refuse_older, remember_version
 from edge_sdk.core.errors import (
     EdgeError,
     LatencyGateError,
@@ -36,17 +37,17 @@ from edge_sdk.core.errors import (
 from edge_sdk.core.frame import Frame
 from edge_sdk.core.logs import counted
 from edge_sdk.core.machine import Cores, CpuTime
-from edge_sdk.core.threads import BackgroundTask
-from edge_sdk.inference.runtime import ProviderWarnings
+from edge_sdk.core.threads import BackgroundTask, Stop
+from edge_sdk.inference.runtime import ProviderWarnings, onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.loop import Loop, LoopObserver, Tick
 from edge_sdk.messages.encoder import ResultEncoder
-from edge_sdk.messages.schema import Running
+from edge_sdk.messages.schema import Running, check_name
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.shared import Shared, TuningLock
+from edge_sdk.service.shared import Shared
 from edge_sdk.tuning.candidates import Candidate, Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import DegradationController, Governor, Move, check_free_memory, levels_of
 from edge_sdk.tuning.live import LiveTuner
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)
+_UNCHECKED = "no trusted key is given, so that no bundle's signature is checked (--trust KEY.pub; keys in [trust])"
+_FIRST_LOAD_S = 240.0  # other pipelines wait meanwhile; a service manager gives all of them five minutes
+_LOAD_S = 60.0  # beyond `trial_s`, for a model that loads while another one runs
 _CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop must end within two seconds in all
 
 
@@ -154,12 +158,13 @@ class ModelSelector:
             throttled=self._shared.throttled,
             is_tuning=lambda: tuner is not None and not tuner.done,
             controller=self._shared.degradation,
+            load_s=self._settings.trial_s + _LOAD_S,
         )
         stack.callback(changer.close)
         changer.begin(loop.stages.variant, self._reason)
         if tuner is not None:
             stack.callback(tuner.close)
-        stack.callback(self._end)  # runs first at the end, so that neither of them waits for a trial
+        stack.callback(setattr, self, "_is_over", True)  # runs first at the end, so that neither waits for a trial
         return [changer] if tuner is None else [tuner, changer]
 
     def open_beside(self, variant: str) -> Stages:
@@ -196,9 +201,6 @@ class ModelSelector:
         self._shortfalls.tell(stages.variant, stages.session.providers)
         return stages
 
-    def _end(self) -> None:
-        self._is_over = True
-
     def _tuner(self, home: Stages, source: OpenedSource, on_variant: Callable[[str], None]) -> LiveTuner | None:
         """Return the tuner for the running loop; None where the best settings are known, or tuning is off."""
         tuning = self._tuning
@@ -207,12 +209,8 @@ class ModelSelector:
         before, why = tuning.tuned, ""
         if before is not None:
             why = f" again, because {before.doubt()}" if before.provisional else f", and not {before.fps:g}"
-        tuner = tuning.make_tuner(
-            home,
-            source.fps,
-            on_tuned=self._take_tuned,
-            on_variant=on_variant,
-        )
+        load_s = self._settings.trial_s + _LOAD_S
+        tuner = tuning.make_tuner(home, source.fps, on_tuned=self._take_tuned, on_variant=on_variant, load_s=load_s)
         _log.info(
             f"tuning for {source.fps:.3g} frames a second{why}: what runs best is measured while results go out, "
             f"for about {tuner.plan.seconds:.0f} s (--no-tune leaves it)"
@@ -228,7 +226,61 @@ class ModelSelector:
             _log.warning(f"that is not remembered: {remark}")
 
 
-_RUNS = 7  # runs of which the fastest counts; the golden inputs have warmed the model up
+class Loading(NamedTuple):
+    """A pipeline's verified and tried bundle, and the task that loads its first model, which the owner closes."""
+
+    bundle: Bundle
+    budget_ms: float
+    selector: BackgroundTask[ModelSelector]
+
+
+def begin_loading(
+    settings: PipelineSettings, verified: BackgroundTask[Bundle], stop: Stop, shared: Shared
+) -> Loading | None:
+    """Check that a run can begin, try its bundle where it is new here, and begin to load its model in a thread.
+
+    Returns None when `stop` was asked for first. Raises EdgeError where the bundle or the camera's name cannot be used;
+    `Loading.selector` raises errors of the model.
+    """
+    check_name("camera", settings.camera)  # fail now and not at the first frame
+    if not verified.is_ready(stop.is_asked):
+        return None
+    bundle = verified.take()
+    if not settings.trusted_keys and not settings.is_unproved:
+        shared.log_once(logging.WARNING, _UNCHECKED)
+    if allowed := refuse_older(bundle, allow_older=settings.allow_older):
+        shared.log_once(logging.WARNING, allowed)
+    bundle.check_device(platform.machine(), onnxruntime_version())
+    if settings.variant is not None:
+        bundle = bundle.with_primary(settings.variant)
+    session = _session_settings(settings, bundle)
+    is_beside = shared.progress.is_any  # the trial yields to running pipelines
+    if not prove_here(bundle, settings=session, seconds=settings.trial_s, is_stopped=stop.is_asked, beside=is_beside):
+        return None
+    if problem := remember_version(bundle):
+        shared.log_once(logging.WARNING, problem)
+    budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
+
+    def load() -> ModelSelector:
+        return ModelSelector(settings, bundle, session, budget_ms, stop.is_asked, shared)
+
+    return Loading(bundle, budget_ms, BackgroundTask(load, "edge-model", limit_s=_FIRST_LOAD_S))
+
+
+def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSettings:
+    """Return the bundle's session settings; the time limit of a run follows the budget unless it is set."""
+    promise = bundle.manifest
+    if given.latency_ms is not None:
+        promise = msgspec.structs.replace(promise, latency_budget_ms=given.latency_ms)
+    settings = SessionSettings.of(promise)
+    if given.run_limit_s is None:
+        return settings
+    return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
+
+
+# A noisy start must not refuse a board that is fast enough: of several runs of a warm model the fastest counts, and the
+# measured picture has the size of the model's input and shows no objects.
+_RUNS = 7
 _BUSY = 0.2  # share of the processors that other programs take, from which a measurement may be theirs
 _PATIENCE_S = 3.0  # for a quieter moment, per variant
 _SURE = 0.5  # share of the budget; a bare model below it needs no measurement, because the other stages take less
@@ -241,19 +293,13 @@ Open: TypeAlias = Callable[[str, int | None], Stages]
 
 
 class VariantTime(msgspec.Struct, frozen=True):
-    """The measured time of one variant.
-
-    Attributes:
-        median_ms: of all runs.
-        parts_ms: prepare, run and decode of the fastest run.
-        others: share of the processors that other programs took meanwhile, 0-1.
-    """
+    """The measured time of one variant."""
 
     variant: str
     threads: int
-    median_ms: float
-    parts_ms: tuple[float, float, float]
-    others: float = 0.0
+    median_ms: float  # of all runs
+    parts_ms: tuple[float, float, float]  # prepare, run and decode of the fastest run
+    others: float = 0.0  # share of the processors that other programs took meanwhile, 0-1
 
     @property
     def least_ms(self) -> float:
@@ -269,17 +315,11 @@ class VariantTime(msgspec.Struct, frozen=True):
 
 
 class StartChoice(msgspec.Struct, frozen=True):
-    """The stages with which a pipeline starts, and why.
-
-    Attributes:
-        too_slow: the variants that miss the budget, in the order of the levels; the last may be the one of `stages`, on
-            another number of threads.
-        fits: whether `stages` can keep the budget; otherwise they are the fastest.
-    """
+    """The stages with which a pipeline starts, and why."""
 
     stages: Stages
-    too_slow: tuple[VariantTime, ...]
-    fits: bool
+    too_slow: tuple[VariantTime, ...]  # in the order of levels; the last may be that of `stages`, on other threads
+    fits: bool  # whether `stages` can keep the budget; otherwise they are the fastest
 
     def reason(self, budget_ms: float) -> str:
         """Return for people why this variant was chosen."""
@@ -338,9 +378,9 @@ def choose_start(
         loaded: list with the warm stages of that variant; it is emptied, so that one model is loaded at a time.
         budget_ms: latency budget from capture to outbox, milliseconds.
         open_stages: loads another variant, or the same one with another number of threads.
-        threads: numbers of threads to try where a variant misses the budget with its own, ascending.
+        threads: numbers of threads to try where a variant misses the budget with its own.
         fixed: whether no other variant may run.
-        is_stopped: called before every run; StoppedError is raised where it returns True.
+        is_stopped: called before every run, which raises StoppedError where it returns True.
     """
 
     def hold(variant: str, count: int | None = None) -> None:
@@ -418,12 +458,13 @@ class LevelChanger:
     Args:
         manifest: the bundle's manifest, with the preferred variant first.
         open_stages: takes the name of a variant and returns its stages, loaded and tested; called in another thread.
-        limit_ns: the latency budget, nanoseconds.
-        fps: frames per second of the source.
+        limit_ns: the latency budget.
+        fps: of the source.
         fixed: whether the first variant always runs, so that only frames are left out.
         announce: called with what runs, at the start and after every change; must not block.
         throttled: returns the reason why the board throttles; empty when it does not.
         is_tuning: returns whether a tuner replaces the loop's stages, or will; the level stays meanwhile.
+        load_s: seconds after which a load is given up.
     """
 
     def __init__(
@@ -438,9 +479,10 @@ class LevelChanger:
         throttled: Callable[[], str],
         is_tuning: Callable[[], bool],
         controller: DegradationController,
+        load_s: float = math.inf,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._manifest, self._open, self._fixed = manifest, open_stages, fixed
+        self._manifest, self._open, self._fixed, self._load_s = manifest, open_stages, fixed, load_s
         self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
         self._announce, self._throttled, self._is_tuning = announce, throttled, is_tuning
         self._controller, self._clock_ns = controller, clock_ns
@@ -507,7 +549,9 @@ class LevelChanger:
             self._arrive(loop, move, now_ns)
             return
         try:
-            self._loading = BackgroundTask(lambda: self._open(variant), "edge-loader", undo=lambda _stages: None)
+            self._loading = BackgroundTask(
+                lambda: self._open(variant), "edge-loader", undo=lambda _stages: None, limit_s=self._load_s
+            )
         except RuntimeError as cause:  # no thread can be started now
             self._fail(variant, cause, now_ns)
             return
@@ -533,14 +577,13 @@ class LevelChanger:
 
     def _fail(self, variant: str, cause: Exception, now_ns: int) -> None:
         why = failure_line(cause)
-        if isinstance(cause, NoRoomError) or is_out_of_memory(cause):
-            self._governor.postpone(now_ns)
-            if variant not in self._short:
-                self._short.add(variant)
-                _log.info(f"{variant} is left out until memory is free: {why}")
-        else:
-            self._governor.fail(now_ns)
+        is_short = isinstance(cause, NoRoomError) or is_out_of_memory(cause)
+        self._governor.leave_out(now_ns, for_now=is_short)
+        if not is_short:
             _log.info(f"{variant} does not load here and is left out: {why}")
+        elif variant not in self._short:
+            self._short.add(variant)
+            _log.info(f"{variant} is left out until memory is free: {why}")
 
     def _arrive(self, loop: Loop, move: Move, now_ns: int) -> None:
         before = self._governor.level
@@ -559,3 +602,37 @@ class LevelChanger:
     def _publish(self, running: Running) -> None:
         self._running = msgspec.structs.replace(running, tuning=True if self._is_tuning() else msgspec.UNSET)
         self._announce(self._running)
+
+
+class TuningLock:
+    """An observer that passes steps to a tuner while no other pipeline tunes, whose trials would be measured too."""
+
+    def __init__(self, tuner: LiveTuner, lock: threading.Lock) -> None:
+        self._tuner, self._lock = tuner, lock
+        self._is_ours = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the tuner has finished."""
+        return self._tuner.done
+
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Pass one step to the tuner if it is its turn; see `LoopObserver`."""
+        if self._tuner.done:
+            return
+        if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another pipeline may tune
+            self._is_ours = self._lock.acquire(blocking=False)
+        if self._is_ours:
+            self._tuner.after(loop, tick)
+            if self.done:
+                self._give_up()
+
+    def close(self) -> None:
+        """Give up unfinished tuning; the next pipeline may begin."""
+        self._tuner.close()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self._is_ours:
+            self._is_ours = False
+            self._lock.release()

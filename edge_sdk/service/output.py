@@ -7,6 +7,7 @@ kept; results that wait may be lost.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -32,9 +33,7 @@ from edge_sdk.publishing.publisher import (
     LinesStats,
     MqttPublisher,
     PublisherStats,
-    ResultPublisher,
     Stream,
-    load_client,
 )
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import own_expiry, trust_refusal
@@ -49,13 +48,7 @@ _FILE_S = 0.5  # the longest wait for the file of events, which normally opens i
 
 
 class Output:
-    """The publisher of a process; its methods may be called from any thread.
-
-    Attributes:
-        identity: device and run in the messages; after `restart` those of another run.
-        clock: the wall clock that gives the times in the messages.
-        has_temperature: whether the processor's temperature can be read; None before the first telemetry.
-    """
+    """The publisher of a process; its methods may be called from any thread."""
 
     def __init__(
         self,
@@ -65,11 +58,11 @@ class Output:
         receiver: Receiver | None = None,
     ) -> None:
         self.identity, self.clock = Identity(settings.device), WallClock()
-        self.has_temperature: bool | None = None
+        self.has_temperature: bool | None = None  # of the processor; None before the first telemetry
         self._settings, self._is_stopped = settings, is_stopped
         self._receiver, self._make_link = receiver, make_link
         self._lock = threading.Lock()
-        self._publisher: ResultPublisher | None = None
+        self._publisher: MqttPublisher | JsonLinesPublisher | None = None
         self._streams: dict[str, Stream] = {}
         self._warnings: dict[str, str] = {}
         self._events: EventOutbox | None = None  # of the present publisher, or else of the one before
@@ -80,7 +73,8 @@ class Output:
     def prepare(self) -> None:
         """Import the MQTT client early, while a model loads in another thread."""
         if self._settings.mqtt is not None:
-            load_client()
+            with contextlib.suppress(Exception):  # a later import raises it again
+                import edge_sdk.publishing.client  # noqa: F401 - for its effect
 
     def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
         """Return the stream of a camera, which replaces an earlier one; raise StoppedError after `close`."""
@@ -91,7 +85,7 @@ class Output:
                 with of_all_cameras():
                     self._publisher = self._opened()
                 for name, line in self._warnings.items():
-                    self._publisher.warn(name, line)
+                    self._warn(name, line)
             stream = self._streams[camera] = self._publisher.stream(camera, encoder)
             return stream
 
@@ -106,9 +100,12 @@ class Output:
     def warn(self, name: str, line: str) -> None:
         """Publish a warning about the device, and repeat it with later publishers; see `Publisher.warn`."""
         with self._lock:
-            if self._publisher is not None:
-                self._publisher.warn(name, line)
+            self._warn(name, line)
             self._warnings[name] = line
+
+    def _warn(self, name: str, line: str) -> None:
+        if self.broker is not None:
+            self.broker.warn(name, line)
 
     def warn_of(self, camera: str, line: str) -> None:
         """Publish a warning about a camera that has no stream; the slash cannot occur in another warning's name."""
@@ -116,15 +113,15 @@ class Output:
 
     def telemetry(self, message: TelemetryMessage) -> None:
         """Publish the device's telemetry; see `Publisher.telemetry`."""
-        publisher = self._publisher
         self.has_temperature = bool(self.has_temperature) or not isinstance(message.temperature_c, msgspec.UnsetType)
-        if publisher is not None:
-            publisher.telemetry(message)
+        if (broker := self.broker) is not None:
+            broker.telemetry(message)
 
     @property
     def broker(self) -> MqttPublisher | None:
         """The publisher to the broker; None without a broker and before the first stream."""
-        return self._publisher if isinstance(self._publisher, MqttPublisher) else None
+        publisher = self._publisher
+        return publisher if isinstance(publisher, MqttPublisher) else None
 
     def stats(self) -> PublisherStats | LinesStats | None:
         """Return the counts of all results so far; None before the first stream."""
@@ -147,22 +144,27 @@ class Output:
         elif self._publisher is not None:
             self._publisher.close(timeout_s)
 
-    def _opened(self) -> ResultPublisher:
+    def _opened(self) -> MqttPublisher | JsonLinesPublisher:
         mqtt = self._settings.mqtt
         if mqtt is not None:
             versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
             self._said_doubt = own_expiry(mqtt)  # the doubt was logged when the settings were read
-            return MqttPublisher(
-                mqtt,
-                self.identity,
-                versions=versions,
-                on_state=lambda state, detail: self._log_broker(mqtt.address, state, detail),
-                events=self._opened_events(mqtt),
-                on_warning=lambda line: self._log_doubt(mqtt.address, line),
-                make_link=self._make_link,
-                listens_to=topics_of(self._settings),
-                receiver=self._receiver,
-            )
+            events = self._opened_events(mqtt)
+            try:
+                return MqttPublisher(
+                    mqtt,
+                    self.identity,
+                    versions=versions,
+                    on_state=lambda state, detail: self._log_broker(mqtt.address, state, detail),
+                    events=events,
+                    on_warning=lambda line: self._log_doubt(mqtt.address, line),
+                    make_link=self._make_link,
+                    listens_to=topics_of(self._settings),
+                    receiver=self._receiver,
+                )
+            except BaseException:
+                events.close()  # the next attempt needs its file
+                raise
         if sys.stdout is None:
             raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
         # Without Python's buffer, which is flushed when the process ends, and whose lock a blocked write would keep.
@@ -178,7 +180,7 @@ class Output:
         except OutputError as cause:
             path = None
             _log.warning(f"events wait in memory only: {cause}")
-        self._events = EventOutbox(outbox, path, self.identity.boot_id)
+        self._events = EventOutbox(outbox, path, self.identity.boot_id, before=self._events)
         self._events.listen(self._log_trouble)
         return self._events
 

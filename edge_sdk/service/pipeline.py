@@ -2,7 +2,7 @@
 
 A `Pipeline` starts (the model loads, the source opens beside it), takes the place of the camera's earlier pipeline, if
 any, and runs frames (`PipelineRunner`) until it is asked to stop. Where settings change and the source does not, the
-open source goes from the old pipeline to the new one (`SourceTransfer`). One pipeline of a process starts at a time,
+open source goes from the old pipeline to the new one (`take_over`). One pipeline of a process starts at a time,
 and reports errors of its model before errors of its source.
 """
 
@@ -13,69 +13,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
 
-from edge_sdk.bundle.bundle import Bundle, digest_at
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import SessionError, StoppedError
 from edge_sdk.core.logs import CAMERA
 from edge_sdk.core.protocols import Event, Sink
 from edge_sdk.core.threads import BackgroundTask, Stop, join_or_leave
-from edge_sdk.events.rules import EventWatch, labels_by_id, unwatched
+from edge_sdk.events.rules import EventWatch, unwatched
 from edge_sdk.events.snapshots import Snapshots
 from edge_sdk.loop import Budget
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream
-from edge_sdk.service.model_selector import ModelSelector
+from edge_sdk.service.model_selector import Loading, ModelSelector, begin_loading
 from edge_sdk.service.output import Output
 from edge_sdk.service.runner import PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.startup import Loading, begin_loading, begin_opening
 from edge_sdk.sources.opencv import set_up_opencv
-from edge_sdk.sources.opening import VIDEO, check_location, redact
+from edge_sdk.sources.opening import VIDEO, check_location, open_source, redact
 from edge_sdk.sources.slot import OpenedSource
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # time between two checks whether the process ends
-_LONGEST_LOAD_S = 240.0  # other pipelines wait meanwhile; a service manager gives all of them five minutes
-
-
-class SourceTransfer:
-    """Passes the source of an ending pipeline, whose thread calls `give` and `end`, to the next, whose thread takes."""
-
-    def __init__(self, is_ending: Callable[[], bool]) -> None:
-        self._is_ending = is_ending
-        self._lock = threading.Lock()
-        self._is_wanted = False
-        self._done = threading.Event()
-        self._left: OpenedSource | None = None
-
-    def give(self, source: OpenedSource) -> None:
-        """Hand over the source, which the caller reads no more; it is closed if no pipeline takes it."""
-        with self._lock:
-            is_left = self._is_wanted and not self._is_ending()
-            if is_left:
-                self._left = source
-        if not is_left:
-            source.close()
-        self._done.set()
-
-    def end(self) -> None:
-        """Record that no source will be given any more."""
-        self._done.set()
-
-    def take(self, ask_to_end: Callable[[], None], is_stopped: Callable[[], bool]) -> OpenedSource | None:
-        """End the pipeline and wait for its source; return None where that was closed or never open."""
-        with self._lock:
-            self._is_wanted = True
-        ask_to_end()
-        while not is_stopped() and not self._done.wait(_LOOK_S):
-            pass
-        with self._lock:
-            self._is_wanted = False
-            left, self._left = self._left, None
-        return left
 
 
 class Pipeline:
@@ -86,13 +48,6 @@ class Pipeline:
         gate: the gate to wait for before the first frame.
         before: the pipeline to replace once this one's model is loaded; its source is taken over if it is the same.
         loading: the load of the model, where that has begun already.
-
-    Attributes:
-        began: event that is set once frames run, or never will.
-        has_place: whether the pipeline has ended the one before it, and is about to run frames, or did.
-        digest: digest of the bundle, once it is verified.
-        threads: number of threads of the model; 0: not yet known.
-        model_ns, source_ns: times at which the model was loaded and the source open, monotonic nanoseconds; 0: not yet.
     """
 
     def __init__(
@@ -108,18 +63,20 @@ class Pipeline:
         loading: Loading | None = None,
     ) -> None:
         self.settings = settings
-        self.began = threading.Event()
+        self.began = threading.Event()  # set once frames run, or never will
         self.failure: BaseException | None = None
-        self.has_place = False
-        self.digest = None if loading is None else loading.bundle.digest
-        self.threads = self.model_ns = self.source_ns = 0
+        self.has_place = False  # whether it has ended the pipeline before it, and is about to run frames, or did
+        self.digest = None if loading is None else loading.bundle.digest  # of the bundle, once it is verified
+        self.threads = 0  # of the model; 0: not yet known
+        self.model_ns = self.source_ns = 0  # when the model was loaded and the source open, monotonic; 0: not yet
         self._output, self._shared, self._waits = output, shared, waits
         self._stop, self._gate = Stop(stop), gate or Gate(0)
         self._before, self._loading = before, loading
         self._runner: PipelineRunner | None = None
         self._stream: Stream | None = None
         self._title = ""
-        self._transfer = SourceTransfer(stop.is_asked)
+        self._left: Future[OpenedSource | None] = Future()  # the source for the next pipeline, if `_is_wanted`
+        self._is_wanted = False
         # A daemon thread, because a model that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"pipeline {settings.camera}", daemon=True)
 
@@ -140,11 +97,6 @@ class Pipeline:
         if self._thread.ident is not None:
             join_or_leave(self._thread, timeout_s)
         return not self._thread.is_alive()
-
-    @property
-    def has_other_files(self) -> bool:
-        """Whether another bundle is now in the bundle's folder."""
-        return self.digest is not None and digest_at(self.settings.bundle) != self.digest
 
     @property
     def is_over(self) -> bool:
@@ -194,8 +146,19 @@ class Pipeline:
         self._output.leave(self.settings.camera)
 
     def take_over(self, is_stopped: Callable[[], bool]) -> OpenedSource | None:
-        """End this pipeline and take over its open source, if it has one."""
-        return self._transfer.take(lambda: self.ask("reload"), is_stopped)
+        """End this pipeline and take over its open source; None where that was closed or never open."""
+        self._is_wanted = True
+        self.ask("reload")
+        while not is_stopped() and not self._left.done():
+            wait([self._left], _LOOK_S)
+        return None if self._left.cancel() else self._left.result()
+
+    def _leave(self, source: OpenedSource) -> None:
+        """Leave the source to the pipeline that waits for it; close it where none does."""
+        if self._is_wanted and self._left.set_running_or_notify_cancel():
+            self._left.set_result(source)
+        else:
+            source.close()
 
     def _run(self) -> None:
         CAMERA.set(self.settings.camera)
@@ -210,7 +173,8 @@ class Pipeline:
             self._end()
 
     def _end(self) -> None:
-        self._transfer.end()
+        if not self._left.done() and self._left.set_running_or_notify_cancel():
+            self._left.set_result(None)
         if not self.began.is_set():
             self._gate.arrive()
             self.began.set()
@@ -222,7 +186,7 @@ class Pipeline:
             try:
                 self._run_on(source, loading, selector, stack)
             finally:  # first, because closing the rest takes longer than a frame
-                self._transfer.give(source)
+                self._leave(source)
 
     def _run_on(
         self, source: OpenedSource, loading: Loading, selector: ModelSelector, stack: contextlib.ExitStack
@@ -270,11 +234,8 @@ class Pipeline:
             is_late = self._before is not None or (kind is VIDEO and not settings.every_frame)
             opening = None if is_late else stack.enter_context(begin_opening(settings, waits=self._waits))
             self._output.prepare()
-            until_s = time.monotonic() + _LONGEST_LOAD_S
-            if not loading.selector.is_ready(lambda: is_stopped() or time.monotonic() >= until_s):
-                if is_stopped():
-                    raise StoppedError
-                raise SessionError(f"the model did not load within {_LONGEST_LOAD_S:.0f} s")
+            if not loading.selector.is_ready(is_stopped):
+                raise StoppedError
             selector = loading.selector.take()
             self.model_ns = time.monotonic_ns()
             # With other pipelines, this turn does not wait for the source, which may take any time.
@@ -307,6 +268,23 @@ class Pipeline:
             if opening.is_ready(self._stop.is_asked):
                 return opening.take()
         raise StoppedError
+
+
+def begin_opening(settings: PipelineSettings, *, waits: bool) -> BackgroundTask[OpenedSource]:
+    """Begin to open a pipeline's source in a thread of its own; the caller closes it."""
+    password = settings.source_password.reveal() if settings.source_password else None
+
+    def open_it() -> OpenedSource:
+        return open_source(
+            settings.source,
+            camera=settings.camera,
+            password=password,
+            realtime=not settings.every_frame,
+            options=settings.source_options,
+            waits=waits,
+        )
+
+    return BackgroundTask(open_it, "edge-source", undo=lambda source: source.close())
 
 
 def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.ExitStack) -> Sink:
@@ -349,7 +327,7 @@ def _observers_of_events(
     if settings.events:
         for line in unknown_labels(settings, bundle):
             _log.warning(line)
-        observers.append(EventWatch(settings.events, labels_by_id(bundle), _EventSink(stream, snapshots)))
+        observers.append(EventWatch(settings.events, bundle.labels_by_id(), _EventSink(stream, snapshots)))
     if snapshots is not None:
         observers.append(snapshots)
     return observers

@@ -22,12 +22,8 @@ _PATIENCE_S = 0.3  # longest wait for a busy manager; the process has two second
 class Notifier:
     """Reports to the service manager, or does nothing where there is none. To be used from one thread.
 
-    Args:
-        address: the manager's datagram socket: a path, or a name after an @; None: there is no manager.
-        watchdog_s: seconds without a message after which the manager ends the process; None: never.
-
-    Attributes:
-        interval_s: seconds between two calls of `watchdog`; None where there is no watchdog.
+    `address` is the manager's datagram socket: a path, or a name after an @. The manager ends the process after
+    `watchdog_s` seconds without a message, so `watchdog` is to be called every `interval_s` seconds.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
@@ -35,6 +31,7 @@ class Notifier:
         self._address = address if address and address[0] in "/@" else None
         self.has_manager = self._address is not None
         self.interval_s = None if self._address is None or watchdog_s is None else watchdog_s / 2
+        self._unsent: dict[str, str] = {}  # lines by name
         self._socket: socket.socket | None = None
         if self._address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -70,6 +67,11 @@ class Notifier:
         """Report that the process works."""
         self._tell("WATCHDOG=1")
 
+    def repeat(self) -> None:
+        """Send what the manager did not take; later reports send it, too."""
+        if self._unsent:
+            self._tell()
+
     def close(self) -> None:
         """Close the socket; later reports do nothing."""
         if self._socket is not None:
@@ -81,8 +83,13 @@ class Notifier:
             return
         # In Linux the name of a socket without a file begins with a zero byte.
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
+        for line in lines:  # of those with one name, and of READY, RELOADING and STOPPING, the last one counts
+            name = line.partition("=")[0]
+            self._unsent.pop(name, None)
+            self._unsent[name] = line
         with contextlib.suppress(OSError, ValueError):  # no manager listens, or the address is not valid
-            self._socket.sendto("\n".join(lines).encode(errors="replace"), address)
+            self._socket.sendto("\n".join(self._unsent.values()).encode(errors="replace"), address)
+            self._unsent.clear()
 
 
 def _is_number(text: str) -> bool:

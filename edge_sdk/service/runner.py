@@ -47,20 +47,13 @@ class Shot(msgspec.Struct, frozen=True, eq=False):
 
 
 class CameraControls:
-    """The controls of one camera: written by the main thread, applied by the camera's pipeline between two frames.
-
-    Attributes:
-        known: facts about the camera for commands and Home Assistant, set by the pipeline; None until it runs.
-        state: the values that commands have set; replaced as a whole at every change.
-        wants_shot: whether a command waits for a picture.
-        shot: the picture; the code that takes it sets it to None.
-    """
+    """The controls of one camera: written by the main thread, applied by the camera's pipeline between two frames."""
 
     def __init__(self) -> None:
-        self.known: CameraTraits | None = None
-        self.state = UNCHANGED
-        self.wants_shot = False
-        self.shot: Shot | None = None
+        self.known: CameraTraits | None = None  # facts about the camera, set by the pipeline; None until it runs
+        self.state = UNCHANGED  # the values that commands have set; replaced as a whole at every change
+        self.wants_shot = False  # whether a command waits for a picture
+        self.shot: Shot | None = None  # the picture; the code that takes it sets it to None
 
     def change(self, **values: bool | float) -> None:
         """Set these fields of `state`; they apply from the next frame on."""
@@ -68,16 +61,12 @@ class CameraControls:
 
 
 class Controls:
-    """The controls of all cameras of a process, by name.
-
-    Attributes:
-        are_told: whether the published state contains the controls, as it does where commands are allowed.
-        sees: whether messages of the kind `seen` are published for each camera.
-    """
+    """The controls of all cameras of a process, by name."""
 
     def __init__(self) -> None:
         self._of: dict[str, CameraControls] = {}
-        self.are_told = self.sees = False
+        self.are_told = False  # whether the published state contains the controls: where commands are allowed
+        self.sees = False  # whether messages of the kind `seen` are published for each camera
 
     def of(self, camera: str) -> CameraControls:
         """Return the controls of one camera, which the first call creates."""
@@ -94,40 +83,25 @@ class Controls:
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
-    """Summary of a run of one pipeline; as JSON its `stream` is `summary`, where that of results is `result`.
-
-    Attributes:
-        results: results handed to the outbox, including those that are late or not finite.
-        stale: frames dropped before inference because their results would have been late.
-        hung: frames on which the model did not end in time and was stopped.
-        not_finite: results with NaN or infinity among the model's outputs.
-        skipped: frames left out on purpose, where the model runs on only some of the frames.
-        budget_ms: the latency budget, from capture to outbox; None where it was never known.
-        age, serial, inference: percentiles of the last 4096 results; None without a result. `age` is the time from
-            capture to outbox, `serial` the part of it since the loop took the frame, `inference` the part of that in
-            which the model ran.
-        delivery: delivery of this pipeline's results; None where it never ran.
-        publisher, lines: delivery of the results of all pipelines, to a broker or to standard output.
-        ended_by: `end of source`, `signal`, `frames`, `duration`, or `failure` of a pipeline while others went on.
-    """
+    """Summary of a run of one pipeline; as JSON its `stream` is `summary`, where that of results is `result`."""
 
     camera: str
-    results: int = 0
+    results: int = 0  # handed to the outbox, including those that are late or not finite
     late: int = 0
-    stale: int = 0
-    hung: int = 0
-    not_finite: int = 0
-    skipped: int = 0
-    budget_ms: float | None
-    age: Percentiles | None = None
-    serial: Percentiles | None = None
-    inference: Percentiles | None = None
+    stale: int = 0  # frames dropped before inference because their results would have been late
+    hung: int = 0  # frames on which the model did not end in time and was stopped
+    not_finite: int = 0  # results with NaN or infinity among the model's outputs
+    skipped: int = 0  # frames left out on purpose, where the model runs on only some of the frames
+    budget_ms: float | None  # from capture to outbox; None where it was never known
+    age: Percentiles | None = None  # of the last 4096 results, from capture to outbox; None without a result
+    serial: Percentiles | None = None  # the part of the age since the loop took the frame
+    inference: Percentiles | None = None  # the part of that in which the model ran
     fps: float = 0.0
     source: SourceStats = SourceStats()
-    delivery: StreamStats | None = None
-    publisher: PublisherStats | None = None
-    lines: LinesStats | None = None
-    ended_by: str
+    delivery: StreamStats | None = None  # of this pipeline's results; None where it never ran
+    publisher: PublisherStats | None = None  # of all pipelines' results, to a broker ...
+    lines: LinesStats | None = None  # ... or to standard output
+    ended_by: str  # `end of source`, `signal`, `frames`, `duration`, or `failure` of a pipeline while others went on
 
 
 class ResultViewer:
@@ -150,12 +124,7 @@ class ResultViewer:
 
 
 class PipelineRunner:
-    """Runs the loop of one pipeline.
-
-    Attributes:
-        first_result_ns: time at which the first result was in the outbox, monotonic nanoseconds; 0: not yet.
-        ended_by: why the run ended without a request; None until then.
-    """
+    """Runs the loop of one pipeline."""
 
     def __init__(
         self,
@@ -197,8 +166,8 @@ class PipelineRunner:
         ]
         self._watched = WatchedSource(source, settings.source, stream)
         self._told = (time.monotonic(), 0)  # time of the last count of results, and that count
-        self.first_result_ns = 0
-        self.ended_by: str | None = None
+        self.first_result_ns = 0  # when the first result was in the outbox, monotonic; 0: not yet
+        self.ended_by: str | None = None  # why the run ended without a request
 
     def run(self, stop: Stop, progress: Progress, steer: Callable[[], list[LoopObserver]], *, rare_lines: bool) -> None:
         """Step until the source ends, the limit of frames is reached or a stop is asked for.
@@ -241,7 +210,7 @@ class PipelineRunner:
 
     def health(self) -> CameraHealth:
         """Return the health of the camera, with the rate since the last call; only one thread may call this."""
-        now_s, results, age = time.monotonic(), self._record.results, self._record.age()
+        now_s, results, age = time.monotonic(), self._record.results, self._record.percentiles("age")
         (before_s, before), self._told = self._told, (now_s, results)
         return CameraHealth(
             fps=round((results - before) / (now_s - before_s), 2) if now_s > before_s else 0.0,
@@ -263,9 +232,9 @@ class PipelineRunner:
             "not_finite": record.not_finite,
             "skipped": loop.counts[Tick.SKIPPED],
             "budget_ms": self._budget.limit_ns / 1e6,
-            "age": record.age(),
-            "serial": record.serial(),
-            "inference": record.inference(),
+            "age": record.percentiles("age"),
+            "serial": record.percentiles("serial"),
+            "inference": record.percentiles("inference"),
             "fps": record.fps(),
             "source": self._source.stats,
             "delivery": self._stream.stats(),

@@ -12,7 +12,10 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
 
+from edge_sdk.bundle.bundle import digest_at
 from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, failure_line
 from edge_sdk.core.logs import name_cameras
 from edge_sdk.core.opencv import cv2
@@ -20,13 +23,13 @@ from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.publishing.publisher import NameLock
 from edge_sdk.service.commands import CommandHandler, CommandInbox, Told
 from edge_sdk.service.health import HealthReporter
+from edge_sdk.service.model_selector import Loading
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
 from edge_sdk.service.process import Notifier, Start
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.startup import Loading
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
 
 _log = logging.getLogger(__name__)
@@ -39,13 +42,12 @@ _SHORTEST_S = 0.2  # the least time for each of these however late it is, and th
 _VIDEO_S = 125.0  # for the pipelines where one writes a video: an unfinished file is useless, and slow boards take long
 _LONGER_S = 1.5  # for the results when the process ends without a request
 
+_Reread: TypeAlias = tuple[RunSettings, dict[Path, str | None]]
+"""A configuration that was read again, and the digest of each of its bundles."""
+
 
 class Service:
-    """Runs the pipelines of one process.
-
-    Attributes:
-        left_out: the most severe error that kept a pipeline from running, set when all other pipelines have ended.
-    """
+    """Runs the pipelines of one process."""
 
     def __init__(
         self,
@@ -65,11 +67,11 @@ class Service:
         self._commands = CommandHandler(settings, shared.controls, inbox, self._output, ask_to_reload)
         self._health = HealthReporter(notifier, start, self._output, shared.progress)
         self._supervisor = Supervisor(self._make, is_service=settings.waits)
-        self._reading: BackgroundTask[RunSettings] | None = None
+        self._reading: BackgroundTask[_Reread] | None = None
         self._told: Told | None = None  # the callback of a command that waits for a reload
         self._names: dict[str, NameLock] = {}  # locks by key; two while a reload changes the name
         self._threads = 0  # threads of OpenCV
-        self.left_out: EdgeError | None = None
+        self.left_out: EdgeError | None = None  # the worst error that kept a pipeline from running, set at the end
 
     def run(self) -> dict[str, RunSummary]:
         """Run until the sources end, a limit is reached or a stop is asked for; return the summaries by camera.
@@ -163,7 +165,7 @@ class Service:
             except Exception as cause:  # noqa: BLE001 - whatever the error is, the pipelines go on
                 self._refuse(failure_line(cause))
             else:
-                self._take(fresh)
+                self._take(*fresh)
                 self._tell("")
         if not self._stop.reload or self._reading is not None:
             return
@@ -180,8 +182,8 @@ class Service:
         except RuntimeError as cause:  # no thread can be started
             self._refuse(failure_line(cause))
 
-    def _read_again(self, reread: Callable[[], RunSettings], before: RunSettings) -> RunSettings:
-        """Read the configuration again; refuse one that would restart all pipelines and keep one from running."""
+    def _read_again(self, reread: Callable[[], RunSettings], before: RunSettings) -> _Reread:
+        """Read it and its bundles' digests; refuse one that would restart all pipelines and keep one from running."""
         fresh = reread()
         self._lock_name(fresh)
         if output_changes(before, fresh):
@@ -191,7 +193,7 @@ class Service:
             problems = [each for each in check_run(fresh).all_problems() if each.exit_code != CameraError.exit_code]
             if hindrances := [each.text for each in problems if each.keeps_from_running]:
                 raise ConfigError(*hindrances)
-        return fresh
+        return fresh, {pipeline.bundle: digest_at(pipeline.bundle) for pipeline in fresh.pipelines}
 
     def _refuse(self, why: str) -> None:
         self._unlock_names(self._settings)
@@ -215,7 +217,7 @@ class Service:
         for key in self._names.keys() - ({NameLock.key_of(mqtt)} if mqtt is not None else set()):
             self._names.pop(key).close()
 
-    def _take(self, fresh: RunSettings) -> None:
+    def _take(self, fresh: RunSettings, digests: dict[Path, str | None]) -> None:
         """Apply another configuration."""
         before, self._settings = self._settings, fresh
         name_cameras(wanted=len(fresh.pipelines) > 1)
@@ -225,7 +227,7 @@ class Service:
             _log.info(f"configuration read again: {'; '.join([*of_output, *others])}; all pipelines begin again")
             self._restart_output()
         else:
-            words = [*others, self._supervisor.change_to(fresh.pipelines)]
+            words = [*others, self._supervisor.change_to(fresh.pipelines, digests)]
             _log.info(f"configuration read again: {'; '.join(words)}")
         self._unlock_names(fresh)
 

@@ -13,14 +13,15 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.config.load import device_name, given, mqtt_settings_of, outbox_settings_of, read_secret
+from edge_sdk.config.load import given, mqtt_settings_of, outbox_settings_of, read_secret
 from edge_sdk.config.schema import Config, MqttConfig, PipelineConfig
 from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import entry_label
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.messages.commands import Permission
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.messages.schema import default_device
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from edge_sdk.publishing.tls import ExpiredError, check_credentials
@@ -32,24 +33,16 @@ _KEY_PASSWORD = "the private key's password"  # noqa: S105 - what it is called
 
 
 class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
-    """Settings of one pipeline: the keys of its table, and the further settings below.
-
-    Attributes:
-        trusted_keys: public key files; when there are any, an unsigned bundle is refused.
-        allow_older: run a signed bundle although a newer version of it ran here.
-        frames: stop after this many results; None: no limit.
-        annotate: path of an MP4, or of a JPEG or PNG of the last frame, to write with the results drawn; None: none.
-        is_unproved: whether the bundle was made of a bare model just now, so that a missing signature is no news.
-    """
+    """Settings of one pipeline: the keys of its table, and the further settings below."""
 
     camera: str = "camera"
     bundle: Path
     source_password: Secret | None = None
-    trusted_keys: tuple[Path, ...] = ()
-    allow_older: bool = False
-    frames: int | None = None
-    annotate: Path | None = None
-    is_unproved: bool = False
+    trusted_keys: tuple[Path, ...] = ()  # when there are any, an unsigned bundle is refused
+    allow_older: bool = False  # run a signed bundle although a newer version of it ran here
+    frames: int | None = None  # stop after this many results
+    annotate: Path | None = None  # an MP4, or a JPEG or PNG of the last frame, to write with the results drawn
+    is_unproved: bool = False  # made of a bare model just now, so that a missing signature is no news
     events: tuple[EventRule, ...] = ()
     snapshots: SnapshotSettings | None = None
 
@@ -78,26 +71,17 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one process: its cameras, its broker and its outputs.
-
-    Attributes:
-        mqtt: the connection to the broker; None: print results as lines of JSON to standard output.
-        home_assistant: settings of Home Assistant discovery; None: publish none.
-        pipelines: one or more, each with a name of its own.
-        in_words: whether standard output gets lines for people instead of JSON.
-        duration_s: stop after this many seconds; None: no limit.
-        waits: wait for a camera that is not available at the start, as a service must; if not, it is an error.
-    """
+    """Settings of one process: its cameras, its broker and its outputs."""
 
     device: str
-    mqtt: MqttSettings | None = None
+    mqtt: MqttSettings | None = None  # None: print results as lines of JSON to standard output
     outbox: OutboxSettings = OutboxSettings()
     commands: tuple[Permission, ...] = ()
     home_assistant: HomeAssistantSettings | None = None
-    pipelines: tuple[PipelineSettings, ...]
-    in_words: bool = False
-    duration_s: float | None = None
-    waits: bool = False
+    pipelines: tuple[PipelineSettings, ...]  # one or more, each with a name of its own
+    in_words: bool = False  # whether standard output gets lines for people instead of JSON
+    duration_s: float | None = None  # stop after this many seconds
+    waits: bool = False  # wait for a camera that is not available at the start; if not, it is an error
 
 
 def run_settings_of(
@@ -105,11 +89,7 @@ def run_settings_of(
 ) -> RunSettings:
     """Return the settings of a service from its configuration; the service waits for its cameras.
 
-    Args:
-        config: the configuration that `read_config` returned.
-        duration_s: stop after this many seconds.
-        problems: a list that gets errors of passwords, which are then left out, and of certificates; by default they
-            are raised.
+    The list `problems` gets errors of passwords, which are then left out, and of certificates; else they are raised.
     """
 
     def secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: str = "") -> Secret | None:
@@ -142,7 +122,7 @@ def run_settings_of(
         broker = mqtt_settings_of(config.device, config.mqtt, config.publish, *words)
         _look_at_credentials(broker, problems)
     return RunSettings(
-        device=device_name(config.device),
+        device=config.device.name or default_device(),
         mqtt=broker,
         outbox=outbox_settings_of(config.outbox),
         commands=() if config.commands is None else config.commands.allow,

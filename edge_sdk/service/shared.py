@@ -1,7 +1,4 @@
-"""Objects that all pipelines of one process share.
-
-`Gate` makes pipelines that start together wait for each other. `TuningLock` lets one pipeline tune at a time.
-"""
+"""Objects that all pipelines of one process share; `Gate` makes pipelines that start together wait for each other."""
 
 from __future__ import annotations
 
@@ -15,11 +12,9 @@ from collections.abc import Callable, Iterator
 from edge_sdk.core.logs import of_all_cameras
 from edge_sdk.core.machine import BoardWatch
 from edge_sdk.inference.session import SessionCache
-from edge_sdk.loop import Loop, Tick
 from edge_sdk.service.process import Progress
 from edge_sdk.service.runner import Controls
 from edge_sdk.tuning.degradation import DegradationController
-from edge_sdk.tuning.live import LiveTuner
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # time between two checks for a request to stop
@@ -29,7 +24,7 @@ _PATIENCE_S = 10.0  # longest wait for all pipelines to be ready, so that a slow
 class Gate:
     """Opens once all announced pipelines have arrived, or some time has passed.
 
-    Pipelines that start together measure their models one after another, and none may run frames meanwhile.
+    They measure their models one after another, and none may run frames meanwhile.
     """
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
@@ -48,22 +43,16 @@ class Gate:
 
 
 class Shared:
-    """Objects that all pipelines of one process share.
-
-    Attributes:
-        models: loaded models; pipelines with the same model share it, and the last one releases it.
-        turns: number of pipeline starts begun so far.
-        tuning: lock that the pipeline holds that tunes.
-    """
+    """Objects that all pipelines of one process share."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = progress or Progress(math.inf)
-        self.models = SessionCache()
+        self.models = SessionCache()  # pipelines with the same model share it, and the last one releases it
         self.controls = Controls()
         self.degradation = DegradationController()
-        self.turns = 0  # changed only with the lock below
-        self.tuning = threading.Lock()
+        self.tuning = threading.Lock()  # held by the pipeline that tunes
         self._starting = threading.Lock()
+        self.turns = 0  # pipeline starts begun so far; changed only with this lock
         self._logged: set[str] = set()
         self._board_lock = threading.Lock()
         self._board: BoardWatch | None = None
@@ -98,37 +87,3 @@ class Shared:
             yield True
         finally:
             self._starting.release()
-
-
-class TuningLock:
-    """An observer that passes steps to a tuner while no other pipeline tunes, whose trials would be measured too."""
-
-    def __init__(self, tuner: LiveTuner, lock: threading.Lock) -> None:
-        self._tuner, self._lock = tuner, lock
-        self._is_ours = False
-
-    @property
-    def done(self) -> bool:
-        """Whether the tuner has finished."""
-        return self._tuner.done
-
-    def after(self, loop: Loop, tick: Tick) -> None:
-        """Pass one step to the tuner if it is its turn; see `LoopObserver`."""
-        if self._tuner.done:
-            return
-        if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another pipeline may tune
-            self._is_ours = self._lock.acquire(blocking=False)
-        if self._is_ours:
-            self._tuner.after(loop, tick)
-            if self.done:
-                self._give_up()
-
-    def close(self) -> None:
-        """Give up unfinished tuning; the next pipeline may begin."""
-        self._tuner.close()
-        self._give_up()
-
-    def _give_up(self) -> None:
-        if self._is_ours:
-            self._is_ours = False
-            self._lock.release()

@@ -12,7 +12,8 @@ import errno
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 from edge_sdk.core.errors import EdgeError, LinesError, failure_line, is_out_of_memory, worst_first
 from edge_sdk.core.threads import Backoff
@@ -82,8 +83,11 @@ class Supervisor:
         for each in chosen:
             self._begin(each, gate)
 
-    def change_to(self, settings: Iterable[PipelineSettings]) -> str:
-        """Apply other settings or replaced bundles, and return for people what changes; only while `have_begun`."""
+    def change_to(self, settings: Iterable[PipelineSettings], digests: Mapping[Path, str | None]) -> str:
+        """Apply other settings or replaced bundles, and return for people what changes; only while `have_begun`.
+
+        `digests` has what `digest_at` says of each bundle now, which this method does not read: the disk may hang.
+        """
         wanted = {each.camera: each for each in settings}
         ends = [name for name in self._cameras if name not in wanted]
         for name in ends:
@@ -95,7 +99,11 @@ class Supervisor:
             if name not in self._cameras:
                 begin.append(name)
                 self._begin(each)
-            elif _suits(self._cameras[name].running, each):
+            elif (
+                (now := self._cameras[name].running).settings == each
+                and not now.failure
+                and now.digest in (None, digests[each.bundle])
+            ):
                 stay.append(name)
             else:
                 change.append(name)
@@ -220,11 +228,6 @@ def _may_pass(failure: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return False
-
-
-def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:
-    """Return whether a pipeline that has begun does what these settings say."""
-    return pipeline.settings == settings and pipeline.failure is None and not pipeline.has_other_files
 
 
 def output_changes(before: RunSettings, after: RunSettings) -> list[str]:

@@ -3,12 +3,8 @@
 After a failed read the same OpenCV capture never recovers, so `LiveSource` throws it away and opens another one.
 
 `FrameBacklog` computes the true age of a stream's frames. While FFmpeg opens a stream it buffers frames, and then hands
-them out at once; without this class the first 28 frames of an RTSP camera were stamped as new while being up to 1.1 s
-old. Except for JPEGs, FFmpeg also returns a frame only when the next one begins to arrive, because nothing else marks
-the end of a frame.
-
-`Rate` measures how many frames per second a camera delivers. Many cameras do not report it. FFmpeg's own guess was 29.8
-for a stream of 10; for MJPEG over HTTP it always reports 25.
+them out at once. Except for JPEGs, it also returns a frame only when the next one begins to arrive, because nothing
+else marks the end of a frame. `Rate` measures how many frames per second a camera delivers, which many do not report.
 """
 
 from __future__ import annotations
@@ -28,11 +24,7 @@ _WAITED = 0.5  # a grab that took this share of a frame period waited for the ca
 
 
 class FrameBacklog:
-    """Computes when a frame of a stream was captured.
-
-    Args:
-        since_ns: monotonic nanoseconds at which opening and buffering began; None: nothing was buffered.
-    """
+    """Computes when the frames of a stream were captured; buffering began at `since_ns`; None: none was."""
 
     def __init__(self, since_ns: int | None, fps: float, *, comes_with_next: bool = False) -> None:
         self._period_ns = int(1e9 / fps)
@@ -43,9 +35,7 @@ class FrameBacklog:
     def captured_ns(self, asked_ns: int, got_ns: int) -> int:
         """Return when a frame was captured: when it began to arrive, or the estimate while the backlog lasts.
 
-        Args:
-            asked_ns: monotonic nanoseconds before the grab.
-            got_ns: monotonic nanoseconds right after the grab.
+        `asked_ns` and `got_ns` are monotonic nanoseconds right before and after its grab.
         """
         before_ns, self._before_ns = self._before_ns, got_ns
         if self._estimate_ns is not None:
@@ -83,11 +73,9 @@ class Rate:
         self._since_ns = 0
 
     def note(self, got_ns: int) -> float:
-        """Count a frame that came at `got_ns` monotonic nanoseconds.
+        """Count a frame that came at `got_ns` monotonic nanoseconds, and return frames per second.
 
-        Returns:
-            Frames per second: the mean of the last fifty frames if it differs by more than a tenth from the promised
-            rate, else the promised rate.
+        It is the mean of the last fifty frames if that differs by more than a tenth from the stated rate, else that.
         """
         if self._frames == 0:
             self._since_ns = got_ns

@@ -23,8 +23,18 @@ SLOWEST_FPS, FASTEST_FPS = 0.1, 240.0
 DEVICE_TIMEOUT_VARIABLE = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
 _DEVICE_TIMEOUT_S = 2  # OpenCV's value for all V4L2 cameras of a process, in whole seconds
 
-_FINGERPRINT = r"^[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}$(?!\n)"
 _Side = Annotated[int, Meta(ge=1, le=LARGEST_SIDE_PX)]
+_SIZE = Meta(description="width and height in pixels, of a camera", examples=[[1280, 720]])
+_Size = Annotated[tuple[_Side, _Side], _SIZE]
+_ASKED = {"description": "frames a second that a camera is asked for", "extra": {"unit": "frames a second"}}
+_Fps = Annotated[float, Meta(ge=SLOWEST_FPS, le=FASTEST_FPS, **_ASKED)]
+_FINGERPRINT = Meta(
+    pattern=r"^[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}$(?!\n)",
+    description="64 hexadecimal digits, with colons or without: SHA-256 of the certificate of an rtsps or https camera "
+    "(`openssl x509 -noout -fingerprint -sha256 -in FILE` prints it)",
+)
+_Fingerprint = Annotated[str, _FINGERPRINT]
+_AuthoritiesFile = Annotated[Path, Meta(description="PEM file of the authorities to trust instead of the system's")]
 
 
 def _timeout(description: str) -> Meta:
@@ -37,8 +47,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         fps: frames per second; for a source without a rate of its own, such as a pattern, 1 or more.
         transport: transport of RTSP; with `tcp` FFmpeg still uses UDP if the server offers nothing else.
-        rotate: rotation in degrees, applied after the picture's own EXIF or display matrix.
-        read_timeout_s: seconds without a frame after which a stream is lost; V4L2 cameras always use 2.
+        rotate: applied after the picture's own EXIF or display matrix.
+        read_timeout_s: V4L2 cameras always use 2.
         tls_verify: False: accept any certificate; an attacker in between can then get the password.
         allow_other_hosts: whether to follow redirects to other hosts, which then get the password.
 
@@ -46,56 +56,23 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         SettingError: an option is out of range, or more than one of the three certificate options is set.
     """
 
-    size_wh: (
-        Annotated[
-            tuple[_Side, _Side],
-            Meta(description="width and height in pixels, of a camera", examples=[[1280, 720]]),
-        ]
-        | None
-    ) = None
-    fps: (
-        Annotated[
-            float,
-            Meta(
-                ge=SLOWEST_FPS,
-                le=FASTEST_FPS,
-                description="frames a second that a camera is asked for",
-                extra={"unit": "frames a second"},
-            ),
-        ]
-        | None
-    ) = None
+    size_wh: _Size | None = None
+    fps: _Fps | None = None
     pixel_format: Annotated[Literal["MJPG", "YUYV"], Meta(description="of a V4L2 camera")] | None = None
     transport: Annotated[Literal["tcp", "udp"], Meta(description="of RTSP")] = "tcp"
     rotate: Annotated[Literal[0, 90, 180, 270], Meta(description="degrees clockwise")] = 0
     repeat: Annotated[bool, Meta(description="files begin again when they are through")] = False
     open_timeout_s: Annotated[float, _timeout("that a stream may take to open")] = 3.0
     read_timeout_s: Annotated[float, _timeout("without a frame, after which a stream is lost")] = 2.0
-    tls_fingerprint: (
-        Annotated[
-            str,
-            Meta(
-                pattern=_FINGERPRINT,
-                description="64 hexadecimal digits, with colons or without: SHA-256 of the certificate of an rtsps or "
-                "https camera (`openssl x509 -noout -fingerprint -sha256 -in FILE` prints it)",
-            ),
-        ]
-        | None
-    ) = None
-    tls_ca_file: (
-        Annotated[Path, Meta(description="PEM file of the authorities to trust instead of the system's")] | None
-    ) = None
+    tls_fingerprint: _Fingerprint | None = None
+    tls_ca_file: _AuthoritiesFile | None = None
     tls_verify: Annotated[bool, Meta(description="false: a camera's certificate is not verified")] = True
     allow_other_hosts: Annotated[bool, Meta(description="a stream may redirect to other servers")] = False
 
     def __post_init__(self) -> None:
         check_fields(self, SourceOptions)
-        ways = {
-            "tls_fingerprint": self.tls_fingerprint is not None,
-            "tls_ca_file": self.tls_ca_file is not None,
-            "tls_verify = false": not self.tls_verify,
-        }
-        given = [name for name, is_given in ways.items() if is_given]
+        given = [name for name in ("tls_fingerprint", "tls_ca_file") if getattr(self, name) is not None]
+        given += [] if self.tls_verify else ["tls_verify = false"]
         if len(given) > 1:
             raise SettingError(f"{' and '.join(given)}: expected one of them")
 
@@ -107,14 +84,12 @@ def bare_fingerprint(written: str) -> str:
 
 def device_timeout_s() -> int:
     """Return the seconds without a frame after which a V4L2 camera is lost; a variable of OpenCV may set them."""
-    asked = os.environ.get(DEVICE_TIMEOUT_VARIABLE, "")
-    is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
-    return (int(asked) if is_number else 0) or _DEVICE_TIMEOUT_S
+    asked = re.fullmatch(r"0*([1-9][0-9]{0,5})", os.environ.get(DEVICE_TIMEOUT_VARIABLE, ""))
+    return int(asked[1]) if asked else _DEVICE_TIMEOUT_S
 
 
 AS_IT_COMES = SourceOptions()
 """Default options: the source delivers frames as it comes."""
-
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 
@@ -230,11 +205,7 @@ def picamera_number(location: str) -> int | None:
 
 
 class SourceAddress(msgspec.Struct, frozen=True):
-    """The address of a URL's server.
-
-    Attributes:
-        target: path and query; empty if there are none.
-    """
+    """The address of a URL's server; `target` is path and query, empty if there are none."""
 
     scheme: str
     host: str
@@ -259,11 +230,7 @@ class SourceAddress(msgspec.Struct, frozen=True):
 
 
 def address_of(url: str) -> SourceAddress:
-    """Return the address of a URL's server, without the login.
-
-    Raises:
-        CameraError: the URL names no host or an impossible port.
-    """
+    """Return the address of a URL's server, without the login; raise a CameraError without host or possible port."""
     scheme, _, rest = url.partition("://")
     authority, tail = _split_authority(rest.partition("#")[0])
     bare = f"{scheme.lower()}://{authority.rpartition('@')[2]}{tail}"
@@ -296,10 +263,7 @@ def is_utf8(location: str) -> bool:
 
 
 def add_password(location: str, password: str | None) -> str:
-    """Put a password, percent-encoded, behind the user name of a URL.
-
-    Returns:
-        A URL for OpenCV only; the location itself if there is no password or it is no URL.
+    """Put a password, percent-encoded, behind the user name of a URL; the result is for OpenCV only.
 
     Raises:
         ConfigError: there is a password, but no user name in the URL.
@@ -318,8 +282,8 @@ def add_password(location: str, password: str | None) -> str:
 
 
 def _split_authority(rest: str) -> tuple[str, str]:
-    end = re.search(r"[/?#]|$", rest)
-    return (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return authority, rest[len(authority) :]
 
 
 def _exists(path: Path) -> bool:

@@ -2,11 +2,11 @@
 
 OpenCV and FFmpeg print to standard error, at some levels with the URL and so with the password; `set_up_opencv`
 silences them unless the user asked for their log. OpenCV takes the transport of RTSP and the allowed formats from one
-environment variable, which it reads at the beginning of every opening; `capture_options` sets it for that long. The
-size of a JPEG from a camera is read before it is decoded. Image files have OpenCV's own limit,
-OPENCV_IO_MAX_IMAGE_PIXELS, which `edge_sdk` sets unless a program imports cv2 first.
+environment variable, which it reads at the beginning of every opening; `capture_options` sets it for that long. JPEGs
+and image files have OpenCV's own limit, OPENCV_IO_MAX_IMAGE_PIXELS, which `edge_sdk` sets unless a program imports cv2
+first.
 
-Network cameras are reached through `sources.relay`. `sources.live` and `sources.video` decide when to read.
+Network cameras are reached through `sources.relay`. `sources.live` and `sources.files` decide when to read.
 """
 
 from __future__ import annotations
@@ -50,48 +50,17 @@ from edge_sdk.sources.location import (
 from edge_sdk.sources.relay import Relay, reason_of, stream_trouble
 
 MAX_SENT_PX = 1 << 25
-"""Most pixels of a picture from a camera or a video file, a little more than 7680x4320; five are held at once."""
+"""Most pixels of a video's pictures, a little more than 7680x4320; five are held at once."""
 MAX_READ_PX = 1 << 26
-"""Most pixels of an image file: photos of telephones and camera modules have up to 64 million."""
-
-_SIZED_JPEG = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 of ITU-T T.81, which tell the size
-_BARE_JPEG = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})  # a byte 255 that is data, TEM and RST0 to RST7: no length
-_ENDS_JPEG = frozenset({0xD8, 0xD9, 0xDA})  # SOI, EOI and SOS, before which the size has to come
-_JPEG_HEAD = 1 << 18  # bytes, with a thumbnail and a colour profile
+"""Most pixels of a JPEG or image file: photos of telephones and camera modules have up to 64 million."""
 
 
 def decode(data: bytes | memoryview) -> Image | None:
-    """Decode a JPEG, PNG, BMP, WebP or PNM, of as many pixels as OpenCV's own limit allows.
-
-    Returns:
-        uint8 (H, W, 3), BGR; None where it cannot be read or is too large.
-    """
-    if not len(data):
-        return None
+    """Decode a JPEG, PNG, BMP, WebP or PNM into uint8 (H, W, 3), BGR; None where it cannot be read or is too large."""
     try:
         return cast("Image | None", cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR))
     except cv2.error:
         return None
-
-
-def jpeg_size(data: memoryview) -> tuple[int, int] | None:
-    """Read width and height in pixels from a JPEG's header, from marker to marker as decoders do; None: no JPEG."""
-    head, at = data[:_JPEG_HEAD], 2
-    while bytes(head[:2]) == b"\xff\xd8" and at < len(head):
-        if head[at] != 0xFF:  # decoders skip what is no marker
-            at += max(0, head[at:].tobytes().find(b"\xff")) or len(head)
-        while at < len(head) and head[at] == 0xFF:
-            at += 1
-        if at + 8 > len(head) or head[at] in _ENDS_JPEG:
-            return None
-        if head[at] in _SIZED_JPEG:
-            return _big(head[at + 6 : at + 8]), _big(head[at + 4 : at + 6])
-        at += 1 if head[at] in _BARE_JPEG else 1 + _big(head[at + 1 : at + 3])
-    return None
-
-
-def _big(data: memoryview) -> int:
-    return int.from_bytes(data, "big")
 
 
 _FALLBACK_FPS = 25.0  # where a header says nothing, or 1000 and 90000, which are time bases and no rates
@@ -130,11 +99,7 @@ class Capture:
 
 
 class OpenCvCapture(Capture):
-    """A `cv2.VideoCapture` as a `Capture`.
-
-    Args:
-        buffered_since_ns: see `Capture`; for a stream, whose frames come with the next one.
-    """
+    """A `cv2.VideoCapture` as a `Capture`; `buffered_since_ns` is for a stream, whose frames come with the next one."""
 
     def __init__(
         self,
@@ -190,10 +155,9 @@ class OpenCvCapture(Capture):
 
 
 class JpegCapture(OpenCvCapture):
-    """A stream of JPEGs, each of which is decoded on its own and so has its true size.
+    """A stream of JPEGs, each of which is decoded on its own and so has its true size (docs/adr/0021).
 
-    OpenCV scales all pictures to the size of the first one, and nothing tells their true size. Therefore FFmpeg only
-    fetches the JPEGs, and this class decodes them, which takes 0.1 ms more for 1280x720 (docs/adr/0021).
+    FFmpeg only fetches them, because OpenCV scales what FFmpeg decodes to the size of the first picture.
     """
 
     def __init__(
@@ -210,9 +174,7 @@ class JpegCapture(OpenCvCapture):
                 return None
         except cv2.error:
             return None
-        jpeg = data.reshape(-1).data
-        size_wh = jpeg_size(jpeg)
-        return decode(jpeg) if size_wh and 0 < size_wh[0] * size_wh[1] <= MAX_SENT_PX else None
+        return decode(data.reshape(-1).data)
 
 
 def plausible_fps(fps: float) -> float:
@@ -222,10 +184,9 @@ def plausible_fps(fps: float) -> float:
 
 @functools.cache
 def _limit_ffmpeg() -> None:
-    """Limit each allocation of OpenCV's FFmpeg to the memory that one picture of the largest size needs.
+    """Limit each allocation of OpenCV's FFmpeg to one picture of the largest size: half a megabyte of H.264 took 5 GB.
 
-    OpenCV passes FFmpeg's own `max_pixels` to no decoder, so that half a megabyte of H.264 took 5 GB. If OpenCV loads
-    FFmpeg as a plugin, or contains a copy of it without symbols, nothing is limited.
+    If OpenCV loads FFmpeg as a plugin, or contains a copy of it without symbols, nothing is limited.
     """
     here = Path(cv2.__file__)
     for file in [here] if here.suffix == ".so" else sorted(here.parent.glob("*.so")):
@@ -316,11 +277,7 @@ _FPS_TOLERANCE = 0.05  # 29.97 for 30 is as asked
 
 
 def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture:
-    """Open an RTSP or HTTP URL with its login.
-
-    Raises:
-        CameraError: it does not open within the time-out; the message is only the reason.
-    """
+    """Open an RTSP or HTTP URL with its login; where it does not open, the CameraError has only the reason."""
     relay = Relay(address_of(url), options)
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -353,11 +310,7 @@ def device_opener(location: str, _password: str | None, options: SourceOptions) 
 
 
 def open_device(path: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture:
-    """Open a V4L2 device by its path and ask it for size, rate and format.
-
-    Raises:
-        CameraError: it does not open; the message is only the reason.
-    """
+    """Open a V4L2 device and ask it for size, rate and format; the CameraError of a failure has only the reason."""
     if not Path(path).exists():
         raise CameraError("no such device")
     if not os.access(path, os.R_OK | os.W_OK):

@@ -87,7 +87,7 @@ PATTERN = SourceKind(
     form="pattern",
     words="a made picture, for trying things out",
     is_named=lambda location: location.partition(":")[0] == "pattern",
-    opener="edge_sdk.sources.images:pattern_opener",
+    opener="edge_sdk.sources.files:pattern_opener",
     redact=printable,
 )
 STREAM = SourceKind(
@@ -130,8 +130,7 @@ def kind_of(location: str) -> SourceKind:
     """Return the kind of source that a location names; to open a file with such a name, write `./pattern`.
 
     Raises:
-        CameraError: a URL is not RTSP or HTTP or names no server, a file does not exist, or OpenCV cannot take the
-            name.
+        CameraError: a URL is not RTSP or HTTP or names no server, a file is missing, or OpenCV cannot take the name.
     """
     kind = named_kind(location)
     if kind is STREAM and location.partition("://")[0].lower() not in SCHEMES:
@@ -180,11 +179,11 @@ def open_source(
     location = str(location)  # OpenCV users write the integer 0
     kind = kind_of(location)
     if kind is IMAGES:
-        from edge_sdk.sources.images import ImageFiles
+        from edge_sdk.sources.files import ImageFiles
 
         return ImageFiles(Path(location), camera, options)
     if kind is VIDEO:
-        from edge_sdk.sources.video import EveryFrame, VideoFile, VideoSource
+        from edge_sdk.sources.files import EveryFrame, VideoFile, VideoSource
 
         video = VideoFile(Path(location), options)
         return VideoSource(video, camera) if realtime else EveryFrame(video, camera)
@@ -204,23 +203,14 @@ def open_source(
 
 
 def opener_of(location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:
-    """Return a function that opens a camera or stream, or raises a CameraError with only the reason.
-
-    Raises:
-        EdgeError: a fault that waiting does not cure.
-    """
+    """Return a function that opens a camera or stream; see `SourceKind.opener`."""
     opener: Callable[[str, str | None, SourceOptions], Callable[[], Capture]]
     opener = pkgutil.resolve_name(kind_of(location).opener)
     return opener(location, password, options)
 
 
 def check_location(location: str) -> SourceKind:
-    """Check the form of a location and that its kind's packages are installed; open nothing.
-
-    Raises:
-        CameraError: a pattern is out of range, or a file is missing.
-        MissingDependencyError: picamera2, or GStreamer in OpenCV, is not there.
-    """
+    """Check the form of a location and that its kind's packages are installed; open nothing."""
     kind = kind_of(location)
     if kind.opener:
         opener_of(location, None, AS_IT_COMES)

@@ -24,11 +24,7 @@ _MAX_AGE_NS = 10_000_000_000
 
 
 def load_picamera() -> Any:
-    """Return the class `picamera2.Picamera2`.
-
-    Raises:
-        MissingDependencyError: picamera2 is not installed, or was built for another numpy.
-    """
+    """Return the class `picamera2.Picamera2`; raise a MissingDependencyError where it cannot be loaded."""
     try:
         return importlib.import_module("picamera2").Picamera2
     except ModuleNotFoundError as cause:
@@ -44,14 +40,7 @@ def load_picamera() -> Any:
 
 
 class Picamera(Capture):
-    """One of the board's cameras.
-
-    Args:
-        number: which camera, from 0.
-
-    Raises:
-        CameraError: the camera is missing or does not start; the message is only the reason.
-    """
+    """One of the board's cameras, by its number from 0; the CameraError of a failure has only the reason."""
 
     def __init__(self, number: int, options: SourceOptions) -> None:
         picamera = load_picamera()
@@ -116,10 +105,9 @@ _ENDS = ("cancel_all_and_flush", "stop", "close")
 
 
 def _monotonic_ns(sensor_ns: int | None) -> int | None:
-    """Return a sensor's time on the monotonic clock.
+    """Return a sensor's time on the monotonic clock; one that is implausible, as after a suspension, is unknown.
 
-    libcamera documents CLOCK_BOOTTIME, but the kernel's drivers use CLOCK_MONOTONIC. Both are equal until the device is
-    suspended; a time that is then implausible counts as unknown.
+    libcamera documents CLOCK_BOOTTIME, but the kernel's drivers use CLOCK_MONOTONIC.
     """
     is_plausible = sensor_ns is not None and 0 <= time.monotonic_ns() - sensor_ns < _MAX_AGE_NS
     return sensor_ns if is_plausible else None

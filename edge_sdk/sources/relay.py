@@ -8,10 +8,6 @@ names, and allocates memory for any length that a server announces. Its connecti
 Until FFmpeg plays an RTSP stream, or has the head of an HTTP answer, the relay reads the camera's answers: it follows
 redirects only to the same server, and limits the length of answers. After that it passes bytes on unread. Over UDP the
 pictures do not pass through the relay.
-
-Most IP cameras have self-signed certificates. A certificate is therefore verified in one of three ways before a byte is
-sent: by its SHA-256 fingerprint (`tls_fingerprint`), by authorities and the host's name (`tls_ca_file`, or the
-system's), or not at all (`tls_verify = false`).
 """
 
 from __future__ import annotations
@@ -47,10 +43,6 @@ from edge_sdk.sources.location import (
 T = TypeVar("T")
 
 _DATES = frozenset({9, 10})  # X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED of OpenSSL's x509_vfy.h
-_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
-_OLD_TLS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"})
-
-
 _REASONS = {
     errno.ECONNREFUSED: "connection refused",
     errno.EHOSTUNREACH: "no way to this host",
@@ -68,10 +60,7 @@ def _no_answer(options: SourceOptions) -> str:
 
 
 def connect(address: SourceAddress, options: SourceOptions) -> socket.socket:
-    """Connect to a camera and, for rtsps and https, verify its certificate.
-
-    Returns:
-        A non-blocking socket; with TLS an `ssl.SSLSocket` after its handshake.
+    """Connect a non-blocking socket to a camera; for rtsps and https after its handshake, with a trusted certificate.
 
     Raises:
         CameraError: the camera cannot be reached, or its certificate is not trusted; the message is only the reason.
@@ -93,11 +82,7 @@ def connect(address: SourceAddress, options: SourceOptions) -> socket.socket:
 
 
 def check_camera_authorities(file: Path) -> None:
-    """Check that a file of certificate authorities can be read.
-
-    Raises:
-        UsageError: the file cannot be read, or holds no certificates.
-    """
+    """Raise a UsageError where a file of certificate authorities cannot be read or holds none."""
     try:
         _load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), file)
     except CameraError as cause:
@@ -105,11 +90,7 @@ def check_camera_authorities(file: Path) -> None:
 
 
 def finished(step: Callable[[], T], connection: socket.socket, deadline_s: float) -> T:
-    """Repeat a step of a non-blocking socket, such as a send or a handshake, until it is done.
-
-    Raises:
-        TimeoutError: the step was not done at `deadline_s`, monotonic seconds.
-    """
+    """Repeat a step of a non-blocking socket until it is done; raise a TimeoutError at `deadline_s` (monotonic)."""
     while True:
         try:
             return step()
@@ -207,11 +188,7 @@ def _shown(address: SourceAddress, options: SourceOptions) -> str:
 
 def _no_tls(error: ssl.SSLError, scheme: str) -> str:
     reason = error.reason or "it ends the handshake"
-    if reason in _NO_TLS:
-        return f"it speaks no TLS there; is it another port, or {scheme[:-1]}:// without the s?"
-    if reason in _OLD_TLS:
-        return "it speaks only a TLS older than 1.2, which is not spoken here; update it"
-    return f"no encrypted connection: {reason}"
+    return f"it speaks no TLS of 1.2 or newer there ({reason}); is it another port, or {scheme[:-1]}:// without the s?"
 
 
 _CHUNK = 1 << 16  # bytes
@@ -225,8 +202,6 @@ _HEAD_END = re.compile(rb"\n\r?\n")
 _STATUS = re.compile(rb"(?:RTSP|HTTP|ICY)\S*\s+(\d{1,3})")
 _ANSWERS = (b"RTSP", b"HTTP", b"ICY ")
 _ABSOLUTE = re.compile(r"[^/?#]*:")  # FFmpeg takes any text before the colon for a scheme
-_PLAYLIST = b"#EXTM3U"
-_IS_PLAYLIST = "it is a playlist (HLS), which names other addresses; give that of a stream"
 
 
 class Relay:
@@ -240,8 +215,7 @@ class Relay:
         status: status code of the camera's last answer; 0: the answer was neither RTSP nor HTTP; None: no answer.
 
     Raises:
-        CameraError: the camera cannot be used, see `connect`; or the device has no loopback interface or no free
-            descriptor.
+        CameraError: see `connect`; or the device has no loopback interface or no free descriptor.
     """
 
     def __init__(self, address: SourceAddress, options: SourceOptions) -> None:
@@ -276,11 +250,7 @@ class Relay:
             thread.join(_ENDING_S)
 
     def redirected(self, location: str) -> str:
-        """Return the URL at this relay that FFmpeg gets when the camera redirects it to `location`.
-
-        Raises:
-            CameraError: the redirect leads to another server and this is not allowed, or there were too many redirects.
-        """
+        """Return the URL at this relay that FFmpeg gets when the camera redirects it to `location`, where it may."""
         self._redirects += 1
         if self._redirects > _MAX_REDIRECTS:
             raise UntrustedError(
@@ -350,10 +320,8 @@ class Relay:
                 size = ffmpeg.recv_into(buffer)
                 if not size:
                     return
-                data, until_s = (
-                    memoryview(exchange.asked(buffer[:size])),
-                    time.monotonic() + self._options.read_timeout_s,
-                )
+                data = memoryview(exchange.asked(buffer[:size]))
+                until_s = time.monotonic() + self._options.read_timeout_s
                 while data:
                     data = data[finished(partial(camera.send, data), camera, until_s) :]
             if camera.fileno() in ready and not self._fetch(camera, ffmpeg, exchange, buffer):
@@ -403,11 +371,7 @@ class _Exchange:
         return b"\r\n".join([first, host, b"Connection: close", *kept]) + end
 
     def answered(self, data: memoryview) -> bytes | memoryview:
-        """Return what to send to FFmpeg for bytes that the camera sent.
-
-        Raises:
-            CameraError: the answer is a redirect that is not followed, or must not reach FFmpeg.
-        """
+        """Return what to send to FFmpeg for bytes that the camera sent; a CameraError says what FFmpeg must not get."""
         if self._is_unread and not self._answer and not self._rest:
             return data
         came, at, passed = self._answer + data, 0, bytearray()
@@ -431,8 +395,6 @@ class _Exchange:
                     break
                 passed += self._checked(came[at : found.start()])
                 at = found.end()
-                if not self._is_rtsp and came.startswith(_PLAYLIST, at):
-                    raise UntrustedError(_IS_PLAYLIST)
         self._answer = came[at:]
         return bytes(passed)
 
@@ -460,7 +422,7 @@ class _Exchange:
             return b"Location: " + self._relay.redirected(value.decode("latin-1")).encode("latin-1")
         if not self._is_rtsp:
             if name == b"content-type" and 200 <= status < 300 and b"mpegurl" in value.lower():
-                raise UntrustedError(_IS_PLAYLIST)
+                raise UntrustedError("it is a playlist (HLS), which names other addresses; give that of a stream")
             return b"Connection: close" if name == b"connection" else line
         if name == b"content-length":
             if self._rest or not value.isdigit() or int(value) > _LONGEST_BODY:

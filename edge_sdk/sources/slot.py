@@ -4,17 +4,18 @@
 
 `Slot` has three buffers that rotate between the reader (which writes one), the slot (which keeps the newest) and the
 consumer (which reads one). So no memory is allocated per frame, and no buffer is written while it is read.
-`sources.live` and `sources.video` decide what is read and when. `SourceStatus` and `SourceStats` are logged and
+`sources.live` and `sources.files` decide what is read and when. `SourceStatus` and `SourceStats` are logged and
 published.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from enum import Enum
 from threading import Event, Lock, Semaphore, Thread
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -61,15 +62,9 @@ class Slot:
     def put(
         self, image: Image, captured_ns: int, captured_at: float, seq: int, *, settles: bool = False, delay_ns: int = 0
     ) -> None:
-        """Make a picture the newest.
+        """Make a picture the newest: `buffer()` itself, or a new array if its size was wrong, which becomes a buffer.
 
-        Args:
-            image: `buffer()` itself, or a new array if its size was wrong; the slot keeps that as a buffer.
-            captured_ns: time of capture, monotonic nanoseconds.
-            captured_at: time of capture, seconds since the epoch.
-            seq: the frame's number.
-            settles: a newer picture will probably come at once; hand this one out only if none does.
-            delay_ns: see `Frame`.
+        `settles`: a newer picture will probably come at once; hand this one out only if none does.
         """
         frame = Frame(image, captured_ns, captured_at, seq, self._camera, delay_ns)
         with self._lock:
@@ -151,17 +146,18 @@ class SourceStats(msgspec.Struct, frozen=True, gc=False):
 _PATIENCE_S = 0.5  # a program must stop within two seconds; an opening or a driver may take longer
 
 
+_Source = TypeVar("_Source", bound="OpenedSource")
+
+
 class OpenedSource:
     """A `Source` that a thread of its own feeds through a slot; subclasses implement `read`.
 
     A subclass calls this constructor last: it starts the thread.
 
-    Args:
-        fps: frames per second that the source promises; 25 if it reports nothing plausible, 1 for images.
-
     Attributes:
         paced: whether frames come at their own pace, so that a slow reader misses some; False: on request, in order.
-        fps: as given; for a camera whose rate clearly differs, the mean of its last fifty frames.
+        fps: the promised rate, 25 if the source reports nothing plausible, 1 for images; for a camera whose rate
+            clearly differs, the mean of its last fifty frames.
         remarks: one line for each option that the camera did not grant.
     """
 
@@ -208,8 +204,7 @@ class OpenedSource:
     def latest(self, timeout_s: float) -> Frame | None:
         """Return the newest frame not delivered yet, or None when none came within `timeout_s` seconds.
 
-        Raises:
-            CameraError: the reader failed and its last frame was taken.
+        Raises a CameraError where the reader failed and its last frame was taken.
         """
         frame = self._slot.latest(timeout_s)
         if frame is None and self._failure is not None and not self._stop.is_set():
@@ -217,6 +212,18 @@ class OpenedSource:
             said = f"{self._thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0]
             raise CameraError(str(cause) if isinstance(cause, CameraError) else said) from cause
         return frame
+
+    def __enter__(self: _Source) -> _Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield the newest frame again and again, until the source ends; its picture is valid until the next one."""
+        while not self.ended:
+            if (frame := self.latest(_PATIENCE_S)) is not None:
+                yield frame
 
     def close(self) -> None:
         """Deliver nothing more and release all resources; may be called twice and waits half a second at most.
@@ -265,11 +272,7 @@ class PicturesInTurn(OpenedSource):
                     return
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """Return the next frame; None at the end, or when none was decoded within `timeout_s` seconds.
-
-        Raises:
-            CameraError: reading failed and all frames before were taken.
-        """
+        """Return the next frame; None at the end, or when none was decoded within `timeout_s` seconds."""
         frame = super().latest(timeout_s)
         if frame is None:
             return None

@@ -33,6 +33,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
         boxes_xywh: float32 (N, 4), left, top, width, height in pixels of the model's input.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,).
+        extras: float32 (N, values), what an object's row holds beside these, for `tasks.instances`; None without.
         highest: the largest value of the decoder's inputs, NaN if one is NaN; None if the decoder did not read all.
     """
 
@@ -40,6 +41,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
     confidences: Floats
     class_ids: NDArray[np.int64]
     highest: float | None = None
+    extras: Floats | None = None
 
 
 NO_CANDIDATES = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))

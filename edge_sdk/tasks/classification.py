@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Classification, Inferred
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import ClassificationSpec, TaskSpec
@@ -18,12 +19,7 @@ Floats = NDArray[np.float32]
 
 
 class Classify:
-    """The decode stage of a classifier.
-
-    Args:
-        read: the confidences of some classes, from float (classes,) and their ids, the highest first.
-        spec: number of classes in a result, and whether output 0 is the background.
-    """
+    """The decode stage of a classifier; `read` turns float (classes,) and ids, the highest first, into confidences."""
 
     def __init__(
         self, read: Callable[[Floats, NDArray[np.int64]], Floats], spec: ClassificationSpec, class_count: int
@@ -31,6 +27,7 @@ class Classify:
         self._read = read
         self._top_k = min(spec.top_k, class_count)
         self._offset = 1 if spec.background_class else 0
+        self.names: Mapping[int, str] = {}  # labels by class id, for the results
 
     def __call__(self, inferred: Inferred, /) -> Classification:
         """Read float (1, classes) of one frame."""
@@ -44,6 +41,7 @@ class Classify:
             confidences.astype(np.float32, copy=False),
             top - self._offset if self._offset else top,
             math.isfinite(confidences.sum()),  # a NaN counts as the largest value, so `top` always contains it
+            self.names,
         )
 
 
@@ -65,6 +63,15 @@ def _layouts(_spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequen
     return [(ModelOutput((1, label_count)),)]
 
 
+def _several(class_count: int) -> int:
+    if class_count < 2:
+        raise ModelError(
+            "the model has one output, and the likeliest of one class is always that class; export it with one output "
+            "for yes and one for no"
+        )
+    return class_count
+
+
 _IMAGENET: dict[str, Any] = {
     "resize": "center_crop",
     "crop_fraction": 0.875,
@@ -76,13 +83,13 @@ LOGITS = Decoder(
     name="logits",
     task="classification",
     layouts=_layouts,
-    make=lambda _spec, count, _layout: Softmax(count),
+    make=lambda _spec, count, _layout: Softmax(_several(count)),
     usual_input=_IMAGENET,
 )
 SOFTMAX = Decoder(
     name="softmax",
     task="classification",
     layouts=_layouts,
-    make=lambda _spec, _count, _layout: operator.getitem,
+    make=lambda _spec, count, _layout: operator.getitem if _several(count) else None,
     usual_input=_IMAGENET,
 )

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.classification import LOGITS, SOFTMAX
-from edge_sdk.tasks.detr import DETR
-from edge_sdk.tasks.end_to_end import END_TO_END
+from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, END_TO_END
 from edge_sdk.tasks.faces import CENTERFACE, SCRFD, YUNET
+from edge_sdk.tasks.instances import END_TO_END_POSE, END_TO_END_SEG, YOLOV8_POSE, YOLOV8_SEG
 from edge_sdk.tasks.nanodet import NANODET
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
@@ -62,11 +62,16 @@ TABLE: tuple[Decoder, ...] = (
     YOLOX,
     YOLOV5,
     YOLOV8,
+    YOLOV8_POSE,
+    YOLOV8_SEG,
     NANODET,
     CENTERFACE,
     YUNET,
     SCRFD,
     END_TO_END,
+    END_TO_END_POSE,
+    END_TO_END_SEG,
+    DETR_END_TO_END,
     DETR,
     SSD,
     Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),
@@ -91,11 +96,7 @@ def decoder_of(spec: TaskSpec) -> Decoder:
 
 
 def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:
-    """Check that a decoder of a model.toml or a manifest fits its task and has the keys that it needs.
-
-    Raises:
-        ValueError: the task has no such decoder, or a key is missing; the message names the key.
-    """
+    """Raise a ValueError where the task has no such decoder, or a key that it needs is missing."""
     decoder = DECODERS[task].get(name)
     if decoder is None:
         raise ValueError(f"decoder: {name!r} is not for {task}; expected {' or '.join(DECODERS[task])}")

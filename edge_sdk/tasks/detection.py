@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.frame import Detections, Inferred, Tensor
+from edge_sdk.core.frame import Detections, Inferred, Prepared, Tensor
 from edge_sdk.core.opencv import cv2
-from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, strongest
+from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, Floats, strongest
 from edge_sdk.tasks.spec import Thresholds
 
 _MAX_DETECTIONS = 300
@@ -31,26 +31,33 @@ class Detect:
     with objects. After a frame with a fault every frame is checked, until there is none.
 
     Args:
+        decode: reads the outputs. Where objects have keypoints or masks, its attribute `details` reads these, as in
+            `tasks.instances`.
         places: indices of the model's outputs that the decoder reads, in its own order.
     """
 
     def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds) -> None:
         self._decode = decode
+        self._details = getattr(decode, "details", None)
         self._places = tuple(places)
         self._thresholds = thresholds
         self._unchecked_left = 0  # frames until all outputs are checked again
+        self.names: Mapping[int, str] = {}  # labels by class id, for the results
 
     def __call__(self, inferred: Inferred, /) -> Detections:
         """Read the outputs of one frame."""
         prepared = inferred.prepared
         outputs = inferred.outputs
-        candidates = self._decode([outputs[place] for place in self._places])
+        read = [outputs[place] for place in self._places]
+        candidates = self._decode(read)
         confidences, class_ids = candidates.confidences, candidates.class_ids
         if not len(confidences):
             is_finite = self._is_finite_empty(candidates.highest, outputs)
             none = NO_CANDIDATES
+            more = self._read_details(read, None, prepared)
+            found = none.boxes_xywh, none.confidences, none.class_ids
             return Detections(
-                prepared.frame, inferred.inference_ns, none.boxes_xywh, none.confidences, none.class_ids, is_finite
+                prepared.frame, inferred.inference_ns, *found, is_finite=is_finite, names=self.names, **more
             )
         keep = suppress(candidates, self._thresholds)
         boxes = candidates.boxes_xywh[keep]
@@ -67,7 +74,16 @@ class Detect:
             confidences[keep],
             class_ids[keep],
             self._is_finite(confidences, outputs),
+            names=self.names,
+            **self._read_details(read, None if candidates.extras is None else candidates.extras[keep], prepared),
         )
+
+    def _read_details(self, outputs: Sequence[Tensor], extras: Floats | None, prepared: Prepared) -> dict[str, Any]:
+        if self._details is None:
+            return {}
+        none = np.empty((0, self._details.width), np.float32)
+        details: dict[str, Any] = self._details(outputs, none if extras is None else extras, prepared)
+        return details
 
     def _is_finite(self, confidences: NDArray[np.float32], outputs: Sequence[Tensor]) -> bool:
         """Tell whether the checked outputs of a frame with candidates are finite."""

@@ -1,8 +1,14 @@
-"""DETR and its kin (RT-DETR, D-FINE, RF-DETR): a fixed number of queries, each with a box and a score a class."""
+"""Detectors of which nothing is suppressed: DETR and its kin, and those that suppress overlaps in their own graph.
+
+DETR, RT-DETR, D-FINE and RF-DETR have a fixed number of queries, each with a box and a score a class. YOLOv10, YOLO26
+and some exports of DETR have one row an object: `end_to_end` with corners in pixels, `detr_end_to_end` with centre and
+size as parts of the input.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -40,6 +46,30 @@ class Detr:
         return Candidates(corner_boxes(boxes[rows] * self._size), confidences, class_ids)
 
 
+def read_rows(
+    label_count: int, confidence: float, to_boxes: Callable[[Floats], Floats], outputs: Sequence[Tensor]
+) -> Candidates:
+    """Read rows, float (1, N, 6 + extras): a box, confidence 0-1, class id; `to_boxes` gives `boxes_xywh` (K, 4).
+
+    Rows after the last object have confidence 0. A row whose class id no label has is no detection.
+    """
+    rows: Floats = outputs[0][0]
+    class_ids = np.rint(rows[:, 5])
+    rows = rows[(rows[:, 4] >= confidence) & (class_ids >= 0) & (class_ids < label_count)]
+    return Candidates(to_boxes(rows[:, :4]), rows[:, 4], np.rint(rows[:, 5]).astype(np.int64), extras=rows[:, 6:])
+
+
+def _from_corners(values: Floats) -> Floats:
+    boxes: Floats = values.copy()
+    boxes[:, 2:] -= boxes[:, :2]
+    return boxes
+
+
+def _make_rows_of_parts(spec: TaskSpec, label_count: int, _layout: Layout) -> Callable[[Sequence[Tensor]], Candidates]:
+    size = np.array(spec.input.size_wh * 2, np.float32)
+    return partial(read_rows, label_count, spec.thresholds.confidence, lambda values: corner_boxes(values * size))
+
+
 def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
     """Expect any number of queries, but for the number of cells that other detectors have."""
     cells = cell_count(spec.input.size_wh, *STRIDES)
@@ -60,4 +90,23 @@ DETR = Decoder(
     make=lambda spec, _label_count, _layout: Detr(spec.input.size_wh, spec.thresholds.confidence),
     suppresses=False,
     usual_input={"resize": "stretch", "std": (255.0, 255.0, 255.0)},
+)
+END_TO_END = Decoder(
+    name="end_to_end",
+    task="detection",
+    layouts=lambda _spec, _label_count, _got: [(ModelOutput((1, "N", 6), None),)],
+    make=lambda spec, count, _layout: partial(read_rows, count, spec.thresholds.confidence, _from_corners),
+    reads_all=True,
+    suppresses=False,
+    box_axis=-1,
+    usual_input={"std": (255.0, 255.0, 255.0)},
+)
+DETR_END_TO_END = Decoder(
+    name="detr_end_to_end",
+    task="detection",
+    layouts=END_TO_END.layouts,
+    make=_make_rows_of_parts,
+    reads_all=True,
+    suppresses=False,
+    usual_input=DETR.usual_input,
 )

@@ -88,6 +88,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
         usual_labels: the labels of models of this kind, where nothing else tells them and their number fits.
+        said: the word by which Ultralytics' metadata name the task of such models.
         box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
     """
 
@@ -101,6 +102,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     usual_input: dict[str, Any] = {}
     usual_labels: tuple[str, ...] = ()
     suppresses: bool = True
+    said: str = "detect"
     box_axis: int | None = None
 
     def find(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,27 +14,14 @@ from edge_sdk.core.opencv import cv2
 _BLOCK = 32768  # cells at a time: their 320 KB of data stay in a core's L2 cache
 
 
-class ReadMap(Protocol):
-    """Reads one kind of output.
-
-    Attributes:
-        marks_nan: whether `NO_CLASS` always means that a cell has a NaN among its scores.
-    """
-
-    marks_nan: bool
-
-    def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
-        """Return the class map uint8 (H, W) of batch 1, a new array; `NO_CLASS` where a cell has no class."""
-
-
 class Segment:
     """The decode stage of a segmenter; only one thread at a time may call it, because its reader has buffers.
 
-    Args:
-        class_count: number of lines of labels.txt, at most `NO_CLASS`.
+    Its reader makes a new class map uint8 (H, W), `NO_CLASS` where a cell has no class, and says in `marks_nan` whether
+    that always means a NaN among the scores.
     """
 
-    def __init__(self, read: ReadMap, class_count: int, input_wh: tuple[int, int]) -> None:
+    def __init__(self, read: HighestScore | ClassIds, class_count: int, input_wh: tuple[int, int]) -> None:
         self._read = read
         self._class_count = class_count
         self._input_wh = input_wh

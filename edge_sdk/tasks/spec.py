@@ -46,11 +46,7 @@ _Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=
 
 
 def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -> None:
-    """Refuse numbers that TOML can write and no model can use.
-
-    Raises:
-        ValueError: one of them is refused; the message names key and value.
-    """
+    """Raise a ValueError for numbers that TOML can write and no model can use."""
     for value in values:
         if not math.isfinite(value) or (positive and value <= 0):
             raise ValueError(f"{key} holds {value}, expected {'positive' if positive else 'finite'} numbers")
@@ -89,6 +85,7 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         background_class: for `ssd`: the first score is the background's, which no label names.
         scores: for `ssd`: whether they lie between 0 and 1 already.
         reg_max: for `nanodet`: the largest distance of a box's side, in strides.
+        keypoints: for decoders of poses: the number of points of an object, and of values of a point, 2 or 3.
     """
 
     anchors: _Anchors = ()
@@ -100,6 +97,7 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     background_class: bool = True
     scores: Literal["probabilities", "logits"] = "probabilities"
     reg_max: Annotated[int, Meta(ge=1, le=64)] = 7
+    keypoints: tuple[Annotated[int, Meta(ge=1, le=1000)], Literal[2, 3]] | None = None
 
     def __post_init__(self) -> None:
         check_finite("anchors", [side for head in self.anchors for anchor in head for side in anchor], positive=True)

@@ -5,7 +5,7 @@ A refusal says whether only the number of labels is wrong, and which task or dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from edge_sdk.core.errors import ModelError
@@ -23,26 +23,27 @@ Task: TypeAlias = Stage[Inferred, Result]
 
 
 class WrongLabelsError(ModelError):
-    """Labels whose number alone does not fit the outputs.
-
-    Args:
-        message: the whole sentence; the next step follows a semicolon.
-    """
+    """Labels whose number alone does not fit the outputs; the next step follows a semicolon."""
 
     def __init__(self, message: str, class_count: int) -> None:
         super().__init__(message)
         self.class_count = class_count
 
 
-def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) -> Task:
-    """Build the stage that reads these outputs.
+def make_task(
+    spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape], names: Mapping[int, str] | None = None
+) -> Task:
+    """Build the stage that reads these outputs; `names` are the labels by class id, for the results.
 
     Raises:
         WrongLabelsError: the outputs fit another number of labels.
         ModelError: the decoder cannot read the outputs; the message names expected and got.
     """
     layout, places = _find(spec, label_count, output_shapes)
-    return _STAGES[spec.task](decoder_of(spec).make(spec, label_count, layout), places, spec, label_count)
+    stage = _STAGES[spec.task](decoder_of(spec).make(spec, label_count, layout), places, spec, label_count)
+    if isinstance(stage, (Detect, Classify)):
+        stage.names = names or {}
+    return stage
 
 
 def _detect(read: Any, places: tuple[int, ...], spec: TaskSpec, _label_count: int) -> Task:

@@ -120,19 +120,24 @@ def read_yolov5(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
 
 
-def read_yolov8(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
-    """Read decoded columns, float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1."""
+def read_yolov8(confidence: float, outputs: Sequence[Tensor], class_count: int | None = None) -> Candidates:
+    """Read decoded columns, float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1.
+
+    With a number of classes, what follows them are `extras`.
+    """
     columns: Floats = outputs[0][0]
-    best = columns[4:].max(axis=0)
+    end = len(columns) if class_count is None else 4 + class_count
+    best = columns[4:end].max(axis=0)
     strong = (best >= confidence).nonzero()[0]
     if not len(strong):
         # A separate check of all scores for NaN would double the time of this function.
-        highest = float(np.maximum(best.max(), columns[:4].max()))
+        highest = float(np.maximum(best.max(), columns[:4].max())) if end == len(columns) else None
         return Candidates(NO_CANDIDATES.boxes_xywh, best[strong], strong, highest)
     if len(strong) > MAX_CANDIDATES:  # gathering a column costs more than ranking it
         strong = strong[strongest(best[strong])]
     rows = columns[:, strong].T
-    return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
+    class_ids = rows[:, 4:end].argmax(axis=1)
+    return Candidates(corner_boxes(rows), best[strong], class_ids, extras=rows[:, end:])
 
 
 class YoloX:
@@ -218,23 +223,23 @@ def _check_v4(detection: DetectionSpec) -> None:
         raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
 
 
-def _cells(input_wh: tuple[int, int]) -> int:
+def floored_cells(input_wh: tuple[int, int]) -> int:
     """Count the cells of all levels; where a stride does not divide the input, round down as Ultralytics does."""
     return sum((input_wh[0] // stride) * (input_wh[1] // stride) for stride in STRIDES)
 
 
 def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     """Expect three anchors a cell; or one, which is YOLOX decoded in its graph."""
-    cells = _cells(spec.input.size_wh)
+    cells = floored_cells(spec.input.size_wh)
     return [(ModelOutput((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
 
 
 def _x_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, _cells(spec.input.size_wh), 5 + label_count), class_axis=2, others=5),)]
+    return [(ModelOutput((1, floored_cells(spec.input.size_wh), 5 + label_count), class_axis=2, others=5),)]
 
 
 def _v8_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, 4 + label_count, _cells(spec.input.size_wh)), others=4),)]
+    return [(ModelOutput((1, 4 + label_count, floored_cells(spec.input.size_wh)), others=4),)]
 
 
 YOLOV4 = Decoder(

@@ -2,14 +2,14 @@
 
 Pure arithmetic: a `Candidate` is a variant with settings, a `Measurement` its speed. `Plan` says what is measured here
 and for how long, `Search` asks for one candidate after the other and is sent measurements, `choose` picks one, `Tuned`
-holds what came out. Not the full product is searched: threads on the
-promised variant first, then other providers, then the other variants from the best downwards with the settings that
-served the first, and spinning or parallel branches only where nothing gentler keeps the budget.
+holds what came out. Not the full product is searched: threads on the promised variant first, then other providers, then
+the other variants from the best downwards with the settings that served the first, and spinning or parallel branches
+only where nothing gentler keeps the budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -25,18 +25,9 @@ _NonNegative = Annotated[float, Meta(ge=0)]
 
 
 class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One way of running a bundle: a variant with settings.
+    """One way of running a bundle: a variant, and those of its `SessionSettings` that affect speed.
 
-    It has only settings that affect speed. Records of candidates are read from disk, so none of them may name a file
-    to write.
-
-    Attributes:
-        variant: name of the variant of the bundle.
-        providers: execution providers, in order of preference.
-        intra_op_num_threads: threads within one operator.
-        inter_op_num_threads: parts of the graph that run at once, where several providers run it.
-        allow_spinning: whether threads spin while they wait for each other within a run.
-        arena: whether freed memory of tensors is kept for the next ones.
+    Records of candidates are read from disk, so none of the settings may name a file to write.
     """
 
     variant: str
@@ -114,41 +105,6 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return Rating(self.quality, self.like_reference)
 
 
-WARM_UP_FRAMES = 3  # frames that are not counted, in which buffers are made and caches filled
-_LEAST_FRAMES = 20  # a percentile of fewer frames says little
-_PATIENCE = 2.0  # times the expected duration of a window; a slower camera is measured on fewer frames
-_PATIENCE_NS = 1_000_000_000
-
-
-class Pace(msgspec.Struct, frozen=True):
-    """The budget, frame rate and duration of a measurement.
-
-    Attributes:
-        budget_ms: the latency budget, from capture to outbox.
-        fps: frames per second of the camera.
-        window_s: how long one candidate is measured, in seconds.
-    """
-
-    budget_ms: float
-    fps: float
-    window_s: float
-
-    @property
-    def frames(self) -> int:
-        """The number of frames of one window."""
-        return max(_LEAST_FRAMES, round(self.window_s * self.fps))
-
-    @property
-    def longest_ns(self) -> int:
-        """Nanoseconds after which a window is over, however many frames came."""
-        return int(_PATIENCE * (self.frames + WARM_UP_FRAMES) / self.fps * 1e9) + _PATIENCE_NS
-
-    @property
-    def expected_s(self) -> float:
-        """Seconds that the measurement of a candidate takes, without loading it."""
-        return (self.frames + WARM_UP_FRAMES) / self.fps
-
-
 # What a window does not see: the frame's way to the loop, encoding, and the slowest of ten thousand frames. At a p99
 # just below the budget the drop rule leaves frames out all the time.
 _SAFE = 0.9  # share of the budget
@@ -163,26 +119,21 @@ _ACCIDENT = 1.5
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits that a candidate must keep: latency and CPU share.
-
-    Attributes:
-        budget_ms: latency budget from capture to outbox, milliseconds.
-        cpu_share: CPU time over time, 1 is one core; None without a limit.
-    """
+    """The limits that a candidate must keep: latency from capture to outbox, and CPU time over time (1 is one core)."""
 
     budget_ms: float
     cpu_share: float | None = None
 
     def keeps_budget(self, measured: Measurement) -> bool:
-        """Return whether the p99 of a measurement keeps the budget."""
+        """Tell whether the p99 of a measurement keeps the budget."""
         return measured.p99_ms <= self.budget_ms
 
     def keeps_cpu(self, measured: Measurement) -> bool:
-        """Return whether the CPU share of a measurement keeps its limit."""
+        """Tell whether the CPU share of a measurement keeps its limit."""
         return self.cpu_share is None or measured.cpu_share <= self.cpu_share
 
     def is_safe(self, measured: Measurement) -> bool:
-        """Return whether a measurement keeps both limits, with a tenth of the budget to spare."""
+        """Tell whether a measurement keeps both limits, with a tenth of the budget to spare."""
         return measured.p99_ms <= self.budget_ms * _SAFE and self.keeps_cpu(measured)
 
 
@@ -264,12 +215,11 @@ def thread_counts(cores: Cores) -> tuple[int, ...]:
 
 
 class Search:
-    """One search for the settings that serve best here, better than `promise`, which runs without tuning."""
+    """One search for the settings that serve best here."""
 
-    def __init__(
-        self, promise: Candidate, ratings: Mapping[str, Rating], threads: Sequence[int], limits: Limits
-    ) -> None:
-        self._promise, self._ratings, self._threads, self._limits = promise, ratings, threads, limits
+    def __init__(self, plan: Plan) -> None:
+        self._promise, self._threads, self._limits = plan.promise, plan.threads, plan.limits
+        self._by_rank = sorted(plan.ratings.items(), key=lambda item: item[1].rank, reverse=True)
         self._known: dict[Candidate, Measurement | None] = {}
 
     def steps(self) -> Steps:
@@ -287,8 +237,7 @@ class Search:
         found = [m for m in self._known.values() if m is not None]
         looked_at = {candidate.variant for candidate in self._known}
         least = choose(found, self._limits)[0].rating.rank if found else float("-inf")
-        by_rank = sorted(self._ratings.items(), key=lambda item: item[1].rank, reverse=True)
-        return tuple(name for name, rating in by_rank if name not in looked_at and rating.rank > least)
+        return tuple(name for name, rating in self._by_rank if name not in looked_at and rating.rank > least)
 
     def _ask(self, candidate: Candidate) -> _Asking:
         if candidate not in self._known:
@@ -308,7 +257,7 @@ class Search:
         """Try variants from the best down to the first that keeps the limits safely, and those that are as good."""
         settings = self._best_so_far()
         reached: Rating | None = None
-        for variant, rating in sorted(self._ratings.items(), key=lambda item: item[1].rank, reverse=True):
+        for variant, rating in self._by_rank:
             if reached is not None and not rating.is_as_good_as(reached):
                 continue
             base = self._best_so_far() if variant == self._promise.variant else _replace(settings, variant=variant)
@@ -397,29 +346,25 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     @classmethod
     def of(
         cls,
+        plan: Plan,
         measured: Sequence[Measurement],
-        promise: Candidate,
-        limits: Limits,
         *,
-        metric: str,
-        providers: Sequence[str],
-        fps: float,
         seconds: float,
         others: float | None = None,
         untried: Sequence[str] = (),
     ) -> Tuned:
         """Choose from one or more measurements and keep all of them."""
-        chosen, reason = choose(measured, limits)
+        chosen, reason = choose(measured, plan.limits)
         return cls(
-            limits=limits,
-            fps=fps,
-            metric=metric,
-            providers=tuple(providers),
-            before=next((m for m in measured if m.candidate == promise), None),
+            limits=plan.limits,
+            fps=plan.fps,
+            metric=plan.metric,
+            providers=plan.promise.providers,
+            before=next((m for m in measured if m.candidate == plan.promise), None),
             chosen=chosen,
             reason=reason,
-            meets_budget=limits.keeps_budget(chosen),
-            meets_cpu_share=limits.keeps_cpu(chosen),
+            meets_budget=plan.limits.keeps_budget(chosen),
+            meets_cpu_share=plan.limits.keeps_cpu(chosen),
             measured=tuple(measured),
             seconds=round(seconds, 1),
             others=None if others is None else round(others, 2),
@@ -443,14 +388,11 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def doubt(self) -> str:
         """Return why tuning must be repeated; empty where it need not."""
-        doubts = []
-        if self.untried:
-            doubts.append(f"there was no time for {', '.join(self.untried)}")
+        doubts = [f"there was no time for {', '.join(self.untried)}"] if self.untried else []
         if self.others is not None and self.others > _BUSY:
-            doubts.append(
-                f"other programs took {100 * self.others:.0f} % of the processors' time while it was measured"
-            )
-        return " and ".join(doubts) if self.provisional else ""
+            took = f"{100 * self.others:.0f} % of the processors' time"
+            doubts.append(f"other programs took {took} while it was measured")
+        return " and ".join(doubts)
 
     def line(self) -> str:
         """Return a line for people about what ran before and what runs now."""
@@ -468,7 +410,11 @@ def figures(measured: Measurement) -> str:
 SECONDS = 20.0
 """How long a run tunes by default."""
 
+WARM_UP_FRAMES = 3  # frames that are not counted, in which buffers are made and caches filled
 _CANDIDATES = 12  # about so many fit into the time; the window gets longer when there is more of it
+_LEAST_FRAMES = 20  # a percentile of fewer frames says little
+_PATIENCE = 2.0  # times the expected duration of a window; a slower camera is measured on fewer frames
+_PATIENCE_NS = 1_000_000_000
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -476,6 +422,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         promise: what runs without tuning, on the providers that are here, with a core left to camera and broker.
+        threads: the numbers of threads to try.
+        fps: frames per second of the camera.
+        window_s: how long one candidate is measured, in seconds.
         seconds: for all of them; choosing and loading the chosen one comes on top.
     """
 
@@ -484,7 +433,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ratings: dict[str, Rating]
     threads: tuple[int, ...]
     limits: Limits
-    pace: Pace
+    fps: float
+    window_s: float
     seconds: float
 
     @classmethod
@@ -508,18 +458,32 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         promise = _replace(Candidate.promised(bundle.manifest).within(cores), providers=tuple(providers))
         if only_first:
             rated = {promise.variant: rated[promise.variant]}
-        threads = thread_counts(cores)
-        pace = Pace(budget_ms=limits.budget_ms, fps=fps, window_s=(seconds or SECONDS) / _CANDIDATES)
-        return cls(
+        plan = cls(
             promise=promise,
             metric=metric,
             ratings=rated,
-            threads=threads,
+            threads=thread_counts(cores),
             limits=limits,
-            pace=pace,
-            seconds=seconds or max(SECONDS, (len(rated) + len(threads)) * pace.expected_s),
+            fps=fps,
+            window_s=(seconds or SECONDS) / _CANDIDATES,
+            seconds=seconds or SECONDS,
         )
+        if seconds:
+            return plan
+        every_s = (len(rated) + len(plan.threads)) * plan.expected_s
+        return msgspec.structs.replace(plan, seconds=max(SECONDS, every_s))
 
-    def search(self) -> Search:
-        """Begin a search."""
-        return Search(self.promise, self.ratings, self.threads, self.limits)
+    @property
+    def frames(self) -> int:
+        """The number of frames of one window."""
+        return max(_LEAST_FRAMES, round(self.window_s * self.fps))
+
+    @property
+    def expected_s(self) -> float:
+        """Seconds that the measurement of a candidate takes, without loading it."""
+        return (self.frames + WARM_UP_FRAMES) / self.fps
+
+    @property
+    def longest_ns(self) -> int:
+        """Nanoseconds after which a window is over, however many frames came."""
+        return int(_PATIENCE * self.expected_s * 1e9) + _PATIENCE_NS

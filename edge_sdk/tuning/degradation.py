@@ -5,7 +5,7 @@ A bundle has a list of levels. The top level is the preferred one; each level be
 when there is capacity to spare. The streams of a process share one `DegradationController`, which decides which of them
 steps next. Without it, the streams that step down first would stay down for good in favour of the others.
 
-    frames' ages -> Governor -> DegradationController -> Move, which the caller makes: `arrive`, `fail` or `postpone`
+    frames' ages -> Governor -> DegradationController -> Move, which the caller makes: `arrive` or `leave_out`
 
 Nothing in this module reads a clock, does I/O or loads a model, except for `check_free_memory`.
 """
@@ -31,12 +31,9 @@ _GAIN = 0.9  # largest time of a level, as a share of the level above: a smaller
 
 
 class Level(msgspec.Struct, frozen=True):
-    """One level of degradation: a variant, and how many of the frames it runs on.
+    """One level of degradation: a variant that runs on one frame in `every`; 1.5 is two frames in three.
 
-    Attributes:
-        variant: name of the variant of the bundle.
-        every: the model runs on one frame in `every`, 1 or more; 1.5 is two frames in three.
-        cost: cost of one run; only ratios between levels have a meaning.
+    Of `cost`, that of one run, only ratios between levels have a meaning.
     """
 
     variant: str
@@ -47,7 +44,8 @@ class Level(msgspec.Struct, frozen=True):
         if self.every == 1:
             return self.variant
         of, every = self.every.as_integer_ratio()
-        return f"{self.variant}, " + (f"every {ordinal(of)} frame" if every == 1 else f"{every} of {of} frames")
+        ordinal = {2: "2nd", 3: "3rd"}.get(of, f"{of}th")
+        return f"{self.variant}, " + (f"every {ordinal} frame" if every == 1 else f"{every} of {of} frames")
 
 
 def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
@@ -83,11 +81,6 @@ def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:
     if all(e is not None for e in estimates):
         return {v.name: e.latency_ms for v, e in zip(variants, estimates, strict=True) if e is not None}
     return {v.name: v.host_latency_ms for v in variants}
-
-
-def ordinal(number: int) -> str:
-    """Write a number below 20 as 2nd, 3rd, 4th and so on."""
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"
 
 
 _RISING_NS = 30_000_000_000  # how long a stream counts as one that could step up, in spite of a bad window
@@ -166,16 +159,9 @@ class Move(msgspec.Struct, frozen=True):
 class Governor:
     """Decides on which level one stream runs.
 
-    A move is under way from `decide` until `arrive`, `fail` or `postpone`; until then `decide` returns None.
-
-    All times are monotonic nanoseconds.
-
-    Args:
-        levels: one or more levels, the top level first.
-        limit_ns: the latency budget.
-        period_ns: time between two frames of the source.
-        start: index of the level on which the stream starts.
-        controller: the controller of all streams of the process; by default one for this stream alone.
+    A move is under way from `decide` until `arrive` or `leave_out`; until then `decide` returns None. All times are
+    monotonic nanoseconds. `limit_ns` is the latency budget, `period_ns` the time between two frames of the source,
+    `start` the index of the level on which the stream starts, and `controller` that of all streams of the process.
 
     Attributes:
         levels: the levels, the top level first, without variants that cannot be loaded.
@@ -206,7 +192,7 @@ class Governor:
         self._limit_ns, self._period_ns = limit_ns, period_ns
         self._window_ns = self._quiet_ns = now_ns
         self._judged = self._missed = 0
-        self._target: int | None = None
+        self._target, self._is_moving = start, False
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
         self._went_up_ns: int | None = None
         self._quiet_need_ns = _QUIET_NS
@@ -235,13 +221,10 @@ class Governor:
 
     def is_due(self, now_ns: int) -> bool:
         """Tell whether a window is over, so that `decide` should be called; the caller asks after every frame."""
-        return self._target is None and now_ns - self._window_ns >= _WINDOW_NS
+        return not self._is_moving and now_ns - self._window_ns >= _WINDOW_NS
 
     def decide(self, now_ns: int, throttled: str = "") -> Move | None:
-        """Return the move to make now, or None; `throttled` says why the board throttles, and is empty if it does not.
-
-        The caller makes the move, and then calls `arrive`, `fail` or `postpone`.
-        """
+        """Return the move to make now, or None; `throttled` says why the board throttles; empty if it does not."""
         if not self.is_due(now_ns):
             return None
         self._feel(now_ns, throttled)
@@ -270,37 +253,24 @@ class Governor:
 
     def rest(self, now_ns: int) -> None:
         """Forget all results noted so far, because they say nothing about the next ones."""
-        if self._target is None:
+        if not self._is_moving:
             self._begin(now_ns)
 
     def arrive(self, now_ns: int) -> None:
         """Note that the move is done."""
-        target = self._moving_to()
-        if target < self.index:
+        if self._target < self.index:
             self._went_up_ns = now_ns
             self._is_relieved = False
-        self._stand_on(self.levels[target], now_ns)
+        self._stand_on(self.levels[self._target], now_ns)
 
-    def fail(self, now_ns: int) -> None:
-        """Note that the move failed because the variant does not load; no level of the variant is tried again."""
-        self._leave_out(now_ns, _FOR_EVER_NS)
-
-    def postpone(self, now_ns: int) -> None:
-        """Note that memory is too short for the move; no level of the variant is tried for a minute."""
-        self._leave_out(now_ns, now_ns + _SHORT_NS)
-
-    def _leave_out(self, now_ns: int, until_ns: int) -> None:
-        self._absent[self.levels[self._moving_to()].variant] = until_ns
+    def leave_out(self, now_ns: int, *, for_now: bool) -> None:
+        """Note that the variant does not load: its levels are left out for good, or for a minute without memory."""
+        self._absent[self.levels[self._target].variant] = now_ns + _SHORT_NS if for_now else _FOR_EVER_NS
         self._stand_on(self.level, now_ns)
-
-    def _moving_to(self) -> int:
-        if self._target is None:
-            raise ValueError("no move is under way")
-        return self._target
 
     def _stand_on(self, here: Level, now_ns: int) -> None:
         self._set_levels(here)
-        self._target = None
+        self._is_moving = False
         self._begin(now_ns)
 
     def _set_levels(self, here: Level) -> None:
@@ -341,7 +311,7 @@ class Governor:
             is_relapse = now_ns - self._went_up_ns < _RELAPSE_NS
             self._quiet_need_ns = min(2 * self._quiet_need_ns, _LONGEST_QUIET_NS) if is_relapse else _QUIET_NS
             self._went_up_ns = None
-        self._target = self.index + 1
+        self._target, self._is_moving = self.index + 1, True
         return Move(self.levels[self._target], reason)
 
     def _cool(self, now_ns: int, throttled: str) -> Move | None:
@@ -362,7 +332,7 @@ class Governor:
         self.rises_until_ns = until_ns + _RISING_NS
         if quiet_ns < self._quiet_need_ns or not self._controller.may_step_up(self, now_ns):
             return None
-        self._target = self.index - 1
+        self._target, self._is_moving = self.index - 1, True
         text = f"quiet for {quiet_ns / _S:.0f} s, {expected_ns / 1e6:.3g} ms expected of {self._limit_ns / 1e6:g}"
         return Move(self.levels[self._target], text)
 
@@ -390,11 +360,7 @@ _BESIDE_MIB = 64
 
 
 def check_free_memory(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
-    """Refuse to load a variant beside the running one where memory is short, so that the running one is not killed.
-
-    Raises:
-        NoRoomError: there is not enough free memory now; where the machine does not tell, it is never raised.
-    """
+    """Raise a NoRoomError where loading a variant beside the running one could get that killed for want of memory."""
     free = free_bytes(root)
     entry = bundle.manifest.entry(bundle.manifest.with_primary(variant).variants[0].file)
     if free is None or entry is None:

@@ -9,6 +9,7 @@ measured. At most two models are loaded at once.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
@@ -17,13 +18,13 @@ import numpy as np
 
 from edge_sdk.bundle.manifest import UNRATED, Rating
 from edge_sdk.core.clock import percentiles_of
-from edge_sdk.core.errors import EdgeError, StoppedError, typed_line
+from edge_sdk.core.errors import EdgeError, StoppedError, failure_line
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.machine import CpuTime
 from edge_sdk.core.protocols import Stage
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.tuning.candidates import WARM_UP_FRAMES, Candidate, Measurement, Pace, Plan, Tuned
+from edge_sdk.tuning.candidates import WARM_UP_FRAMES, Candidate, Measurement, Plan, Search, Tuned
 
 _log = logging.getLogger(__name__)
 _JOIN_S = 0.5  # a run that is told to stop must end within two seconds in all
@@ -41,7 +42,6 @@ class Window:
     Args:
         fallback: the stages that give the result where those of the candidate fail; None lets the error through.
         on_fallback: called before `fallback` gives a result.
-        clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
 
     Attributes:
         stages: the stages of the candidate; None after `give_up`.
@@ -53,7 +53,7 @@ class Window:
         candidate: Candidate,
         stages: Stage[Frame, Result],
         fallback: Stage[Frame, Result] | None,
-        pace: Pace,
+        plan: Plan,
         *,
         on_fallback: Callable[[], None] = lambda: None,
         clock_ns: Callable[[], int],
@@ -61,12 +61,12 @@ class Window:
     ) -> None:
         self.candidate, self.failure = candidate, ""
         self.stages: Stage[Frame, Result] | None = stages
-        self._fallback, self._on_fallback, self._pace = fallback, on_fallback, pace
+        self._fallback, self._on_fallback, self._plan = fallback, on_fallback, plan
         self._clock_ns, self._cpu_ns = clock_ns, cpu_ns
         self._start_ns, self._start_cpu_ns = clock_ns(), cpu_ns()
-        self._over_ns = self._start_ns + pace.longest_ns
-        self._enough = pace.frames
-        self._durations_ns = np.zeros(2 * pace.frames, np.int64)
+        self._over_ns = self._start_ns + plan.longest_ns
+        self._enough = plan.frames
+        self._durations_ns = np.zeros(2 * plan.frames, np.int64)
         self._count = 0
         self._is_warm = self._given_up = False
 
@@ -133,11 +133,11 @@ class Window:
     def _looks_again(self, now_ns: int) -> bool:
         """Tell whether to measure twice as many frames, whose p99 is less affected by one slow frame."""
         found = percentiles_of(self._durations_ns[: self._count])
-        budget_ms, most = self._pace.budget_ms, len(self._durations_ns)
+        budget_ms, most = self._plan.limits.budget_ms, len(self._durations_ns)
         if found is None or self._enough == most or found.p99_ms <= budget_ms:
             return False
         self._enough = most
-        self._over_ns = now_ns + self._pace.longest_ns
+        self._over_ns = now_ns + self._plan.longest_ns
         return found.p50_ms <= budget_ms * _HICCUP
 
     def _cannot_keep_the_budget(self) -> bool:
@@ -145,7 +145,7 @@ class Window:
         if self._count < _HOPELESS_FRAMES:
             return False
         fastest_ms = float(np.min(self._durations_ns[: self._count])) / 1e6
-        budget_ms = self._pace.budget_ms
+        budget_ms = self._plan.limits.budget_ms
         return fastest_ms > budget_ms * _HOPELESS or (self._count >= _MISSING_FRAMES and fastest_ms > budget_ms)
 
 
@@ -156,9 +156,9 @@ _Steps: TypeAlias = Generator[None, None, T]
 
 
 class LiveTuner:
-    """An observer of the loop that tunes while the loop runs.
+    """An observer of the loop that tunes while the loop runs, until it is `done` and the loop keeps its stages.
 
-    While a model loads, however long that takes, the loop goes on with the stages that it has.
+    While a model loads, the loop goes on with the stages that it has.
 
     Args:
         home: the candidate that runs now, and its stages, which give the results while other candidates load.
@@ -166,10 +166,7 @@ class LiveTuner:
         on_trying: called with every candidate before it is loaded or measured.
         on_variant: called with the name of the variant that gives the next results, whenever it changes.
         on_tuned: called with the result, and with the reason why it could not be stored or "".
-        clock_ns, cpu_ns: return the monotonic time and the process's CPU time, in nanoseconds.
-
-    Attributes:
-        done: whether tuning is over, so that the loop keeps its stages.
+        load_s: seconds after which a load is given up.
     """
 
     def __init__(
@@ -182,10 +179,12 @@ class LiveTuner:
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
+        load_s: float = math.inf,
         read_cpu_time: Callable[[], CpuTime] = CpuTime.read,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
+        self._load_s = load_s
         self.plan, self.home = plan, home[0]
         self._home_stages: list[_Stages] = [home[1]]
         self._open, self._remember = open_stages, remember
@@ -239,7 +238,7 @@ class LiveTuner:
     def _measure_all(self, loop: Loop) -> _Steps[Tuned | None]:
         """Measure one candidate after the other while there is time; the first is always measured."""
         plan, began_ns, cpu_time = self.plan, self._clock_ns(), self._read_cpu_time()
-        search, measured = plan.search(), list[Measurement]()
+        search, measured = Search(plan), list[Measurement]()
         asked, found = search.steps(), None
         self._is_measuring = True
         while True:
@@ -247,7 +246,7 @@ class LiveTuner:
                 candidate = asked.send(found)
             except StopIteration:
                 break
-            needed_ns = self._slowest_load_ns + plan.pace.expected_s * 1e9
+            needed_ns = self._slowest_load_ns + plan.expected_s * 1e9
             if measured and self._clock_ns() - began_ns + needed_ns > plan.seconds * 1e9:
                 break
             found = yield from self._try(loop, candidate)
@@ -256,12 +255,8 @@ class LiveTuner:
         if not measured:
             return None
         return Tuned.of(
+            plan,
             measured,
-            plan.promise,
-            plan.limits,
-            metric=plan.metric,
-            providers=plan.promise.providers,
-            fps=plan.pace.fps,
             seconds=(self._clock_ns() - began_ns) / 1e9,
             others=self._read_cpu_time().others_since(cpu_time),
             untried=search.untried(),
@@ -279,7 +274,7 @@ class LiveTuner:
             except StoppedError:
                 raise
             except Exception as cause:  # noqa: BLE001 - what is loaded is somebody else's; frames are still to be run
-                _log.info(f"tuning passes over {candidate}: {_line(cause)}")
+                _log.info(f"tuning passes over {candidate}: {failure_line(cause)}")
                 return None
             finally:
                 self._slowest_load_ns = max(self._slowest_load_ns, self._clock_ns() - began_ns)
@@ -287,7 +282,7 @@ class LiveTuner:
             candidate,
             stages,
             None if stages is home else home,
-            self.plan.pace,
+            self.plan,
             on_fallback=lambda: self._on_variant(self.home.variant),
             clock_ns=self._clock_ns,
             cpu_ns=self._cpu_ns,
@@ -325,7 +320,7 @@ class LiveTuner:
         except StoppedError:
             raise
         except Exception as cause:  # noqa: BLE001 - as above
-            _log.info(f"tuning cannot load what it chose: {_line(cause)}; what ran before stays")
+            _log.info(f"tuning cannot load what it chose: {failure_line(cause)}; what ran before stays")
             return
         self._give(loop, stages, tuned.chosen.candidate.variant)
         self._on_tuned(tuned, remark)
@@ -337,7 +332,7 @@ class LiveTuner:
             self._leaving.clear()
             return work()
 
-        self._task = task = BackgroundTask(clear_and_work, "tuning")
+        self._task = task = BackgroundTask(clear_and_work, "tuning", limit_s=self._load_s)
         yield
         while not task.is_done:
             yield
@@ -347,7 +342,3 @@ class LiveTuner:
     def _give(self, loop: Loop, stages: _Stages, variant: str) -> None:
         loop.stages = stages
         self._on_variant(variant)
-
-
-def _line(cause: Exception) -> str:
-    return str(cause) if isinstance(cause, EdgeError) else typed_line(cause)

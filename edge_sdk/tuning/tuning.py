@@ -1,33 +1,153 @@
 """Tuning of one bundle on one camera: a remembered result is used at once, others are found while the bundle runs.
 
 `Tuning` opens the stages to begin with and makes the `LiveTuner` that goes on from there; `tune` does the same for its
-own sake, on frames that are not published. `tuning.candidates` decides what is measured in which order.
+own sake, on frames that are not published. `Records` keeps results in the state folder, for the same bundle, machine,
+camera and limits. `tuning.candidates` decides what is measured in which order.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import CameraError, EdgeError, SessionError, StoppedError
-from edge_sdk.core.files import state_folder
-from edge_sdk.core.machine import Cores
+from edge_sdk.core.files import forget_oldest, read_regular, state_folder, write_record
+from edge_sdk.core.machine import Cores, Cpu
 from edge_sdk.core.protocols import Source
+from edge_sdk.inference.runtime import available_providers, onnxruntime_version
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Candidate, Limits, Plan, Tuned, figures
 from edge_sdk.tuning.degradation import check_free_memory
 from edge_sdk.tuning.live import LiveTuner
-from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 
 _log = logging.getLogger(__name__)
 _SAME_RATE = 0.1  # a camera that promises 25 FPS and a file of 23.976 are not worth measuring twice
+
+
+class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The machine and the ONNX Runtime that a measurement was taken on.
+
+    Attributes:
+        logical, physical, allowed: numbers of cores; see `Cores`.
+        memory_gib: GiB of memory, rounded up to a power of two, because kernels and graphics reserve varying parts.
+        providers: execution providers that this ONNX Runtime was built with.
+    """
+
+    cpu: Cpu
+    logical: int
+    physical: int
+    allowed: int
+    memory_gib: int
+    onnxruntime: str
+    providers: tuple[str, ...]
+
+    @classmethod
+    def here(cls, root: Path = Path("/")) -> TunedMachine:
+        """Return the description of this machine."""
+        cores = Cores.read(root)
+        return cls(
+            Cpu.read(root),
+            cores.logical,
+            cores.physical,
+            cores.allowed,
+            _memory_class_gib(),
+            onnxruntime_version(),
+            available_providers(),
+        )
+
+
+def _memory_class_gib() -> int:
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return 1 << (math.ceil(gib) - 1).bit_length()
+
+
+SCHEMA_VERSION = 2
+_KEPT = 32  # records that are kept: over the years a device has many bundles
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The question that a tuning answers.
+
+    Attributes:
+        digest: digest of the bundle.
+        camera: name of the stream; results depend on its frame size and on the load that comes with it.
+        variant: the only variant that may run; None for any.
+    """
+
+    digest: str
+    camera: str
+    variant: str | None
+    limits: Limits
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file of the request's record."""
+        return f"{self.digest[:16]}-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]}.json"
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The result of a tuning `at` a time (RFC 3339, UTC), with the request and the machine that it was measured for."""
+
+    schema_version: int = SCHEMA_VERSION
+    request: Request
+    machine: TunedMachine
+    at: str
+    tuned: Tuned
+
+
+class Records:
+    """The records of tuning of one device, one file each in `folder`; one that cannot be used is passed over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def recall(self, request: Request, machine: TunedMachine) -> Record | str | None:
+        """Return the record of a request on a machine, or why it cannot be used; None where there is none."""
+        record = self._read(self._folder / request.file_name, machine)
+        if isinstance(record, Record) and record.request != request:
+            return "what is remembered is of something else"
+        return record
+
+    def known(self, bundle: Bundle, machine: TunedMachine) -> list[Record]:
+        """Return all records of a bundle that are valid on a machine, for whatever request."""
+        paths = sorted(self._folder.glob(f"{bundle.digest[:16]}-*.json"))
+        return [record for path in paths if isinstance(record := self._read(path, machine), Record)]
+
+    def _read(self, path: Path, machine: TunedMachine) -> Record | str | None:
+        try:
+            loose = msgspec.json.decode(read_regular(path))
+            if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:
+                return f"{path} is of another version of edge-sdk"
+            record = msgspec.convert(loose, Record)
+        except FileNotFoundError:
+            return None
+        except OSError as cause:
+            return f"{path} cannot be read: {cause.strerror}"
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return f"{path} is damaged"
+        if record.machine != machine:
+            return "what is remembered was measured on another CPU, other cores, other memory or another ONNX Runtime"
+        return record
+
+    def remember(self, request: Request, machine: TunedMachine, tuned: Tuned) -> None:
+        """Write a record, and delete the oldest ones beyond 32; an OutputError says that it cannot be written."""
+        at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        record = Record(request=request, machine=machine, at=at, tuned=tuned)
+        write_record(self._folder / request.file_name, msgspec.json.encode(record))
+        forget_oldest(self._folder, _KEPT)
+
 
 Open = Callable[[Bundle, Candidate], Stages]
 """Loads a candidate of a bundle and proves it."""
@@ -63,11 +183,7 @@ class Tuning:
             _log.info(f"tuning is not remembered: {cause}")
 
     def open(self) -> Stages:
-        """Load and prove what is remembered, or else what the bundle promises.
-
-        Raises:
-            EdgeError: when what is promised cannot be loaded, read or trusted here.
-        """
+        """Load and prove what is remembered, or else what the bundle promises."""
         record = self._records.recall(self._request, self._machine) if self._records is not None else None
         if not isinstance(record, Record):
             if record is not None:
@@ -107,6 +223,7 @@ class Tuning:
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
+        load_s: float = math.inf,
     ) -> LiveTuner:
         """Make the `LiveTuner` that tunes while the loop runs, whatever is remembered; `seconds` as in `Plan.of`."""
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
@@ -130,6 +247,7 @@ class Tuning:
             on_tuned=on_tuned,
             on_trying=on_trying,
             on_variant=on_variant,
+            load_s=load_s,
         )
 
     def _with_missing(self, tuned: Tuned) -> Candidate:
@@ -149,11 +267,7 @@ class Tuning:
         return Candidate.promised(self._bundle.manifest).within(self._cores)
 
     def open_beside(self, candidate: Candidate) -> Stages:
-        """Load a candidate while another one runs.
-
-        Raises:
-            SessionError: one of its providers does not start: what would be measured is another candidate.
-        """
+        """Load a candidate while another one runs; raise a SessionError where one of its providers does not start."""
         check_free_memory(self._bundle, candidate.variant)
         stages = self._open(self._bundle, candidate)
         why_not = stages.session.providers.why_not
@@ -199,7 +313,7 @@ def golden_camera(bundle: Bundle, fps: float, camera: str) -> Source:
     """Return a camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
     # A run that tunes beside its work loads its first model before OpenCV, which these bring.
     from edge_sdk.core.opencv import cv2
-    from edge_sdk.sources.images import StillPicture
+    from edge_sdk.sources.files import StillPicture
     from edge_sdk.sources.live import LiveSource
 
     image = cv2.resize(bundle.golden()[0][0], _SIZE_WH)
@@ -218,7 +332,7 @@ def tune(
     silence_s: float = _SILENCE_S,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Tuned, str]:
-    """Tune on a source that comes at its own pace, whatever is remembered; the caller closes it.
+    """Tune on a source that comes at its own pace, which the caller closes, whatever is remembered.
 
     Returns:
         What came out, and why it is not remembered; empty where it is.

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 import pytest
 
+from edge_sdk_tools.arm_cost import estimate
 from edge_sdk_tools.check import examination, gate
 from edge_sdk_tools.check.sandbox import Job, Limits
-from edge_sdk_tools.prove import board, parity
+from edge_sdk_tools.prove import parity
 
 
 @pytest.fixture(autouse=True)
 def _no_counter_and_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Builds are the same whatever somebody has set up, or built before, on this machine."""
-    monkeypatch.setattr(board, "find_counter", lambda _folder=None: None)
+    monkeypatch.setattr(estimate, "find_counter", lambda _folder=None: None)
     monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
@@ -26,7 +27,7 @@ def _examined_in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.F
     """Examine and measure models here, where a process of its own shows nothing: two a build take most of its time."""
     if request.node.get_closest_marker("sandbox") is None:
         monkeypatch.setattr(gate, "run_limited", _run_here)
-        monkeypatch.setattr(parity, "PeakMemory", _FileSize)
+        monkeypatch.setattr(parity, "peak_memory", _file_sizes)
 
 
 def _run_here(module: str, request: bytes, _limits: Limits) -> bytes:
@@ -34,19 +35,7 @@ def _run_here(module: str, request: bytes, _limits: Limits) -> bytes:
     return msgspec.msgpack.encode(examination.examine_model(msgspec.msgpack.decode(request, type=Job)))
 
 
-class _FileSize:
-    """In place of `PeakMemory`: the size of each model's file stands for the memory that it takes."""
-
-    def __init__(self, models: Sequence[Path], _shipped: Path) -> None:
-        self._models = models
-
-    def __enter__(self) -> _FileSize:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def finish(self) -> list[float]:
-        return [path.stat().st_size / 1e6 for path in self._models]
+@contextlib.contextmanager
+def _file_sizes(models: Sequence[Path], _shipped: Path) -> Iterator[Callable[[], list[float]]]:
+    """In place of `peak_memory`: the size of each model's file stands for the memory that it takes."""
+    yield lambda: [path.stat().st_size / 1e6 for path in models]

@@ -15,11 +15,11 @@ from onnx import helper, numpy_helper
 
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter, Cpu
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu, board_outputs
 from edge_sdk_tools.arm_cost.estimate import estimate
 from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.quantize.target_form import core_form
+from edge_sdk_tools.quantize.forms import core_form
 
 pytestmark = [pytest.mark.system, pytest.mark.arm64]
 
@@ -98,16 +98,16 @@ def test_a_model_says_the_same_there_as_here(counter: Counter, tmp_path: Path, m
     random = np.random.default_rng(1)
     tensors = [random.integers(0, 256, (1, CHANNELS, SIDE, SIDE)).astype(np.uint8) for _ in range(2)]
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    with BoardOutputs(counter, model, "cortex-a76", tensors, 60) as board:
-        outputs = board.finish()
+    with board_outputs(counter, model, "cortex-a76", tensors, 60) as board:
+        outputs = board()
     for (got,), tensor in zip(outputs, tensors, strict=True):
         np.testing.assert_array_equal(got, session.run(None, {"x": tensor})[0])
     # A build keeps its files in a folder that may be named relatively.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", ".")
     assert counter.count(Path("int8.onnx"), "cortex-a76").total > 0
-    with BoardOutputs(counter, Path("int8.onnx"), "cortex-a76", tensors[:1], 60) as board:
-        np.testing.assert_array_equal(board.finish()[0][0], outputs[0][0])
+    with board_outputs(counter, Path("int8.onnx"), "cortex-a76", tensors[:1], 60) as board:
+        np.testing.assert_array_equal(board()[0][0], outputs[0][0])
     assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]
 
 
@@ -180,8 +180,8 @@ def written(proto: onnx.ModelProto, folder: Path) -> Path:
 def wrong_share(counter: Counter, model: Path, tensors: list[np.ndarray]) -> float:
     """Share of the board's outputs that are not this machine's."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    with BoardOutputs(counter, model, CORE, tensors, 120) as board:
-        outputs = board.finish()
+    with board_outputs(counter, model, CORE, tensors, 120) as board:
+        outputs = board()
     assert len(outputs) == len(tensors)
     here = [session.run(None, {"x": tensor})[0] for tensor in tensors]
     assert max(np.ptp(value) for value in here) > 50

@@ -153,7 +153,7 @@ def fp32_people(spec: ModelSpec, video: Path) -> Iterator[Boxes]:
         outputs = tuple(np.asarray(output) for output in session.run(None, {"images": prepared.tensor}))
         found = task(Inferred(outputs, 0, prepared))
         assert isinstance(found, Detections)
-        yield found.boxes_xyxy[found.class_ids == PERSON]
+        yield found.xyxy[found.class_id == PERSON]
 
 
 def people_in(result: Message) -> Boxes:

@@ -98,16 +98,14 @@ def die(recipe: Recipe, shared: None) -> Measured:
 
 
 def die_once(recipe: Recipe, shared: None) -> Measured:
-    """The third job kills its process, the first time only."""
-    before = Path(recipe.folder) / "died"
+    """The third job kills its process, the first time only, when two results are kept in the folder `store`."""
+    before, store = Path(recipe.folder) / "died", Path(recipe.folder) / "store"
     if recipe.number == 2 and not before.exists():
         before.touch()
+        while len(list(store.glob("*.msgpack"))) < 2:
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     return measure(recipe, None)
-
-
-def lie(recipe: Recipe, shared: None) -> Measured:
-    return "no measurement"  # type: ignore[return-value]  # the lie itself
 
 
 def local_cluster(workers: int) -> LocalCluster:

@@ -97,6 +97,7 @@ class Scene:
         start: str = LARGE,
         open_stages: Callable[[str], Stages] | None = None,
         throttled: Callable[[], str] | None = None,
+        load_s: float = WAIT_S,
     ) -> None:
         self.folder, self.clock = folder, Clock()
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
@@ -119,6 +120,7 @@ class Scene:
             throttled=throttled or (lambda: self.heat),
             is_tuning=lambda: self.is_held,
             controller=DegradationController(),
+            load_s=load_s,
             clock_ns=self.clock,
         )
         self.governing.begin(start, "start")
@@ -212,12 +214,14 @@ class Board:
         disk_is_full: bool = False,
         others: float = 0.0,
         qualities: Mapping[str, Quality] | None = None,
+        hangs: threading.Event | None = None,
     ) -> None:
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
         self.variants, self.ran = list[tuple[int, str]](), list[str]()
         self.lines, self.outcome, self.remembered = SAID, list[tuple[Tuned, str]](), list[Tuned]()
         self._work, self._refused, self._disk_is_full = work, refused, disk_is_full
         self._alive: weakref.WeakSet[Slowed] = weakref.WeakSet()
+        self._hangs = hangs  # until it is set, no candidate but the first is loaded
         self.most_alive = 0
         folder.parent.mkdir(exist_ok=True)
         self.bundle = Bundle.open(write_variants(folder, qualities))
@@ -240,6 +244,7 @@ class Board:
             remember=self._remember,
             on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
             on_variant=self._note_variant,
+            load_s=WAIT_S if hangs is None else 0.1,
             read_cpu_time=lambda: CpuTime(
                 2e-9 * self.clock(), 2e-9 * self.clock() * others + self.cpu_ns / 1e9, self.cpu_ns / 1e9
             ),
@@ -251,6 +256,8 @@ class Board:
     def open(self, candidate: Candidate) -> Slowed:
         if str(candidate) in self._refused:
             raise EdgeError("no such luck")
+        if self._alive and self._hangs is not None:
+            self._hangs.wait()
         stages = Stages.open(self.bundle.with_primary(candidate.variant), candidate.settings(SessionSettings()))
         slowed = Slowed(stages, candidate, self._work, self)
         self._alive.add(slowed)

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox.event import QueuedEvent
+from edge_sdk.outbox.event import OutboxSettings, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import EventStore
 from edge_sdk.publisher import Publisher
 from tests.support.connections import WAIT_S, until

@@ -24,7 +24,7 @@ from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.prove.golden import Proof
-from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.prove.parity import OutputChange, StepKind
 from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.report.schema import (
@@ -322,3 +322,8 @@ def only(report: CheckReport, rule: str) -> Finding:
     """The one finding of a rule."""
     [finding] = [finding for finding in report.findings if finding.rule == rule]
     return finding
+
+
+def from_json(data: bytes) -> BuildReport:
+    """Read report.json."""
+    return msgspec.json.decode(data, type=BuildReport)

@@ -18,7 +18,7 @@ from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Seg
 from edge_sdk.core.machine import Cores
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Identity, ModelRef
-from edge_sdk.tuning.candidates import Candidate, Measurement
+from edge_sdk.tuning.candidates import Candidate, Limits, Measurement, Plan
 
 # Results for tests: any number of boxes, classes or segments from one black frame.
 
@@ -81,6 +81,21 @@ def measurement(
     return Measurement(
         candidate=what, quality=quality, p50_ms=p50_ms or p99_ms, p99_ms=p99_ms, cpu_share=cpu_share, frames=50
     )
+
+
+def plan(promise: Candidate | None = None, limits: Limits | None = None, **changes: Any) -> Plan:
+    """What one would measure for a tiny bundle with one variant, at 30 frames a second, unless told otherwise."""
+    made = Plan(
+        promise=promise or candidate(),
+        metric="agreement",
+        ratings={},
+        threads=(1,),
+        limits=limits or Limits(50),
+        fps=30,
+        window_s=1,
+        seconds=1,
+    )
+    return msgspec.structs.replace(made, **changes)
 
 
 def rated(what: Candidate, rating: Rating, p99_ms: float, cpu_share: float = 0.1) -> Measurement:

@@ -119,7 +119,7 @@ def test_a_reload_keeps_what_was_set_and_forgets_cameras_that_go(cell_bundle: Pa
             path.write_text(text.replace('url = "mqtt:', 'ulr = "mqtt:'))
             answer = requester.ask({"command": "reload"})
             assert answer["error"]["code"] == "failed"
-            assert "unknown key mqtt.ulr; did you mean url?" in answer["error"]["message"]
+            assert "mqtt: unknown key ulr; did you mean url?" in answer["error"]["message"]
             assert str(tmp_path) not in answer["error"]["message"]
             requester.wait_results(5)
             write_config(tmp_path, broker, cell_bundle, cameras={"yard": "pattern:320x240@20"})

@@ -20,8 +20,8 @@ import msgspec
 import pytest
 
 from edge_sdk.messages.schema import TelemetryMessage
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.session import ConnectionState
 from tests.support.broker import (
@@ -250,7 +250,7 @@ def test_a_broker_that_hangs_up_at_an_event_is_given_the_others(tmp_path: Path) 
         until(publisher, lambda s: s.events.delivered == 2 and s.acknowledged == 1, "the others")
         assert publisher.stats().events.lost.quarantine == 1
         [line] = [line for name, line in troubles if name == "events_refused" and line]
-        assert "it ended the connection each time it got one of" in line
+        assert "the broker ended the connection each time it got one of" in line
         assert "raise its limit of a message (max_packet_size, message_size_limit), or have its ACL let" in line
 
 

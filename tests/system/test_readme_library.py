@@ -73,7 +73,7 @@ def test_the_program_of_the_readme_finds_what_is_there(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "pattern"),
     [
-        (0, r"(red|blue) \d+% at \[.+\]\n(red|blue) \d+% at \[.+\]"),
+        (0, r"(red|blue) \d+% at \[.+\]\n(red|blue) \d+% at \[.+\]\n(\d+ \['(red|blue)', '(red|blue)'\]\n?)+"),
         (1, r"(\d+ \d+\.\d ms\n)+\d+ \d+\.\d ms"),
         (2, r"(2 found, \d+ ms after the shutter\n)+\d+ on time, \d+ late, \d+ dropped as too old"),
         (5, r"noise 0 \(640, 480\)\n(noise \d \(640, 480\)\n){3}noise 4 \(640, 480\)"),
@@ -161,7 +161,7 @@ def test_the_programs_are_typed(tmp_path: Path) -> None:
 
     done = checked(*paths)
     assert done.returncode == 0, done.stdout + done.stderr
-    paths[0].write_text("from edge_sdk import Daemon, Model\nModel.open('person.edge')\n")
+    paths[0].write_text("from edge_sdk import Daemon, Model\nModel.open(7)\n")
     refused = checked(paths[0])
     assert 'Module "edge_sdk" has no attribute "Daemon"' in refused.stdout
-    assert 'has incompatible type "str"; expected "Bundle"' in refused.stdout
+    assert 'has incompatible type "int"; expected "Bundle | str | Path"' in refused.stdout

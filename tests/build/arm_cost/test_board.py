@@ -18,14 +18,15 @@ from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
-from edge_sdk_tools.arm_cost.counter import BoardOutputs, Counter, Counts
+from edge_sdk_tools.arm_cost import estimate
+from edge_sdk_tools.arm_cost.counter import Counter, Counts, board_outputs
 from edge_sdk_tools.arm_cost.instructions import CLASSES
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
-from edge_sdk_tools.prove import board, golden
-from edge_sdk_tools.report.schema import from_json
+from edge_sdk_tools.prove import golden
 from tests.support import models as tiny
 from tests.support.projects import write_project
+from tests.support.reports import from_json
 
 
 class _Fixed:
@@ -49,7 +50,7 @@ class _Fixed:
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, counter: _Fixed) -> None:
-    monkeypatch.setattr(board, "find_counter", lambda: cast("Counter", counter))
+    monkeypatch.setattr(estimate, "find_counter", lambda: cast("Counter", counter))
 
 
 def test_an_estimate_is_promised_reported_and_called_one(
@@ -119,10 +120,10 @@ def test_a_budget_that_the_board_clearly_cannot_keep_fails_with_4(
 def test_what_all_threads_and_the_worst_error_might_save_is_no_failure() -> None:
     target = load_target("raspberry_pi_5")
     assert target.intra_op_num_threads == 2
-    board.check_latency(None, target, 100)
-    board.check_latency(BoardEstimate("cortex-a76", 900.0, 270, 200, 365), target, 100)
+    estimate.check_latency(None, target, 100)
+    estimate.check_latency(BoardEstimate("cortex-a76", 900.0, 270, 200, 365), target, 100)
     with pytest.raises(LatencyGateError, match="so 2 threads cannot keep the budget of 100 ms"):
-        board.check_latency(BoardEstimate("cortex-a76", 900.0, 271, 201, 366), target, 100)
+        estimate.check_latency(BoardEstimate("cortex-a76", 900.0, 271, 201, 366), target, 100)
 
 
 def test_an_emulator_that_fails_says_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +140,7 @@ def test_cores_that_nobody_can_count_are_not_counted(
 ) -> None:
     _use(monkeypatch, _Fixed(1))
     for name in (target, "arm64", "jetson_orin_nano"):
-        assert board.board_counter(load_target(name), tiny.classifier()) is None
+        assert estimate.board_counter(load_target(name), tiny.classifier()) is None
     assert build(write_project(tmp_path), target, tmp_path / "a.edge").boards == ()
     steps = from_json((tmp_path / "a.edge" / "report.json").read_bytes()).steps
     left_out = [step.left_out for step in steps if step.kind == "arm"]
@@ -177,17 +178,17 @@ def test_outputs_of_a_board_are_those_of_its_python(
     tensors = [np.full((1, 3, 16, 16), value, np.float32) for value in (0.1, 0.5, 0.9)]
     session = ort.InferenceSession("model.onnx")
     counter = cast("Counter", _Fixed(1))
-    with BoardOutputs(counter, Path("model.onnx"), "cortex-a76", tensors, 60) as board_outputs:
-        outputs = board_outputs.finish()
+    with board_outputs(counter, Path("model.onnx"), "cortex-a76", tensors, 60) as finish:
+        outputs = finish()
     for (got,), tensor in zip(outputs, tensors, strict=True):
         np.testing.assert_array_equal(got, session.run(None, {"images": tensor})[0])
-    with BoardOutputs(counter, Path("model.onnx"), "cortex-a76", tensors, 0) as board_outputs:
-        assert len(board_outputs.finish()) == 1
+    with board_outputs(counter, Path("model.onnx"), "cortex-a76", tensors, 0) as finish:
+        assert len(finish()) == 1
     Path("junk.onnx").write_bytes(b"junk")
     with (
-        BoardOutputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as board_outputs,
+        board_outputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as finish,
         pytest.raises(EdgeError, match="the emulated cortex-a76 ended with 3: ") as caught,
     ):
-        board_outputs.finish()
+        finish()
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junk.onnx", "model.onnx"]

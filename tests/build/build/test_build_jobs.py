@@ -1,7 +1,12 @@
-"""One build by several workers: the same model is chosen, whoever makes the candidates and whoever dies."""
+"""Builds in several processes, interrupted, killed and continued: the same bundle, or what was there before."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +19,183 @@ from edge_sdk.cli.root import run
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.jobs.runner import JobRunner
+from tests.support import models as tiny
 from tests.support.jobs import local_cluster
 from tests.support.models import uneven
-from tests.support.projects import write_labelled, write_project
+from tests.support.projects import DETECTOR, write_boxes, write_labelled, write_project
+
+
+def _build(model: Path, bundle: Path, store: Path, **arguments: Any) -> BuildResult:
+    with JobRunner(store=store) as job_runner:
+        return build(model, "x86_64", bundle, bundle_version=1, job_runner=job_runner, **arguments)
+
+
+def test_a_second_build_does_nothing_twice_and_comes_to_the_same(tmp_path: Path) -> None:
+    model, store = write_project(tmp_path, pictures=16), tmp_path / "store"
+    first = _build(model, tmp_path / "a.edge", store)
+    second = _build(model, tmp_path / "b.edge", store)
+    assert first.remembered_steps == 0
+    assert second.remembered_steps == 2  # the calibration and the model
+    assert (second.agreement, second.samples, second.int8_mb) == (first.agreement, first.samples, first.int8_mb)
+    one, other = (Bundle.open(tmp_path / name).manifest.provenance for name in ("a.edge", "b.edge"))
+    assert one.float_nodes == other.float_nodes
+    # Which input is faster is a matter of time, and so measured again.
+    assert {**one.recipe, "input": ""} == {**other.recipe, "input": ""}
+
+
+def test_what_decides_a_result_is_part_of_its_name(tmp_path: Path) -> None:
+    proto = tiny.classifier()
+    model, store = write_project(tmp_path, model=proto, pictures=16), tmp_path / "store"
+    data = write_labelled(tmp_path / "data", proto, 30)
+    _build(model, tmp_path / "a.edge", store, evaluation=[data])
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 2
+    # Another label: the calibration is what it was, the measurement is not.
+    labels = data / "labels.csv"
+    lines = labels.read_text().splitlines()
+    name, class_id = lines[-1].split(",")
+    lines[-1] = f"{name},{(int(class_id) + 1) % 3}"
+    labels.write_text("\n".join(lines) + "\n")
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1
+    # One calibration image less: other ranges.
+    sorted((tmp_path / "pictures").iterdir())[0].unlink()
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 0
+
+
+def test_boxes_and_the_teacher_are_part_of_what_decides_a_result(tmp_path: Path) -> None:
+    write_project(tmp_path / "teacher", DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0)
+    text = DETECTOR + '[teacher]\nmodel = "../teacher/model.toml"\n'
+    model = write_project(tmp_path / "p", text, tiny.head_detector(), labels="red\nblue\n", pictures=16)
+    data, store = write_boxes(tmp_path / "data", "coco", 12), tmp_path / "store"
+    first, second = (_build(model, tmp_path / "a.edge", store, evaluation=[data]) for _ in range(2))
+    assert any(figure.name == "mAP50" for figure in first.quality)
+    assert first.remembered_steps == 0
+    assert second.remembered_steps > 1
+    assert first.distillation == second.distillation
+    write_boxes(data, "coco", 12, first_box=0.25)
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1  # the calibration
+    model.write_text(text.replace("[teacher]", "[thresholds]\nconfidence = 0.3\n[teacher]"))
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_project(tmp_path)
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path / "cache"))
+    assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 0
+    assert "results cannot be kept: Not a directory; an interrupted build will begin anew" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("jobs", "number"), [(1, signal.SIGTERM), pytest.param(2, signal.SIGINT, marks=pytest.mark.long)]
+)
+def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, jobs: int, number: int
+) -> None:
+    model, cache, scratch = write_project(tmp_path, pictures=400), tmp_path / "cache", tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(cache))
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--jobs", str(jobs)]
+    process = subprocess.Popen([sys.executable, "-m", "edge_sdk", *command], stderr=subprocess.PIPE, text=True)
+    try:
+        # With processes: until one of them has begun a model.
+        begun = "builds/calibration-*.msgpack" if jobs == 1 else "../.a.edge.building-*/work/variant-*"
+        while process.poll() is None and not list(cache.glob(begun)):
+            time.sleep(0.002)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert stderr.strip() == "edge-sdk: interrupted"
+    assert not list(tmp_path.glob(".a.edge*"))
+    assert not (tmp_path / "a.edge").exists()
+    assert not list(cache.glob("builds/.*"))
+    assert not list(scratch.iterdir())
+    assert run(command) == 0
+    assert "finished step" in capsys.readouterr().out
+    assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].precision == "int8"
+    assert run([*command, "--fresh"]) == 0
+    assert "finished step" not in capsys.readouterr().out
+
+
+_PROGRAM = """
+import resource, sys
+from edge_sdk.cli.root import run
+import edge_sdk_tools.build, edge_sdk_tools.progress
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]) * 10**6,) * 2)
+sys.exit(run(sys.argv[2:]))
+"""
+_WHOLE = "import resource, sys; from edge_sdk.cli.root import run; size = int(sys.argv[1]) * 10**6;" + (
+    "resource.setrlimit(resource.RLIMIT_AS, (size, size)); sys.exit(run(sys.argv[2:]))"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "megabytes"), [(_WHOLE, 300), (_PROGRAM, 40)], ids=["while importing", "on the way"]
+)
+def test_want_of_memory_is_one_line(tmp_path: Path, program: str, megabytes: int) -> None:
+    model, output = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
+    arguments = [str(megabytes), "build", str(model), "--target", "x86_64", "-o", str(output)]
+    # Measuring coverage takes memory too; OpenBLAS takes some for every core, and ends the process where it gets none.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 1, done.stderr
+    assert "edge-sdk: out of memory: " in done.stderr or "OpenBLAS error: Memory allocation" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    _gone(tmp_path)
+    assert not output.exists()
+
+
+def test_a_build_that_dies_leaves_nothing_behind(tmp_path: Path) -> None:
+    model, output = write_project(tmp_path, pictures=300), tmp_path / "a.edge"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edge_sdk", "build", str(model), "--target", "x86_64", "-o", str(output)],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while process.poll() is None and not list(tmp_path.glob(".a.edge.building-*/work/*")):
+            time.sleep(0.01)
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL
+    finally:
+        process.kill()
+    _gone(tmp_path)
+    assert not output.exists()
+
+
+def test_what_dies_between_the_renames_gives_the_old_bundle_back(tmp_path: Path) -> None:
+    model, output = write_project(tmp_path), tmp_path / "a.edge"
+    build(model, "x86_64", output, bundle_version=1)
+    program = (
+        "import os, sys; from pathlib import Path; from edge_sdk_tools.bundle_folder import cleanup_guard;"
+        "folder, output = Path(sys.argv[1]), Path(sys.argv[2]);"
+        "guard = cleanup_guard(folder, output); guard.__enter__();"
+        "output.rename(folder / 'old'); os._exit(9)"
+    )
+    partial = tmp_path / ".a.edge.building-1"
+    partial.mkdir()
+    assert subprocess.run([sys.executable, "-c", program, str(partial), str(output)], check=False).returncode == 9
+    _gone(tmp_path)
+    assert Bundle.open(output).manifest.version == 1
+
+
+def _gone(folder: Path) -> None:
+    """The guard takes a moment; without it this waits in vain."""
+    deadline = time.monotonic() + 60
+    while list(folder.glob(".a.edge*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not list(folder.glob(".a.edge*"))
+
 
 # Dask closes some of its sockets and loops only when they are collected.
 pytestmark = pytest.mark.filterwarnings(

@@ -125,15 +125,11 @@ def _zip() -> bytes:
 @pytest.mark.parametrize(
     ("data", "what", "step"),
     [
-        (b"", ": the file is empty", AGAIN),
-        (b"import torch\n", ": it looks like text (13 bytes)", "give the .onnx file itself"),
-        (("x" + "\u00e4" * 4000).encode(), ": it looks like text", "give"),  # the sample ends within a character
-        (b"version https://git-lfs.github.com/spec/v1\n", ": it looks like a pointer of Git LFS", "fetch the model"),
-        (b"\n<!DOCTYPE html>\n<html>", ": it looks like a web page", "download the file itself"),
-        (_zip(), ": it looks like a zip such as PyTorch's .pth (", "`edge-sdk import pytorch` makes an ONNX model"),
-        (b"\x80\x02\x8a\nl\xfc", ": it looks like a Python pickle", "`edge-sdk import pytorch`"),
-        (b"\x89HDF\r\n\x1a\n\0", ": it looks like HDF5", "`edge-sdk import tensorflow`"),
-        (b"\x1c\0\0\0TFL3\0", ": it looks like a .tflite", "`edge-sdk import tensorflow`"),
+        (b"", ", damaged or not whole (0 bytes)", AGAIN),
+        (b"version https://git-lfs.github.com/spec/v1\n", ": it looks like a pointer of Git LFS", "fetch it"),
+        (b"<!DOCTYPE html>\n<html>", ": it looks like a web page", "download the file itself"),
+        (_zip(), ": it looks like a zip such as PyTorch's .pth (", "`edge-sdk import` makes an ONNX model"),
+        (b"\x1c\0\0\0TFL3\0", ": it looks like a .tflite", "`edge-sdk import`"),
         (b"\x1c\0\0\0ORTM\0", ": it looks like an .ort", "take the .onnx that it was made from"),
         (tiny.classifier().SerializeToString()[:1000], ", damaged or not whole (1000 bytes)", AGAIN),
     ],

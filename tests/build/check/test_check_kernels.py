@@ -96,7 +96,6 @@ def _judged(node: onnx.NodeProto, element: str, opset: int) -> str:
         ("Relu", "bfloat16", 17, "type"),
         ("TopK", "int16", 17, "type"),
         ("HardSwish", "float", 17, "runs"),  # by its body: HardSigmoid and Mul
-        ("HardSwish", "double", 17, "type"),
         ("Mish", "float", 18, "runs"),  # Softplus, Tanh, Mul
         ("MeanVarianceNormalization", "float", 17, "runs"),
         ("Frobnicate", "float", 17, "missing"),

@@ -31,7 +31,6 @@ def _with(value: float, count: int, filters: int) -> np.ndarray:
     [
         (np.nan, "nan-weight", "weight 'w': 3 of its {} values are NaN"),
         (np.inf, "infinite-weight", "weight 'w' of Conv: 3 of its {} values are infinite"),
-        (-np.inf, "infinite-weight", "weight 'w' of Conv: 3 of its {} values are infinite"),
     ],
 )
 def test_weights_that_are_no_numbers(tmp_path: Path, filters: int, value: float, rule: str, expected: str) -> None:
@@ -142,12 +141,9 @@ def _macs(operator: str, *shapes: tuple[int, ...], output: tuple[int, ...], **at
         # every one of 3x8x8 inputs goes through 16x2x2
         ("ConvTranspose", [(1, 3, 8, 8), (3, 16, 2, 2)], (1, 16, 16, 16), {}, 3 * 8 * 8 * 16 * 4),
         ("MatMul", [(2, 7, 5), (5, 4)], (2, 7, 4), {}, 2 * 7 * 4 * 5),
-        ("QLinearMatMul", [(7, 5), (), (), (5, 4)], (7, 4), {}, 7 * 4 * 5),
         ("Gemm", [(2, 5), (5, 4), (4,)], (2, 4), {}, 2 * 4 * 5),
         ("Gemm", [(5, 2), (5, 4)], (2, 4), {"transA": 1}, 2 * 4 * 5),
-        ("Gemm", [(2, 5), (4, 5)], (2, 4), {"transB": 1}, 2 * 4 * 5),
         ("Relu", [(1, 3, 8, 8)], (1, 3, 8, 8), {}, 0),
-        ("MaxPool", [(1, 3, 8, 8)], (1, 3, 4, 4), {"kernel_shape": [2, 2]}, 0),
     ],
 )
 def test_multiply_accumulates(

@@ -87,13 +87,11 @@ def test_the_background_is_no_class(tmp_path: Path, rows: str) -> None:
     ("folder", "class_id"),
     [
         ("tench, Tinca tinca", 0),
-        ("tinca_TINCA", 0),
         ("Cardigan", 1),
         ("cardigan", 2),
         ("n02105412", 5),
         ("Kelpie", 5),
         (unicodedata.normalize("NFD", "Crème_brûlée"), 6),
-        ("004", 4),
         ("fitch", 9),
     ],
 )
@@ -103,17 +101,11 @@ def test_a_folder_is_named_by_label_synonym_or_class_id(tmp_path: Path, folder: 
     assert (_class_ids(dataset), dataset.format) == ({"000": class_id}, "class folders")
 
 
-def test_a_label_that_is_a_number_goes_before_the_class_id(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "1", 1)
-    assert _class_ids(read_dataset(tmp_path, ("2", "3", "1"), "classification")) == {"000": 2}
-
-
 @pytest.mark.parametrize(
     ("folders", "expected"),
     [
         (["tench", "crane"], "crane: 'crane' is ambiguous, the classes 3 and 4 share it; name the class by its id"),
         (["tench", "kelpies"], "kelpies: 'kelpies' is no label of the model, expected one of 10 such as 'tench, Tinca"),
-        (["kelpies"], "did you mean 'kelpie'?"),
         ([*(f"a {n}" for n in range(30)), "tench"], "'a 0' is no label of the model"),
         (["0", "10"], "10: class_id is 10, expected 0 to 9"),
     ],
@@ -146,10 +138,8 @@ def test_other_folders_are_images_without_labels(tmp_path: Path, folders: list[s
     [
         ("labels.csv a.json labels masks tench", "classification", "labels.csv"),
         ("labels.csv a.json labels masks tench", "detection", "coco"),
-        ("labels.csv labels masks tench", "detection", "yolo"),
         ("labels.csv", "detection", "holds classes (labels.csv), but the model's task is detection; expected boxes"),
         ("a.json", "classification", "holds boxes (a COCO .json), but the model's task is classification; expected"),
-        ("labels", "segmentation", "holds boxes (images/ beside labels/), but the model's task is segmentation"),
         ("masks", "detection", "holds masks (images/ beside masks/), but the model's task is detection"),
     ],
 )
@@ -224,7 +214,6 @@ def test_coco(tmp_path: Path) -> None:
     ("file", "images"),
     [
         ("coco.json", "."),
-        ("my_street.json", "my_street"),
         ("instances_val2017.json", "val2017"),
         ("annotations/instances_val2017.json", "images/val2017"),
     ],
@@ -375,8 +364,6 @@ def _grey_of(bits: int) -> bytes:
     ("data", "expected"),
     [
         (_png(mode="RGB"), "the mask holds RGB colours; expected a PNG of 8-bit grey levels or of palette indices"),
-        (_png(mode="LA"), "the mask holds grey levels with transparency; expected"),
-        (_png(mode="I;16"), "the mask holds 16-bit grey levels; expected"),
         (_grey_of(4), "the mask holds 4-bit grey levels; expected"),
         (_png()[:20], "the mask is no PNG; expected"),
         (_png()[:16] + struct.pack(">II", 40000, 40000) + _png()[24:], "the mask has 40000x40000 pixels, expected 67"),

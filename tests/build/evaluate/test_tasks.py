@@ -127,11 +127,3 @@ def test_classes_are_counted_in_the_scores(tmp_path: Path) -> None:
     assert finding.next_step.endswith(
         "is no score the background's? Then set background_class = false under [detection]"
     )
-
-
-@pytest.mark.parametrize(("labels", "rules"), [("a\nb\n", ["input"]), ("a\nb\nc\n", ["input", "labels"])])
-def test_behind_an_input_of_another_size_too(tmp_path: Path, labels: str, rules: list[str]) -> None:
-    """How many boxes there will be is open then; boxes are told from scores by their four columns."""
-    text = SSD.replace("[8, 8]", "[16, 16]")
-    report = examine(load_model_spec(write_project(tmp_path, text, _ssd(reverse=True), labels=labels, pictures=0)))
-    assert [finding.rule for finding in report.of("error")] == rules

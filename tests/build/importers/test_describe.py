@@ -68,9 +68,24 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
     [
         ({"y": [1, 6, 84]}, ULTRALYTICS, "yolov8", "RGB", ["a", "b"]),
         ({"y": [1, 300, 6]}, ULTRALYTICS, "end_to_end", "RGB", ["a", "b"]),
+        ({"y": [1, 12, 84]}, {**ULTRALYTICS, "task": "pose", "kpt_shape": "[2, 3]"}, "yolov8_pose", "RGB", ["a", "b"]),
+        (
+            {"y": [1, 300, 38], "p": [1, 32, 16, 16]},
+            {**ULTRALYTICS, "task": "segment"},
+            "end_to_end_seg",
+            "RGB",
+            ["a", "b"],
+        ),
         ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
         ({"y": [1, 84, 85]}, {}, "yolox", "BGR", list(COCO80)),
         ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
+        (
+            {"y": [1, 300, 6]},
+            {**ULTRALYTICS, "description": "Ultralytics rtdetr-l"},
+            "detr_end_to_end",
+            "RGB",
+            ["a", "b"],
+        ),
         ({"y": [1, 300, 83]}, {}, "detr", "RGB", [f"class_{number}" for number in range(79)]),
         (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
         (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
@@ -109,9 +124,22 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "metadata", "options", "error", "expected"),
     [
-        ({"y": [1, 56, 84]}, {"task": "pose"}, {}, ModelError, r"a pose model \(task pose\), which no decoder reads"),
+        ({"y": [1, 20, 84]}, {"task": "obb"}, {}, ModelError, r"oriented boxes \(task obb\), which no decoder reads"),
+        (
+            {"y": [1, 56, 84]},
+            {"task": "pose", "kpt_shape": "[9]"},
+            {},
+            ModelError,
+            "are those of no decoder for detection",
+        ),
         ({"y": [1, 34, 84]}, ULTRALYTICS, {}, ModelError, "name 2 classes, and its outputs 1x34x84 have 30 for yolov8"),
-        ({"y": [1, 84, 84], "z": [1, 32, 16, 16]}, {}, {}, ModelError, "are those of no decoder at 64x64"),
+        (
+            {"y": [1, 84, 84], "z": [1, 33, 16, 16]},
+            ULTRALYTICS,
+            {},
+            ModelError,
+            "are those of no decoder for detection",
+        ),
         ({"y": [1, 6, 84]}, ULTRALYTICS, {"task": "classification"}, ModelError, "say detection .* and --task says"),
         ({"y": [1, 6, 84]}, {}, {"size_wh": (32, 32)}, ModelError, "its input is 64x64, expected 32x32"),
         ({"y": [1, 6, 84]}, {}, {"decoder": "yolo99"}, UsageError, "--decoder yolo99: expected one of logits"),
@@ -155,6 +183,36 @@ def test_a_bare_model_runs_on_a_picture_and_says_that_it_is_unproved(tmp_path: P
     assert json.loads(ran.stdout)["classes"][0]["label"].startswith("class_")
     assert cv2.imread(str(tmp_path / "found.png")).shape == numbered_image(5).shape
     assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_free_size_is_the_one_that_the_file_names_or_a_guess(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"y": [1, 6, 210]}, {**ULTRALYTICS, "imgsz": "[64, 160]"}, image=[1, 3, "h", "w"])
+    found = describe(path)
+    assert (found.spec.input.size_wh, "size_wh" in found.guessed) == ((160, 64), False)
+    found = describe(_file(tmp_path, {"y": [1, 5]}, image=["n", 3, "h", "w"]))
+    assert (found.spec.input.size_wh, "size_wh" in found.guessed, "decoder" in found.guessed) == (
+        (224, 224),
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(9.0, "decoder detr reads confidences of up to 9, expected 0-1"), (np.inf, "are not finite")],
+)
+def test_an_answer_that_no_decoder_gives_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float, expected: str
+) -> None:
+    path = _file(tmp_path, {"y": [1, 300, 7]})
+    proto = onnx.load(path)
+    [rows] = [weight for weight in proto.graph.initializer if weight.name == "y_rows"]
+    values = np.full((1, 300, 7), 0.5, np.float32)
+    values[..., 4:] = value
+    rows.CopyFrom(onnx.numpy_helper.from_array(values, "y_rows"))
+    onnx.save(proto, path)
+    assert run(["run", str(path), "--source", "pattern", "--frames", "1"]) == 2
+    assert expected in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

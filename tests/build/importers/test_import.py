@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.importers.comparison import (
     Observation,
@@ -144,9 +144,6 @@ _CASES: list[tuple[str, int, str]] = [
     ),
     ("import pytorch none.py:net --model model.toml", 2, "none.py: no such file; expected a Python file"),
     ("import pytorch a.py:net --model model.toml --weights none.pth", 2, "none.pth: no such file; expected a file of"),
-    ("import pytorch a.py:net --model model.toml --images none", 2, "none: "),
-    ("import pytorch a.py:net --model model.toml --target none", 2, "none"),
-    ("import pytorch a.py:net --model none.toml", 2, "none.toml: "),
     ("import pytorch a.py:net --model shape.toml", 2, "size_wh"),
     ("import pytorch a.py:net --model unwritable.toml", 1, "/proc/model.onnx: cannot be written: "),
     ("import pytorch a.py --model model.toml", 2, "a.py: expected FILE.py:FUNCTION, with a function that returns"),

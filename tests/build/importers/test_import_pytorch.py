@@ -17,7 +17,6 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.importers.plan import ImportReport
 from edge_sdk_tools.importers.pytorch import import_pytorch
-from edge_sdk_tools.report.schema import from_json
 from tests.support.absent import Lazy, needs_torch
 from tests.support.projects import (
     MODELS,
@@ -28,6 +27,7 @@ from tests.support.projects import (
     write_target,
     write_toml,
 )
+from tests.support.reports import from_json
 
 torch, torch_models = Lazy("torch"), Lazy("tests.support.torch_models")
 pytestmark = needs_torch()

@@ -33,7 +33,7 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        ("trainin", "torch_models.py: has no function 'trainin'; did you mean 'training'?"),
+        ("trainin", "torch_models.py: has no function 'trainin'; it has "),
         ("argument", "argument: is called without arguments: missing a required argument: 'n'; give them defaults"),
         ("Argument", "Argument: is called without arguments: missing a required argument: 'n'; give them defaults"),
         ("text", "text: returned str, expected a torch.nn.Module"),
@@ -101,7 +101,7 @@ def test_a_real_image_that_overflows(tmp_path: Path) -> None:
         ("import no_such_package\n", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_package' (m.py"),
         ("x = 1\ndef net(:\n", "(m.py:2)"),
         ("raise SystemExit\n", "cannot be loaded: SystemExit (m.py:1)"),
-        ("def nett(): 0\nclass Net: 0\ndef _hidden(): 0\n", "no function 'net'; did you mean 'nett'?"),
+        ("def nett(): 0\nclass Net: 0\ndef _hidden(): 0\n", "no function 'net'; it has nett, Net"),
         ("def other(): 0\ndef _hidden(): 0\n", "has no function 'net'; it has other"),
     ],
 )

@@ -17,7 +17,7 @@ from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.quantize.calibration import (
     CALIBRATIONS,
@@ -81,7 +81,7 @@ def test_a_tensor_that_is_no_number_is_named(tmp_path: Path) -> None:
 def test_the_span_is_that_of_the_sorted_values(values: np.ndarray) -> None:
     values = values.astype(np.float32)
     histogram, ordered = _histogram(*np.array_split(values, 7)), np.sort(values)
-    assert histogram.total == len(values)
+    assert histogram.counts.sum() == len(values)
     assert (histogram.low, histogram.high) == (values.min(), values.max())
     for share in (0.9, 0.999, 0.99999):
         low, high = histogram.spanned(share)

@@ -17,10 +17,11 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.quantize.calibration import watch_activations
+from edge_sdk_tools.quantize.forms import core_form, level_graphs
 from edge_sdk_tools.quantize.quantize import (
     Quantized,
     first_recipe,
@@ -30,8 +31,6 @@ from edge_sdk_tools.quantize.quantize import (
     upsample_by_copies,
 )
 from edge_sdk_tools.quantize.simplified import simplify
-from edge_sdk_tools.quantize.target_form import core_form
-from edge_sdk_tools.quantize.uint8_graph import level_graphs
 from edge_sdk_tools.search.shipped_form import fit_to_core, level_model
 from tests.support import models as tiny
 from tests.support.projects import write_project

@@ -22,14 +22,14 @@ from edge_sdk.inference.prepare import Prepare, integer_tables
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.graph.profile import ProfiledSession, host_saturates
 from edge_sdk_tools.quantize.calibration import pixel_range, watch_activations
 from edge_sdk_tools.quantize.convert import convert
+from edge_sdk_tools.quantize.forms import LevelGraph, level_graphs, with_fourth_channel
 from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
-from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
 from edge_sdk_tools.search.shipped_form import KernelRun, Way, choose_input, judged, kernel_runs, level_model
 from tests.support import models as tiny
 from tests.support.projects import DETECTOR, SEGMENTER, picture, write_pictures, write_project

@@ -22,7 +22,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import check_model, examine
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.quantize.calibration import Activations, Histogram, watch_activations
 from edge_sdk_tools.quantize.convert import convert, integer_mac_share

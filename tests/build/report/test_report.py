@@ -12,12 +12,11 @@ import pytest
 
 from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk_tools.evaluate.statistics import Interval
-from edge_sdk_tools.prove.output_change import OutputChange
+from edge_sdk_tools.prove.parity import OutputChange
 from edge_sdk_tools.report import charts
 from edge_sdk_tools.report.charts import (
     HEIGHT_PX,
     MOST_NOISY,
-    MOST_ROWS,
     Axis,
     BarChart,
     costs,
@@ -47,7 +46,6 @@ from tests.support.reports import (
     empty_report,
     full_report,
     jpeg,
-    layers,
     noisy_layers,
     output_change,
     top1,
@@ -305,25 +303,6 @@ def test_the_better_recipe_is_above_and_the_faster_left_and_the_chosen_on_top() 
     assert one.x < chosen.x
     assert chosen.y_px < chart.gate_px < one.y_px
     assert scatter((missing,), None) is None
-
-
-@pytest.mark.parametrize(
-    "layers_there",
-    [
-        layers(200),
-        (),
-        (LayerSensitivity(node="a", operator="Conv", is_integer=False),),
-        (LayerSensitivity(node="a", operator="Conv", sqnr_db=-1e6, is_integer=True),),
-    ],
-)
-def test_layers_at_their_edges(layers_there: tuple[LayerSensitivity, ...]) -> None:
-    chart = sensitivity(layers_there)
-    _check_bars(chart)
-    assert len(chart.rows) == min(len(layers_there), MOST_ROWS)
-    assert len(chart.rows) + len(chart.folded) == len(layers_there)
-    html = render_html(msgspec.structs.replace(empty_report(), sensitivity=layers_there))
-    assert Page(html).faults == []
-    assert all(layer.node in html for layer in layers_there)
 
 
 def test_the_layer_that_loses_most_stands_first() -> None:

@@ -24,10 +24,10 @@ from edge_sdk_tools.quantize.convert import bare, float_file
 from edge_sdk_tools.quantize.precisions import MAKERS, with_half_weights
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
-from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny
 from tests.support.models import mixer, wide_classifier
 from tests.support.projects import write_project
+from tests.support.reports import from_json
 
 _SECRET = "/home/somebody/train.py"
 

@@ -22,10 +22,10 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request, parse_sizes
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.prove.runtime_versions import replay_variants
-from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny
 from tests.support.models import flat_detector
 from tests.support.projects import CLASSIFIER, DETECTOR, write_labelled, write_project
+from tests.support.reports import from_json
 
 
 def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) -> None:

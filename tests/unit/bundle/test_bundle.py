@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import decode_manifest, encode_manifest, manifest_schema
-from edge_sdk.bundle.signing import generate_key, is_signed_by_any, load_private_key, load_public_key, sign
+from edge_sdk.bundle.signing import generate_key, load_private_key, load_public_key
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, ConfigError, IncompatibleError, OutputError, UsageError
 from tests.support.bundles import FILES, edit_manifest, make_manifest, write_bundle
@@ -143,18 +143,6 @@ def _npz(**arrays: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def _with_password(archive: bytes) -> bytes:
-    """Set the flag of the first entry in zip's list of entries that says so."""
-    flags = archive.index(b"PK\x01\x02") + 8
-    return archive[:flags] + b"\x01" + archive[flags + 1 :]
-
-
-def _npy() -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, np.zeros(3))
-    return buffer.getvalue()
-
-
 _IMAGE, _OUTPUT = np.zeros((8, 8, 3), np.uint8), np.zeros((1, 2), np.float32)
 
 
@@ -163,8 +151,6 @@ _IMAGE, _OUTPUT = np.zeros((8, 8, 3), np.uint8), np.zeros((1, 2), np.float32)
     [
         (b"", "EOFError"),
         (_npz(image_0=_IMAGE, output_0_0=_OUTPUT)[:-40], "not the promised golden file"),
-        (_npy(), "not the promised golden file"),
-        (_with_password(_npz(image_0=_IMAGE, output_0_0=_OUTPUT)), "RuntimeError: "),
         (_npz(image_0=_IMAGE), "KeyError"),
         (_npz(image_0=_IMAGE.astype(np.int32), output_0_0=_OUTPUT), "is int32 (8, 8, 3), expected uint8 (8, 8, 3)"),
         (_npz(image_0=np.array([{}], object), output_0_0=_OUTPUT), "pickle"),
@@ -187,6 +173,7 @@ def test_labels_that_are_not_text(tmp_path: Path) -> None:
 def test_a_signature_by_a_trusted_key_is_demanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_bundle(tmp_path / "a.edge")
     trusted = load_public_key(generate_key(tmp_path / "mine.key"))
+    assert stat.S_IMODE((tmp_path / "mine.key").stat().st_mode) == 0o600  # for its owner alone
     stranger = load_public_key(generate_key(tmp_path / "other.key"))
     with pytest.raises(BundleError, match="not signed"):
         Bundle.open(folder, [trusted])
@@ -227,18 +214,6 @@ def test_another_machine_is_refused(tmp_path: Path) -> None:
     bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
     with pytest.raises(IncompatibleError, match=r"built for x86_64 .* this machine is aarch64"):
         bundle.check_device("aarch64", "1.31.1")
-
-
-def test_signature_is_good_for_its_key_and_bytes_only(tmp_path: Path) -> None:
-    public = load_public_key(generate_key(tmp_path / "a.key"))
-    stranger = load_public_key(generate_key(tmp_path / "b.key"))
-    assert stat.S_IMODE((tmp_path / "a.key").stat().st_mode) == 0o600  # for its owner alone
-    signature = sign(b"promise", load_private_key(tmp_path / "a.key"))
-    assert is_signed_by_any(b"promise", signature, [stranger, public])
-    assert not is_signed_by_any(b"promise", signature, [stranger])
-    assert not is_signed_by_any(b"Promise", signature, [public])
-    assert not is_signed_by_any(b"promise", signature, [])
-    assert not is_signed_by_any(b"promise", b"\0" * 64, [public])
 
 
 @pytest.mark.parametrize("existing", ["a.key", "a.key.pub"])
@@ -287,18 +262,13 @@ def test_wrong_key_files(tmp_path: Path) -> None:
     (tmp_path / "ec.key").write_bytes(
         other.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
-    (tmp_path / "ec.pub").write_bytes(
-        other.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
     for load, name, expected in (
         (load_private_key, "none", "no such key file"),
         (load_private_key, ".", "cannot be read"),
-        (load_private_key, "junk", "not a private key"),
-        (load_private_key, "ec.key", "not an Ed25519 key"),
+        (load_private_key, "ec.key", "not an Ed25519 private key"),
         (load_private_key, "a.key.pub", "this is a public key"),
         (load_public_key, "a.key", "this is a private key"),
-        (load_public_key, "junk", "not a public key"),
-        (load_public_key, "ec.pub", "not an Ed25519 key"),
+        (load_public_key, "junk", "not an Ed25519 public key"),
     ):
         with pytest.raises(ConfigError, match=expected):
             load(tmp_path / name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -21,11 +20,10 @@ from edge_sdk.bundle.manifest import (
     encode_manifest,
     ratings,
 )
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError
 from edge_sdk.tuning.candidates import Limits, Tuned, choose
-from tests.support.bundles import make_manifest, make_variant, write_variants
-from tests.support.results import candidate, measurement, quality, rated
+from tests.support.bundles import make_manifest, make_variant
+from tests.support.results import candidate, measurement, plan, quality, rated
 
 FP32 = quality(0.800, -0.004, 0.004)
 LOWER_BY_CHANCE = quality(0.795, -0.015, 0.005)
@@ -133,8 +131,7 @@ def test_what_is_not_the_best_by_its_figure_is_known_to_be_as_good() -> None:
     measured = [fp32, int8, lower]
 
     def is_within_noise(budget_ms: float) -> list[bool]:
-        what = {"metric": "top-1", "providers": (), "fps": 30, "seconds": 1}
-        tuned = Tuned.of(measured, candidate(), Limits(budget_ms), **what)  # type: ignore[arg-type]
+        tuned = Tuned.of(plan(limits=Limits(budget_ms)), measured, seconds=1)
         return [tuned.is_within_noise(one) for one in measured]
 
     assert is_within_noise(100) == [False, True, False]
@@ -153,19 +150,6 @@ def test_bundles_with_and_without_differences_open_and_impossible_ones_do_not() 
     del found["difference"]
     before = decode_manifest(msgspec.json.encode(document), "here").variants[0].quality
     assert before == msgspec.structs.replace(LOWER_BY_CHANCE, difference=None)
-
-
-def test_the_table_says_which_are_as_good_within_noise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    bundle = write_variants(tmp_path / "a.edge", {"int8": LOWER_BY_CHANCE, "int8.8x8": LOWER, "fp32": FP32})
-    assert run(["tune", str(bundle), "--seconds", "1.5", "--latency-ms", "1000", "--fps", "100"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    marked = [line for line in lines if line.endswith("as good within noise")]
-    assert marked
-    assert all(line.startswith("int8, ") for line in marked)
-    assert any(line.startswith("fp32, ") for line in lines)
 
 
 EXACT = Golden(file="golden.npz", count=1, absolute=0.0, relative=0.0)

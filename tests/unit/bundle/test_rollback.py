@@ -16,13 +16,9 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.rollback import refuse_older, remember_version
 from edge_sdk.bundle.signing import generate_key, load_private_key, sign
 from edge_sdk.cli.root import run
-from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import BundleError
 from edge_sdk.core.files import write_record
-from edge_sdk.service.check import check_run
-from edge_sdk.service.settings import run_settings_of
 from tests.support.bundles import edit_manifest, write_bundle, write_graded
-from tests.support.configs import write_config
 
 
 @pytest.fixture
@@ -101,12 +97,6 @@ def test_of_two_versions_that_are_proved_at_the_same_time_the_newer_is_remembere
     assert record.read_bytes() == b'{"version":3}'
 
 
-def test_each_name_has_its_own_newest(record: Path, tmp_path: Path, key: Path) -> None:
-    _proved(_opened(tmp_path / "a.edge", 5, key))
-    edit_manifest(tmp_path / "a.edge", name="other")
-    assert _proved(_opened(tmp_path / "a.edge", 1, key)) == []
-
-
 def test_a_bundle_whose_signature_nobody_verified_counts_for_nothing(record: Path, tmp_path: Path, key: Path) -> None:
     _opened(tmp_path / "a.edge", 5, key)
     _proved(Bundle.open(tmp_path / "a.edge"))
@@ -119,7 +109,6 @@ def test_a_bundle_whose_signature_nobody_verified_counts_for_nothing(record: Pat
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (lambda path: path.write_bytes(b"{"), "tiny.json: damaged"),
         (lambda path: path.write_bytes(b'{"version": "5"}'), "tiny.json: damaged"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "tiny.json: cannot be read: it is a pipe"),
     ],
@@ -179,17 +168,3 @@ def test_a_bundle_that_does_not_run_here_is_not_the_newest(
     _make(path, 9, key)
     assert run(["run", str(path), "--source", str(pictures), "--trust", str(key)]) == 6
     assert not record.exists()
-
-
-@pytest.mark.parametrize(("allow_older", "exit_code"), [("false", 7), ("true", 0)])
-def test_a_configuration_says_whether_older_ones_are_allowed(
-    record: Path, tmp_path: Path, key: Path, allow_older: str, exit_code: int
-) -> None:
-    path = write_graded(tmp_path / "graded.edge")
-    _proved(_opened(path, 5, key))
-    _make(path, 4, key)
-    trust = f'[trust]\nkeys = ["{key}"]\nallow_older = {allow_older}\n'
-    config = write_config(tmp_path, f'{trust}[[pipelines]]\nname = "gate"\nsource = "pattern"\nbundle = "{path}"\n')
-    checked = check_run(run_settings_of(read_config(config)))
-    assert checked.exit_code == exit_code
-    assert any("is older than 5" in warning for warning in checked.warnings) == (exit_code == 0)

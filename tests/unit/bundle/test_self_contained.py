@@ -160,12 +160,6 @@ def test_no_way_to_a_tensor_is_left_out() -> None:
     assert (numbers["external_data"].number, numbers["data_location"].number) == (EXTERNAL_DATA, DATA_LOCATION)
 
 
-def test_a_model_that_holds_its_own_weights_runs() -> None:
-    tensor = np.zeros((1, 3, 16, 16), np.float32)
-    model = tiny.classifier().SerializeToString()
-    assert Session(model, SessionSettings(), "m").run(tensor)[0].sum() == pytest.approx(1, abs=1e-5)
-
-
 def test_bytes_that_are_no_message() -> None:
     for data in (
         *(b"\x08", b"\x0a\x05ab", b"\x0b", b"\x00\x00", b"\x08" + b"\x80" * 11 + b"\x01", b"\x0d\x01"),

@@ -9,8 +9,6 @@ import onnx
 import pytest
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import SIGNATURE_FILE
-from edge_sdk.bundle.signing import load_private_key, sign
 from edge_sdk.cli.root import run
 from edge_sdk.inference.profile import ProfileEvent, profile_of
 from tests.support import models as tiny
@@ -94,8 +92,7 @@ def test_what_is_said_of_the_signature(tmp_path: Path, capsys: pytest.CaptureFix
     assert run(["keygen", str(tmp_path / "fleet.key")]) == 0
     public = tmp_path / "fleet.key.pub"
     assert run(["inspect", str(folder), "--trust", str(public)]) == 7
-    signature = sign((folder / "manifest.json").read_bytes(), load_private_key(tmp_path / "fleet.key"))
-    (folder / SIGNATURE_FILE).write_bytes(signature)
+    assert run(["sign", str(folder), "--key", str(tmp_path / "fleet.key")]) == 0
     capsys.readouterr()
     for trust, expected in (((), "not checked"), (("--trust", str(public)), "by a trusted key")):
         assert run(["inspect", str(folder), *trust]) == 0

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model(folder: Path) -> Model:
-    return Model.open(Bundle.open(folder))
+    return Model.open(folder)
 
 
 def test_importing_loads_nothing_and_a_name_loads_what_it_needs() -> None:
@@ -68,40 +68,34 @@ def test_every_public_name_is_there_typed_and_loaded_once_and_no_other() -> None
 
 
 def test_a_picture_gives_the_same_as_its_frame_of_any_size(model: Model) -> None:
-    result = model(_PICTURE)
-    assert isinstance(result, Classification)
+    result = model.classify(_PICTURE)
+    assert result.labels[0] in model.labels
     framed = model(Frame.of(_PICTURE, seq=7, camera="mine"))
     assert isinstance(framed, Classification)
     assert (framed.frame.seq, framed.frame.camera, framed.frame.size_wh) == (7, "mine", (80, 48))
-    assert np.array_equal(result.confidences, framed.confidences)
-    assert result.confidences.sum() == pytest.approx(1)
+    assert np.array_equal(result.confidence, framed.confidence)
+    assert result.confidence.sum() == pytest.approx(1)
     other = model(np.zeros((5, 900, 3), np.uint8))
     assert isinstance(other, Classification)
-    assert not np.array_equal(other.confidences, result.confidences)
+    assert not np.array_equal(other.confidence, result.confidence)
 
 
 @pytest.mark.parametrize(
-    ("given", "found", "way"),
+    ("given", "found"),
     [
-        (None, "NoneType", "cv2.imread gives None"),
-        ("street.jpg", "str", "cv2.imread(path)"),
-        (_PICTURE[..., 0], "uint8 (48, 80)", "COLOR_GRAY2BGR"),
-        (_PICTURE[..., :1], "uint8 (48, 80, 1)", "COLOR_GRAY2BGR"),
-        (np.zeros((48, 80, 4), np.uint8), "uint8 (48, 80, 4)", "COLOR_BGRA2BGR"),
-        (_PICTURE.astype(np.float32), "float32 (48, 80, 3)", "bring it to 0-255"),
-        (_PICTURE[None], "uint8 (1, 48, 80, 3)", "one picture at a time"),
-        (_PICTURE[:0], "uint8 (0, 80, 3)", "no pixels"),
+        (None, "NoneType"),
+        (_PICTURE[..., 0], "uint8 (48, 80)"),
+        (_PICTURE.astype(np.float32), "float32 (48, 80, 3)"),
+        (_PICTURE[None], "uint8 (1, 48, 80, 3)"),
+        (_PICTURE[:0], "uint8 (0, 80, 3)"),
     ],
 )
-def test_an_array_that_is_no_picture_is_one_line_that_says_how_it_becomes_one(
-    model: Model, given: Any, found: str, way: str
-) -> None:
+def test_an_array_that_is_no_picture_is_one_line_that_says_what_is_one(model: Model, given: Any, found: str) -> None:
     expected = f"{found}, expected a numpy array of uint8 (height, width, 3), BGR"
     for take in (model, Frame.of):
         with pytest.raises(UsageError) as error:
             take(given)
         assert str(error.value).startswith(f"the picture is {expected}")
-        assert way in str(error.value)
         assert "\n" not in str(error.value)
     loop = model.loop(Pictures(Frame(given, 0, 0.0, 0, "mine"), *_frames(1)))
     with pytest.raises(CameraError) as failure:
@@ -120,7 +114,7 @@ def test_class_ids_have_the_labels_of_the_bundle(folder: Path, model: Model) -> 
     assert [counted_without.label_of(n) for n in (-1, 0, 1)] == ["cat", "dog", "class_1"]
     result = counted_without(_PICTURE)
     assert isinstance(result, Classification)
-    assert set(result.class_ids.tolist()) == {-1, 0}
+    assert set(result.class_id.tolist()) == {-1, 0}
 
 
 def test_a_model_opens_with_another_variant_and_other_settings(folder: Path, model: Model) -> None:
@@ -229,10 +223,12 @@ def test_a_loop_over_a_source_that_never_ends_is_stopped_by_another_thread(model
     assert 0 < loop.last_run_ns <= loop.last_serial_ns <= loop.last_age_ns
 
 
-def test_parts_of_the_wrong_kind_are_one_line(folder: Path, model: Model) -> None:
-    path, location, function = folder, "0", print
-    with pytest.raises(UsageError, match=r"expected a Bundle; Bundle\.open\(path\)"):
-        Model.open(path)  # type: ignore[arg-type]
+def test_parts_of_the_wrong_kind_are_one_line(model: Model) -> None:
+    location, function = "0", print
+    with pytest.raises(UsageError, match="is for classification, and gives Classification"):
+        model.detect(_PICTURE)
+    with pytest.raises(UsageError, match="confidence is 4, expected 0 to 1"):
+        model(_PICTURE, confidence=4)
     with pytest.raises(UsageError, match=r"the source is '0', expected one with latest\(\); open_source"):
         model.loop(location)  # type: ignore[arg-type]
     for parts in ({"sink": function}, {"observers": [Seqs(), function]}):

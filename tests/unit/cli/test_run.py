@@ -117,3 +117,17 @@ def test_the_last_lines_say_what_was_not_decoded_not_published_and_not_delivered
     ):
         left = msgspec.structs.replace(summary.publisher, events=events)
         assert _waiting(msgspec.structs.replace(summary, publisher=left)) == expected
+
+
+def test_a_password_file_of_a_flag_that_others_can_read_is_warned_of(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    secret = tmp_path / "pw"
+    secret.write_text("hunter2\n")
+    secret.chmod(0o604)
+    source = ["--source", "rtsp://viewer@127.0.0.1/", "--source-password-file", str(secret)]
+    broker = ["--mqtt", "mqtt://pi@127.0.0.1", "--mqtt-password-file", str(secret)]
+    assert run(["run", str(tmp_path / "none.edge"), *source, *broker]) == 2
+    err = capsysbinary.readouterr().err.decode()
+    for what in ("the source's password", "the MQTT password"):
+        assert f"{secret}: other users can read {what} (mode 0604); chmod 600 {secret}" in err

@@ -26,7 +26,7 @@ from edge_sdk.config.schema import (
 )
 from edge_sdk.core.errors import ConfigError
 from edge_sdk.core.toml import read_document
-from edge_sdk.outbox.settings import OutboxConfig
+from edge_sdk.outbox.event import OutboxConfig
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 
 DOCS = Path(__file__).parents[3] / "docs"

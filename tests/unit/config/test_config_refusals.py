@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.cli.root import run
-from edge_sdk.config import rules
+from edge_sdk.config import load
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import ConfigError
 from edge_sdk.service.settings import run_settings_of
@@ -41,16 +41,15 @@ def _source(source: str) -> str:
 _BAD = [
     # keys
     ("[mqqt]\n" + STREAM, "unknown key mqqt; did you mean mqtt?"),
-    (_with('url = "x"'), f"{_GATE}: unknown key url; belongs under [mqtt]; known here: name, source,"),
+    (_with('url = "x"'), f"{_GATE}: unknown key url; known keys: name, source,"),
     # what is missing
-    ("", "pipelines is missing, expected a table [[pipelines]]"),
+    ("", "pipelines is missing, expected tables [[pipelines]]"),
     ('[[pipelines]]\nsource = "0"\nbundle = "a.edge"\n', "pipelines[0].name is missing, expected the camera's name"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
     # values
     (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),
     (_source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n", "expected 1 or more, or a read_timeout_s above 2"),
     (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
-    (_source("rtsps://h/x") + 'tls_fingerprint = "12:34"\n', f"{_GATE}: tls_fingerprint: '12:34', expected 64 hex"),
     (
         _source("rtsps://h/x") + f'tls_fingerprint = "{"ab" * 32}"\ntls_verify = false\n',
         "tls_verify = false: expected one",
@@ -63,14 +62,12 @@ _BAD = [
     (STREAM + STREAM, "pipelines[0] and pipelines[1] are both named 'gate', expected a name of its own for each"),
     # URLs
     (_url("http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
-    (_url("localhost"), "a bare host needs mqtt:// before it"),
     (_url("mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
     (_source("ftp://h/x"), f"{_GATE}: source: ftp://h/x: this kind of URL is not supported, expected a V4L2 index"),
-    (_source("rtsp:/h/x"), f"{_GATE}: source: rtsp:/h/x: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
     (_source("rtsp:/admin:hunter2@h/x"), f"{_GATE}: source: …@h/x: `//` is missing behind rtsp:"),
-    (STREAM.replace('"0"', "2"), '; write "2" for camera 2'),
+    (STREAM.replace('"0"', "2"), f"{_GATE}: source: got a whole number, expected a string: a V4L2 index"),
     (_mqtt('cert_file = "pi.pem"'), "mqtt.cert_file: it is for mqtts:// and wss:// only"),
     (_url("mqtts://h").replace("[[", 'key_file = "pi.key"\n[[', 1), "mqtt.key_file: there is no certificate that it"),
     (_mqtt('key_password_env = "A"'), "mqtt.key_password_env: there is no certificate that it belongs to"),
@@ -83,7 +80,6 @@ _BAD = [
         "mqtt.key_password_file and key_password_env are both there, expected one of them",
     ),
     ('[commands]\nallow = ["pause"]\n' + STREAM, "commands: there is no broker, expected [mqtt] with the url of one"),
-    ('[commands]\nallow = ["resume"]\n' + _mqtt(""), "write pause, which stands for resume too"),
     ('[home_assistant]\nprefix = "a/b"\n' + _mqtt(""), "home_assistant.prefix: topic prefix name 'a/b' cannot be part"),
     # passwords
     (_mqtt('password = "hunter2"'), "mqtt.password: a password does not stand in this file"),
@@ -96,17 +92,16 @@ _BAD = [
     (_with('password_env = "A"'), f"{_GATE}: password_env: source names no user, expected a URL such as rtsp://USER"),
     ("[defaults]\ncpu_share = 0.5\n" + _with("tune = false"), "cpu_share is a limit that tuning keeps"),
     # units
-    (_with("latency_ms = 0.2"), "latency_ms is 0.2, expected 1 millisecond or more; was it seconds?"),
-    (_with('cpu_share = "50%"'), "got a string, expected a number of cores; 0.5 is 50% of one core"),
+    (_with("latency_ms = 0.2"), "latency_ms is 0.2, expected 1 millisecond or more"),
     (_with("cpu_share = 50"), "cpu_share is 50, expected 4 cores or less, which this machine has; 0.5 is half a core"),
     # events, and how messages travel
     (STREAM + f'[[events]]\nlabels = ["{"x" * 101}"]\n', "can be no event's, expected 1 to 100 printable characters"),
     (STREAM + _CAT + 'cameras = ["gat"]\n', "'gat' is no pipeline's name; did you mean 'gate'?"),
     (STREAM + _CAT + _CAT + 'cameras = ["gate"]\n', "events[0] and events[1] are both about 'cat' on 'gate'"),
     ("[publish.results]\nqos = 1\n" + STREAM, "publish is of what goes to a broker, and none is named"),
-    (_mqtt("[publish.events]\nqos = 0"), "publish.events.qos: 0, expected 1; nobody acknowledges at 0"),
+    (_mqtt("[publish.events]\nqos = 0"), "publish.events.qos: 0, expected 1"),
     (_mqtt('[publish.snapshots]\non = "event"'), "there are no [[events]]; expected some"),
-    (_mqtt('[publish.snapshots]\non = "interval"'), "publish.snapshots.interval_s is missing"),
+    (_mqtt('[publish.snapshots]\non = "interval"'), "publish.snapshots: interval_s is missing"),
 ]
 
 
@@ -120,13 +115,12 @@ def test_each_mistake_is_one_line(
 ) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
     monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
-    monkeypatch.setattr(rules, "configured", lambda: 4)
+    monkeypatch.setattr(load, "_CORES", 4)
     path = write_config(tmp_path, text)
     assert run(["run", "--config", str(path)]) == 2
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert expected in lines[0]
-    assert ("was it" in lines[0]) == ("was it" in expected)
     assert all(line.startswith(f"edge-sdk: {path}: ") or "nowhere" in line or "mqtt." in line for line in lines)
     assert len(lines) == (3 if "rtsp://a:hunter2@h" in text else 1)  # as a name it is none, either
     assert out == ""
@@ -139,32 +133,17 @@ def test_each_mistake_is_one_line(
     ("version", "expected"),
     [
         ("", "version is missing, expected version = 1 at the top, above the first [table]"),
-        ("version = 0\n", "version is no number of a format that there is, expected version = 1"),
         # What a newer format has is not complained about.
-        ("version = 2\nnew = 3\n", "version is 2, expected 1; update edge-sdk on this device"),
+        (
+            "version = 2\nnew = 3\n",
+            "version is 2, expected version = 1 at the top, above the first [table]; a newer one",
+        ),
     ],
 )
 def test_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str], version: str, expected: str) -> None:
     path = write_config(tmp_path, version=version)
     assert run(["run", "--config", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"edge-sdk: {path}: {expected}")
-
-
-def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    latin = tmp_path / "latin"
-    latin.write_bytes(b"version = 1\n[device]\nname = '\xe9'\n")
-    for path, expected in (
-        (
-            tmp_path / "none.toml",
-            "no such file; write one, see docs/config.md (its usual place is /etc/edge-sdk/config",
-        ),
-        (latin, "cannot be read: line 3 is not UTF-8; save it as UTF-8"),
-        (Path("/dev/zero"), "cannot be read: it is a device, expected a regular file"),
-    ):
-        assert run(["run", "--config", str(path)]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith(f"edge-sdk: {path}: {expected}")
-        assert err.count("\n") == 1
 
 
 def test_all_wrong_values_are_said_at_once_and_then_all_that_contradict_each_other(tmp_path: Path) -> None:
@@ -181,7 +160,7 @@ def test_all_wrong_values_are_said_at_once_and_then_all_that_contradict_each_oth
     with pytest.raises(ConfigError) as caught:
         read_config(path)
     said = [line.removeprefix(f"{path}: ").split(";")[0] for line in str(caught.value).splitlines()]
-    allowed = "expected pause, reload, report_state, set_rate, set_threshold or snapshot"
+    allowed = "expected 'pause', 'reload', 'report_state', 'set_rate', 'set_threshold' or 'snapshot'"
     assert said == [
         "mqtt.qos: 3, expected 0 or 1",
         f"commands.allow[0]: 'pauze', {allowed}",
@@ -206,32 +185,6 @@ def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Pa
     *said, last = str(caught.value).splitlines()
     assert [line.split(":")[1] for line in said] == [f" commands.allow[{number}]" for number in range(20)]
     assert last == f"{path}: there are more problems than these 20; correct these first"
-
-
-_JSON = "; this looks like JSON; it must be TOML, see docs/config.md"
-_YAML = "; write key = value, see docs/config.md"
-_QUOTE = "; is a quote not closed?"
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ('{"version": 1}', _JSON),
-        ("version: 1\npipelines:\n  - name: gate\n", _YAML),
-        ('version = 1\n[device]\nname = "gate\nsite = "x"\n', _QUOTE),
-        ("version = 1\n[device\n", ""),
-        ("version = 1\n[device]\nname = gate\n", "; strings need quotes"),
-    ],
-)
-def test_what_it_is_instead_is_said(tmp_path: Path, text: str, hint: str) -> None:
-    path = tmp_path / "config.toml"
-    path.write_bytes(text.encode())
-    with pytest.raises(ConfigError) as caught:
-        read_config(path)
-    line = str(caught.value)
-    assert line.startswith(f"{path}: not valid TOML: ")
-    assert "\n" not in line
-    assert line.partition(")")[2] == hint if ")" in line else hint == ""
 
 
 _GOOD = re.findall(

@@ -85,30 +85,19 @@ _LINE = _raised.__code__.co_firstlineno + 2
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("one\ntwo", "one"),
         ("\n  \n one \ntwo", "one"),
         ("[ONNXRuntimeError] : 1 : FAIL : no", "1 : FAIL : no"),
         ("\x1b[31mred\x1b[0m and \x07 rings", "red and \N{REPLACEMENT CHARACTER} rings"),
         ("", "ValueError (test_errors.py:{LINE})"),
-        ("\n \n", "ValueError (test_errors.py:{LINE})"),
     ],
-    ids=["lines", "blank", "ONNX Runtime", "terminal", "empty", "all blank"],
 )
 def test_the_first_line_of_an_exception(text: str, expected: str) -> None:
     assert first_line(_raised(ValueError(text))) == expected.format(LINE=_LINE)
 
 
-def test_an_exception_that_was_never_raised_has_its_type_alone() -> None:
-    assert first_line(AssertionError()) == "AssertionError"
-
-
 @pytest.mark.parametrize(
     ("cause", "expected"),
-    [
-        (AssertionError(), "AssertionError (test_errors.py:{LINE})"),
-        (KeyError("x"), "KeyError: 'x'"),
-        (ValueError("one\ntwo"), "ValueError: one"),
-    ],
+    [(AssertionError(), "AssertionError (test_errors.py:{LINE})"), (ValueError("one\ntwo"), "ValueError: one")],
 )
 def test_a_bug_says_its_type_once(cause: Exception, expected: str) -> None:
     assert failure_line(_raised(cause)) == f"this is a bug in edge-sdk: {expected.format(LINE=_LINE)}"

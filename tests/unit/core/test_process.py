@@ -1,66 +1,54 @@
-"""What the process does beside its work: signals, background tasks, threads left behind, garbage, freed memory."""
+"""What the process does beside its work: signals, background tasks, threads left behind, garbage, memory, imports."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
 
 import numpy as np
 import pytest
 from onnx import helper
 
-from edge_sdk.core import threads
+import edge_sdk
 from edge_sdk.core.errors import BundleError
 from edge_sdk.core.machine import no_collection
 from edge_sdk.core.threads import BackgroundTask, Stop, is_any_left, stopping_on_signals
 from tests.support import models as tiny
 
 
-@pytest.fixture
-def _hangup() -> Iterator[None]:
-    """SIGHUP as a program has it that was started without nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
+def _output_of(program: str, *arguments: str, **environment: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | environment).stdout
 
 
-@pytest.mark.usefixtures("_hangup")
-def test_the_hangup_of_a_service_asks_for_a_reload_and_the_signal_is_given_back() -> None:
-    with stopping_on_signals(reloads=True) as stop:
-        assert not stop.reload
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.reload
-        assert not stop.is_asked()
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-
-
-@pytest.mark.usefixtures("_hangup")
-def test_without_a_service_the_end_of_the_terminal_ends_the_program_unless_it_is_ignored() -> None:
-    for handler in (signal.SIG_DFL, signal.SIG_IGN):
-        signal.signal(signal.SIGHUP, handler)
-        with stopping_on_signals() as stop:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert (stop.is_asked(), stop.reload) == (handler is signal.SIG_DFL, False)
-
-
-@pytest.mark.parametrize("reloads", [False, True])
-def test_under_nohup_a_hangup_neither_ends_a_run_nor_reloads(reloads: bool) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize(
+    ("before", "reloads", "expected"),
+    [
+        (signal.SIG_DFL, True, (False, True)),
+        (signal.SIG_DFL, False, (True, False)),
+        (signal.SIG_IGN, True, (False, False)),  # as nohup leaves it
+        (signal.SIG_IGN, False, (False, False)),
+    ],
+)
+def test_a_hangup_ends_a_program_and_reloads_a_service(
+    before: signal.Handlers, reloads: bool, expected: tuple[bool, bool]
+) -> None:
+    here = signal.signal(signal.SIGHUP, before)
     try:
         with stopping_on_signals(reloads=reloads) as stop:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop.is_asked()
-            assert not stop.reload
+            assert (stop.is_asked(), stop.reload) == expected
+        assert signal.getsignal(signal.SIGHUP) is before
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, here)
 
 
 _SIGNALLED_AT_THE_END = """
@@ -95,58 +83,24 @@ def test_a_part_ends_with_the_whole_and_the_whole_not_with_a_part() -> None:
     assert (part.reason, other.reason) == ("reload", "signal")
 
 
-def test_a_thread_that_was_left_behind_is_forgotten_with_the_next_once_it_has_ended() -> None:
-    before, ends = [*threads._threads], [Event() for _ in range(3)]
-    running = [Thread(target=end.wait, daemon=True) for end in ends]
-    for thread, end in zip(running, ends, strict=True):
-        thread.start()
-        threads.join_or_leave(thread, 0.0)
-        assert threads.is_any_left()
-        assert thread in threads._threads
-        end.set()
-        thread.join()
-    assert [thread for thread in threads._threads if thread not in before] == running[-1:]
-    in_time = Thread(target=lambda: None)
-    in_time.start()
-    threads.join_or_leave(in_time, 10.0)
-    assert in_time not in threads._threads
-
-
-@pytest.fixture
-def _collecting() -> Iterator[None]:
-    yield
-    gc.enable()
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("_collecting")
 def test_the_end_of_python_waits_for_a_thread_that_was_left_behind() -> None:
     program = (
         "from threading import Thread; from time import sleep; from edge_sdk.core.threads import join_or_leave\n"
         "thread = Thread(target=lambda: (sleep(0.3), print('done')), daemon=True)\n"
         "thread.start(); join_or_leave(thread, 0.0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "done\n"
+    assert _output_of(program) == "done\n"
 
 
 def test_no_garbage_is_looked_for_in_what_was_made_inside() -> None:
     before, kept = gc.get_freeze_count(), list[list[int]]()
-
-    def load() -> None:
-        with no_collection():
-            assert not gc.isenabled()
-            kept.extend([index] for index in range(1000))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        load()
+    with contextlib.suppress(KeyError), no_collection():
+        assert not gc.isenabled()
+        kept.extend([index] for index in range(1000))
+        raise KeyError
     assert gc.isenabled()  # also after an error
     assert gc.get_freeze_count() - before >= len(kept)
-    gc.disable()
-    with no_collection():
-        pass
-    assert not gc.isenabled()  # it stays off where it was off
+    gc.unfreeze()
 
 
 # Memory that loading a model freed is the system's again, or serves other threads.
@@ -170,8 +124,7 @@ _HEAPS = """
 import ctypes, sys, threading
 from edge_sdk.core.machine import share_one_heap
 
-if sys.argv[1] == "one":
-    share_one_heap()
+share_one_heap()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
 all_here = threading.Barrier(4)
@@ -186,7 +139,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-file = ctypes.c_void_p(libc.fopen(sys.argv[2].encode(), b"w"))
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
 libc.malloc_info(0, file)
 libc.fclose(file)
 """
@@ -196,11 +149,9 @@ needs_glibc = pytest.mark.skipif(
 
 
 @needs_glibc
-@pytest.mark.parametrize(("how", "is_one"), [("one", True), ("each its own", False)])
-def test_threads_share_one_heap(how: str, is_one: bool, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", _HEAPS, how, str(tmp_path / "heaps.xml")], check=True)
-    heaps = (tmp_path / "heaps.xml").read_text().count("<heap nr=")
-    assert (heaps == 1) is is_one
+def test_threads_share_one_heap(tmp_path: Path) -> None:
+    _output_of(_HEAPS, str(tmp_path / "heaps.xml"))
+    assert (tmp_path / "heaps.xml").read_text().count("<heap nr=") == 1
 
 
 @needs_glibc
@@ -212,33 +163,20 @@ def test_a_loaded_model_does_not_hold_the_memory_that_reading_it_took(tmp_path: 
     nodes = [helper.make_node("Conv", ["images", "w1"], ["a"]), helper.make_node("Conv", ["a", "w2"], ["y"])]
     file = tmp_path / "m.onnx"
     file.write_bytes(tiny.model(nodes, [1, 3, 8, 8], {"y": [1, 4096, 4, 4]}, weights).SerializeToString())
-    done = subprocess.run([sys.executable, "-c", _LOAD, str(file)], capture_output=True, text=True, check=True)
     # ONNX Runtime's Python package keeps the bytes, and its session the weights as its kernels want them.
-    assert int(done.stdout) < 2.6 * file.stat().st_size
+    assert int(_output_of(_LOAD, str(file))) < 2.6 * file.stat().st_size
 
 
-def test_what_comes_of_it_is_taken_once() -> None:
-    thread: list[threading.Thread] = []
-
-    def work() -> list[int]:
-        thread.append(threading.current_thread())
-        return [1]
-
-    with BackgroundTask(work, "edge-test") as ahead:
-        assert ahead.is_ready()
-        assert ahead.take() == [1]
-    assert thread[0] is not threading.current_thread()
-    assert not is_any_left()
-
-
-def test_what_goes_wrong_goes_wrong_for_who_takes_it() -> None:
+def test_the_result_or_the_error_of_a_task_is_for_whoever_takes_it() -> None:
     def fail() -> None:
         raise BundleError("b.edge: altered")
 
-    with BackgroundTask(fail, "edge-test") as ahead:
+    with BackgroundTask(threading.current_thread, "edge-test") as ahead, BackgroundTask(fail, "edge-test") as failing:
         assert ahead.is_ready()
+        assert ahead.take() is not threading.current_thread()
         with pytest.raises(BundleError, match=r"^b\.edge: altered$"):
-            ahead.take()
+            failing.take()
+    assert not is_any_left()
 
 
 def test_what_nobody_took_is_undone() -> None:
@@ -273,6 +211,41 @@ def test_who_is_told_to_stop_does_not_wait() -> None:
 
 def test_the_first_model_loads_before_opencv_and_what_speaks_mqtt() -> None:
     """Otherwise nothing is left to be loaded beside it."""
-    code = "import sys, edge_sdk.service.startup; print({'cv2', 'paho', 'onnxruntime'} & {*sys.modules})"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert found.strip() == "{'onnxruntime'}"
+    code = "import sys, edge_sdk.service.model_selector; print({'cv2', 'paho', 'onnxruntime'} & {*sys.modules})"
+    assert _output_of(code) == "{'onnxruntime'}\n"
+
+
+# OpenCV is whole in every thread, however its imports meet.
+
+_OPENCV = """
+import sys, threading, types
+package = sys.modules.pop("cv2")
+sys.modules["cv2"] = types.ModuleType("cv2")  # the native part, as others may find it
+threading.is_halfway.set()
+threading.has_looked.wait(0.5)
+sys.modules["cv2"] = package
+dnn = "all of it"
+"""
+_PROGRAM = """
+import threading
+threading.is_halfway, threading.has_looked = threading.Event(), threading.Event()
+def look():
+    threading.is_halfway.wait()
+    from edge_sdk.core.opencv import cv2
+    print(getattr(cv2, "dnn", "a part"))
+    threading.has_looked.set()
+thread = threading.Thread(target=look)
+thread.start()
+from edge_sdk.core.opencv import cv2
+thread.join()
+"""
+
+
+def test_a_thread_that_imports_opencv_while_another_does_gets_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "cv2.py").write_text(_OPENCV)
+    assert _output_of(_PROGRAM, PYTHONPATH=str(tmp_path)) == "all of it\n"
+
+
+def test_one_module_imports_opencv_and_the_others_take_it_from_there() -> None:
+    modules = {path: path.read_text() for path in Path(edge_sdk.__file__).parent.rglob("*.py")}
+    assert [path.name for path, text in modules.items() if re.search(r"^\s*import cv2", text, re.M)] == ["opencv.py"]

@@ -55,25 +55,31 @@ def _complaint(folder: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('site = "a"', "qos is missing, expected one of once or twice"),
+        ('site = "a"', "qos is missing, expected 'once' or 'twice'"),
+        (
+            "qos = once",
+            "not valid TOML: Invalid value (at line 1, column 7); a line is key = value, and strings stand in",
+        ),
         ('site = ""\nqos = "once"', "site has 0 characters, expected 1 or more"),
         ("[[cameras]]", "cameras[0].url is missing, expected an address that begins with rtsp://"),
         ('cameras = [{url = "http://x"}]', "cameras[0].url: 'http://x', expected an address that begins with rtsp://"),
         ('cameras = [{url = "rtsp://x", fps = 0}]', "cameras[0].fps is 0, expected 1 or more"),
-        ('cameras = [{url = "rtsp://x", fps = 240.5}]', "cameras[0].fps is 240.5, expected less than 240"),
         ('cameras = [{url = "rtsp://x", rotate = 45}]', "cameras[0].rotate: 45, expected 0, 90 or 180"),
-        ('cameras = [{url = "rtsp://x", ulr = 1}]', "unknown key cameras[0].ulr; did you mean url?"),
+        ('cameras = [{url = "rtsp://x", ulr = 1}]', "cameras[0]: unknown key ulr; did you mean url?"),
         ('cameras = [{url = "rtsp://x"}, 3]', "cameras[1]: got a whole number, expected a table"),
-        ("[named.gate]\nfsp = 3", "unknown key named.gate.fsp; did you mean fps?\nnamed.gate.url is missing, expected"),
+        (
+            "[named.gate]\nfsp = 3",
+            "named.gate: unknown key fsp; did you mean fps?\nnamed.gate.url is missing, expected",
+        ),
         ("[labels]\na = 3", "labels.a: got a whole number, expected a string"),
         ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0]: Expected `int` that's a multiple of 5"),
-        ('sizes = ["a", "b", "c"]', "sizes has 3 entries, expected 2 or less"),
+        ('sizes = ["a", "b", "c"]', "sizes has 3 items, expected 2 or less"),
         ('code = "a"', "code: 'a', expected a string that matches '^[0-9]+$'"),
-        ("pairs = [[1, 2], [3]]", "pairs[1] has 1 entry, expected 2"),
+        ("pairs = [[1, 2], [3]]", "pairs[1] has 1 item, expected 2"),
         ("pairs = [[1, true]]", "pairs[0][1]: got true or false, expected a number"),
         ("pairs = [3]", "pairs[0]: got a whole number, expected a list of 2 numbers"),
         ("budget = -1.5", "budget is -1.5, expected more than 0"),
-        ('budget = "100"', "budget: got a string, expected a number such as 100; leave out the quotes"),
+        ('budget = "100"', "budget: got a string, expected a number such as 100"),
         ("either = 1.5", "either: got a number, expected a whole number or a string or a list of true or false values"),
         ("either = [1]", "either[0]: got a whole number, expected true or false"),
         ("flag = 2026-03-02", "flag: got a date or a time, expected true or false"),
@@ -105,28 +111,6 @@ def test_of_a_url_only_the_host_is_shown(url: str) -> None:
     for control in ("", "\n", "\x1b", "\u2028"):
         assert "gate" in shown(url.format(control))
         assert "AbCdEf" not in shown(url.format(control)) + shown([url.format(control)])
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("qos = once", True),
-        ("qos = m.onnx  # the model", True),
-        ("pairs = [1, two]", True),
-        ("pairs = {a = two}", True),
-        ("qos = 1 2", False),
-        ('qos = "once', False),
-        ("[cameras", False),
-    ],
-)
-def test_a_bare_word_gets_a_hint(tmp_path: Path, text: str, hint: bool) -> None:
-    shown = _complaint(tmp_path, f"\n{text}\n")
-    assert shown.startswith("not valid TOML: ")
-    assert shown.endswith("; strings need quotes") == hint
-
-
-def test_true_and_false_are_no_bare_words(tmp_path: Path) -> None:
-    assert _complaint(tmp_path, "flag = False\n").endswith("; true and false are written in small letters")
 
 
 def test_a_good_file_is_read_and_one_that_is_no_text_is_not(tmp_path: Path) -> None:
@@ -161,42 +145,37 @@ class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        ({}, ["gates is missing, expected a table [[gates]]"]),
-        ({"gates": {}}, ["gates: got a table, expected a list of tables; write [[gates]]"]),
-        ({"gates": []}, ["gates has 0 entries, expected 1 or more"]),
+        ({}, ["gates is missing, expected tables [[gates]]"]),
+        ({"gates": {}}, ["gates: got a table, expected tables [[gates]]"]),
+        ({"gates": []}, ["gates has 0 items, expected 1 or more"]),
         ({"gates": [{"name": "a"}]}, []),
         ({"gates": [{"name": "a"}], "size": 1}, ["size: expected another number"]),
         ({"gates": [{}, 3]}, ["gates[0].name is missing, expected a string", "gates[1]: got a whole number, expected"]),
         (
             {"gates": [{"name": ""}, {"name": "a\nb", "x": 1}]},
-            ["unknown key gates[1].x; known keys: name, wait, proto"],
+            ["gates[1]: unknown key x; known keys: name, wait, proto"],
         ),
         (
             {"gates": [{"name": "a", "wait": "2 s"}, {"name": "b", "wait": 0, "protocol": 5, "wiat": 1}], "siz": 3},
             [
-                'gates[0] ("a"): wait: got a string, expected a number of seconds; leave out the unit',
+                'gates[0] ("a"): wait: got a string, expected a number of seconds',
                 'gates[1] ("b"): wait is 0, expected more than 0',
-                'gates[1] ("b"): protocol: got a whole number, expected 3 or 5; put it in quotes',
+                "gates[1] (\"b\"): protocol: got a whole number, expected '3' or '5'",
                 'gates[1] ("b"): unknown key wiat; did you mean wait?',
                 "unknown key siz; did you mean size?",
             ],
         ),
         (
-            {"gates": [{"name": "a", "inner": {"url": "x", "fps": 0}}], "wait": 3},
+            {"gates": [{"name": "a", "inner": {"url": "x", "fps": 0}}]},
             [
                 "gates[0] (\"a\"): inner.url: 'x', expected an address that begins with rtsp://",
                 'gates[0] ("a"): inner.fps is 0, expected 1 or more',
-                "unknown key wait; belongs under [[gates]]",
             ],
-        ),
-        (
-            {"gates": [{"name": "a", "size": 3}]},
-            ['gates[0] ("a"): unknown key size; belongs at the top, above the first [table]; known here: name'],
         ),
     ],
 )
 def test_all_problems_of_a_document_are_found(document: dict[str, Any], expected: list[str]) -> None:
-    found = [problem.text for problem in problems(document, House)]
+    found = [*problems(document, House)]
     assert len(found) == len(expected)
     assert all(line.startswith(words) for line, words in zip(found, expected, strict=True)), found
 
@@ -216,7 +195,7 @@ class Checked(msgspec.Struct, frozen=True):
     ("wrong", "expected"),
     [
         ({"fps": 0}, "fps is 0, expected 1 or more"),
-        ({"fps": "1"}, "fps: got a string, expected a number; leave out the quotes"),
+        ({"fps": "1"}, "fps: got a string, expected a number"),
         ({"rotate": 45}, "rotate: 45, expected 0 or 90"),
         ({"file": Path("a\nb")}, "file: 'a\\nb', expected a path"),
     ],

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import pickle
+import re
 from datetime import datetime, timedelta, timezone
+from itertools import product
+from pathlib import Path
 
+import click
 import msgspec
 import pytest
+from pycocotools.coco import COCO
 
-from edge_sdk.core.errors import UsageError
-from edge_sdk.fleet.fleet import MOST_CAMERAS, MOST_DEVICES, Fleet
-from edge_sdk.fleet.messages import LARGEST, DeviceAddress, Unread, filters, line_words, read, record_of
+from edge_sdk.cli.watch import view
+from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.fleet.coco import MOST_CATEGORIES, CocoWriter
+from edge_sdk.fleet.fleet import MOST_CAMERAS, MOST_DEVICES, DeviceView, Fleet
+from edge_sdk.fleet.messages import (
+    LARGEST,
+    DeviceAddress,
+    Unread,
+    columns_of,
+    filters,
+    fitted,
+    line_words,
+    padded,
+    plain,
+    read,
+    record_of,
+)
+from edge_sdk.messages.schema import DetectionMessage
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
 
 
@@ -241,3 +263,237 @@ def test_what_is_remembered_is_short() -> None:
     hear(fleet, "a/pi/status", status(run_id="r" * 900_000))
     hear(fleet, "a/pi/result/gate", detections(*((f"{number}{'x' * 9000}", 0.5) for number in range(99))))
     assert _size(fleet) < 10_000
+
+
+# Detections collected as COCO results: pycocotools reads them.
+
+_GATE = DeviceAddress("berlin", "pi", "result", "gate")
+
+
+def _message(payload: bytes) -> DetectionMessage:
+    message = read("result", payload)
+    assert isinstance(message, DetectionMessage)
+    return message
+
+
+def test_pycocotools_reads_what_was_collected(tmp_path: Path) -> None:
+    writer = CocoWriter(tmp_path / "seen.json")
+    writer.add(_GATE, _message(detections(("person", 0.5), ("car", 0.25), seq=7)))
+    writer.add(_GATE, _message(detections(seq=8)))
+    writer.add(_GATE._replace(camera="yard"), _message(detections(("person", 0.75), seq=7)))
+    assert not (tmp_path / "seen.json").exists()
+    writer.close()
+    writer.close()
+    with contextlib.redirect_stdout(io.StringIO()):
+        images = COCO(str(tmp_path / "seen.images.json"))
+        found = images.loadRes(str(tmp_path / "seen.json"))
+    assert (writer.results, writer.images) == (3, 3)
+    names = [image["file_name"] for image in images.loadImgs([1, 2, 3])]
+    assert names == ["berlin/pi/gate/r/7", "berlin/pi/gate/r/8", "berlin/pi/yard/r/7"]
+    [first, *_] = found.loadAnns(found.getAnnIds(imgIds=[1]))
+    assert (first["bbox"], first["score"]) == ([1.0, 2.0, 10.0, 20.0], 0.5)
+    assert {c["name"]: c["id"] for c in images.loadCats(images.getCatIds())} == {"person": 6, "car": 3}
+
+
+def test_two_models_of_one_class_number_have_two_categories(tmp_path: Path) -> None:
+    writer = CocoWriter(tmp_path / "seen.json")
+    for label in ("cat", "dog", "cat", "cow"):
+        writer.add(_GATE, _message(detections((label, 0.5))))
+    writer.close()
+    results = msgspec.json.decode((tmp_path / "seen.json").read_bytes())
+    assert [r["category_id"] for r in results] == [3, 10_000, 3, 10_001]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pi-01_b.local", "pi-01_b.local"),
+        ("Tür", "Tür"),
+        (".ssh", "%2Essh"),
+        ("a b%2E", "a%20b%252E"),
+        ("\0\n\u202e", "%00%0A%E2%80%AE"),
+        ("../../etc", "%2E%2E%2F..%2Fetc"),
+        ("", "%"),
+    ],
+)
+def test_a_file_name_leads_nowhere(tmp_path: Path, name: str, expected: str) -> None:
+    writer = CocoWriter(tmp_path / "seen.json")
+    writer.add(DeviceAddress(name, name, "result", name), _message(detections(seq=7, run_id=name)))
+    writer.close()
+    [image] = msgspec.json.decode((tmp_path / "seen.images.json").read_bytes())["images"]
+    assert image["file_name"] == f"{expected}/{expected}/{expected}/{expected}/7"
+
+
+def test_labels_without_end_are_left_out_and_counted(tmp_path: Path) -> None:
+    writer, box = CocoWriter(tmp_path / "seen.json"), [1.0, 2.0, 11.0, 22.0]
+    for start in range(0, MOST_CATEGORIES + 500, 500):
+        found = [
+            {"label": str(start + n), "class_id": 10_002 if n % 2 else 0, "confidence": 0.5, "box_xyxy": box}
+            for n in range(500)
+        ]
+        writer.add(_GATE, _message(detections(detections=found)))
+    writer.add(_GATE, _message(detections(("x" * 201, 0.5))))
+    writer.close()
+    assert (writer.results, writer.left_out) == (MOST_CATEGORIES, 501)
+    document = msgspec.json.decode((tmp_path / "seen.images.json").read_bytes())
+    assert len({category["id"] for category in document["categories"]}) == MOST_CATEGORIES
+
+
+def test_a_box_without_an_end_is_left_out(tmp_path: Path) -> None:
+    writer = CocoWriter(tmp_path / "seen.json")
+    whole = msgspec.json.decode(detections(("person", 0.5), ("car", 0.25)))
+    whole["detections"][0]["box_xyxy"] = [-1e308, 0.0, 1e308, 1.0]
+    writer.add(_GATE, _message(msgspec.json.encode(whole)))
+    writer.close()
+    assert (writer.results, writer.left_out) == (1, 1)
+    assert b"null" not in (tmp_path / "seen.json").read_bytes()
+
+
+def test_nothing_seen_is_an_empty_list(tmp_path: Path) -> None:
+    CocoWriter(tmp_path / "seen.json").close()
+    assert msgspec.json.decode((tmp_path / "seen.json").read_bytes()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seen.images.json", "seen.json"]
+
+
+@pytest.mark.parametrize("there", ["seen.json", "seen.images.json"])
+def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).write_text("mine")
+    with pytest.raises(UsageError, match="it is there already"):
+        CocoWriter(tmp_path / "seen.json")
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="No such file or directory"):
+        CocoWriter(tmp_path / "none" / "seen.json")
+    with pytest.raises(UsageError, match="expected the name of a file"):
+        CocoWriter(Path())
+    (tmp_path / "seen.images.json.partial").mkdir()
+    with pytest.raises(OutputError, match="cannot be written"):
+        CocoWriter(tmp_path / "seen.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["seen.images.json.partial"]
+
+
+# The view of `edge-sdk watch` fits the terminal, and nothing that anybody publishes reaches it but as text.
+
+_NASTY = "\x1b[31m\x1b]0;owned\x07\r\n\t\x9b2J\u202e\u2028\u200b\x00"
+_KINDS = ("status", "state", "telemetry", "result", "event", "snapshot")
+_TELEMETRY = {"stream": "telemetry", "schema": 1, "device": "d", "boot_id": "b", "run_id": "r"}
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Straße 門 नमस्ते", "Straße 門 नमस्ते"),
+        ("a\x1b[2Jb", "a\ufffd[2Jb"),
+        ("a\nb\r\tc", "a\ufffdb\ufffd\ufffdc"),
+        ("a\u202eb\u2066c\u200b", "a\ufffdb\ufffdc\ufffd"),
+        ("x" * 300, "x" * 199 + "…"),
+    ],
+)
+def test_plain_text_has_no_controls(text: str, expected: str) -> None:
+    assert plain(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "expected"),
+    [("person", 6, "person"), ("person", 5, "pers…"), ("門門門", 5, "門門…"), ("門門門", 4, "門…"), ("a", 0, "")],
+)
+def test_text_is_cut_by_columns(text: str, columns: int, expected: str) -> None:
+    assert fitted(text, columns) == expected
+    assert columns_of(padded(text, 9)) == 9
+
+
+def _hostile_fleet() -> tuple[Fleet, list[str]]:
+    fleet, lines = Fleet(), []
+    name = _NASTY.replace("/", "")
+    for who in ("pi", name, "門" * 60, "x" * 100):
+        cameras = {name: {**MODEL, "name": _NASTY}, "ok": MODEL}
+        lines += hear(fleet, f"a/{who}/status", status(versions={_NASTY: _NASTY}, cameras=cameras))
+        trouble = {"source": "lost", "trouble": _NASTY * 50, "since": NOON, "warnings": {_NASTY: _NASTY * 50}}
+        lines += hear(fleet, f"a/{who}/state", state({name: trouble}, warnings={str(n): _NASTY for n in range(50)}))
+        lines += hear(fleet, f"a/{who}/result/{name}", detections((_NASTY, 0.5), *((str(n), 0.5) for n in range(99))))
+        lines += hear(fleet, f"a/{who}/event/{name}", msgspec.json.encode({"kind": _NASTY, "label": _NASTY}))
+        lines += hear(fleet, f"a/{who}/telemetry", b"\x1b[31m")
+        told = msgspec.json.encode({**_TELEMETRY, "at": NOON, "throttled": [_NASTY] * 99, "temperature_c": 1e300})
+        lines += hear(fleet, f"a/{who}/telemetry", told)
+    return fleet, lines
+
+
+def _drawn(
+    fleet: Fleet, broker: str = "h", hint: str = "", now: datetime = NOON, columns: int = 80, lines: int = 12
+) -> list[str]:
+    return [click.unstyle(line) for line in view(fleet, broker, hint, now, columns, lines)]
+
+
+def test_the_view_keeps_to_its_lines_and_columns() -> None:
+    fleet, said = _hostile_fleet()
+    assert len(said) > 20
+    assert [line for line in said if not line.isprintable()] == []
+    for size, now in product([(20, 3), (33, 7), (80, 24), (200, 100)], (NOON, NOON + timedelta(days=2))):
+        drawn = view(fleet, "broker.example:1883 online", "nothing yet\nreally", now, *size)
+        assert len(drawn) <= size[1]
+        for line in drawn:
+            text = click.unstyle(line)
+            assert _STYLE.sub("", line) == text
+            assert text.isprintable()
+            assert columns_of(text) <= size[0], text
+
+
+@pytest.mark.parametrize("columns", [20, 79, 80])
+def test_what_people_should_do_is_never_cut(columns: int) -> None:
+    title = "h:1883 refused us (the user or the password is another than the broker's), trying again"
+    hint = "Does a device publish there (edge-sdk run ... --mqtt), and may this user read it?"
+    fleet = Fleet()
+    drawn = _drawn(fleet, title, hint, NOON, columns, 30)
+    assert all(len(line) <= columns for line in drawn)
+    assert f"broker {title} {hint}" in " ".join(" ".join(drawn[1:]).split())
+    hear(fleet, "a/pi/status", status())
+    drawn = _drawn(fleet, title, hint, NOON, columns, 30)
+    assert " ".join(" ".join(drawn[1:-1]).split()) == f"broker {title}"
+    assert len(view(fleet, title, hint, NOON, columns, 3)) == 3
+
+
+def test_cameras_stand_in_the_order_of_their_names_and_nothing_is_said_of_what_was_not_heard() -> None:
+    fleet = Fleet()
+    hear(fleet, "a/pi/status", status(cameras={"yard": MODEL, "gate": MODEL}))
+    hear(fleet, "a/pi/result/yard", detections())
+    hear(fleet, "a/pi/status", status("offline"))
+    drawn = _drawn(fleet)
+    assert drawn[2:] == ["  gate  no result heard", "  yard  last: nothing"]
+
+
+def test_a_paused_camera_is_shown_as_such() -> None:
+    fleet = Fleet()
+    hear(fleet, "a/pi/status", status(cameras={"gate": MODEL}))
+    hear(fleet, "a/pi/result/gate", detections(("person", 0.9)))
+    hear(fleet, "a/pi/state", state({"gate": {"source": "opened", "controls": {"paused": True, "max_fps": 0}}}))
+    assert _drawn(fleet, now=NOON + timedelta(seconds=60))[2].rstrip() == "  gate  paused  yolo  last: person 90%"
+
+
+@pytest.mark.parametrize("hours", [-12, 14])
+@pytest.mark.parametrize("since", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-23:59"])
+def test_no_moment_breaks_a_line_or_the_view(since: str, hours: int) -> None:
+    fleet, now = Fleet(), NOON.astimezone(timezone(timedelta(hours=hours)))
+    hear(fleet, "a/pi/status", status(cameras={"gate": MODEL}, at=since), now)
+    hear(fleet, "a/pi/state", state({"gate": {"source": "lost", "since": since}}, at=since), now, is_retained=True)
+    hear(fleet, "a/pi/telemetry", msgspec.json.encode({**_TELEMETRY, "at": since}), now)
+    hear(fleet, "a/pi/result/gate", detections(captured_at=since), now)
+    line = _drawn(fleet, now=now)[2]
+    assert re.match(r"  gate  lost( since (1|0001|9999)-\d\d-\d\d \d\d:\d\d)?  ", line), line
+
+
+def test_lost_messages_are_counted_in_the_headline() -> None:
+    fleet = Fleet()
+    fleet.devices["a", "pi"], fleet.lost = DeviceView("a", "pi"), 40
+    assert "40 lost" in _drawn(fleet)[0]
+
+
+def test_where_there_is_no_room_trouble_comes_first() -> None:
+    fleet = Fleet()
+    for number in range(40):
+        hear(fleet, f"a/{number:02}/status", status("offline" if number == 39 else "online", cameras={"gate": MODEL}))
+    drawn = _drawn(fleet)
+    assert drawn[1].startswith("○ a/39  offline since")
+    assert drawn[-1] == "and 30 more; make the terminal taller"

@@ -111,23 +111,6 @@ def test_a_frame_allocates_nothing(kind: str) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("taken", [None, InputTensor("uint8", "NHWC", "RGBA")], ids=["floats", "pixels"])
-def test_several_threads_give_the_very_same_values(taken: InputTensor | None) -> None:
-    """Calibration has as many as the workstation; pictures so large are shared among them."""
-    before = cv2.getNumThreads()
-    try:
-        for resize, (height, width) in product(RESIZES, ((1080, 1920), (777, 1001), (300, 400))):
-            prepare, frame = Prepare(InputSpec(size_wh=(640, 640), resize=resize), taken), _frame(height, width)
-            cv2.setNumThreads(1)
-            alone = prepare(frame).tensor.copy()
-            prepare.normalise(np.zeros((640, 640, 3), np.uint8))
-            for count in (2, 4):
-                cv2.setNumThreads(count)
-                assert np.array_equal(prepare(frame).tensor, alone)
-    finally:
-        cv2.setNumThreads(before)
-
-
 @pytest.mark.parametrize(("anchor", "top"), [("center", 4), ("top_left", 0)])
 def test_letterbox_keeps_the_aspect_ratio_and_pads(anchor: Any, top: int) -> None:
     prepare = Prepare(InputSpec(size_wh=(40, 32), pad_anchor=anchor, pad_value=7))
@@ -141,21 +124,6 @@ def test_letterbox_keeps_the_aspect_ratio_and_pads(anchor: Any, top: int) -> Non
     tall = prepare.resize(np.full((64, 20, 3), 100, np.uint8))
     assert np.count_nonzero(tall == 100) == 32 * 10 * 3
     assert np.count_nonzero(tall == 7) == 32 * 30 * 3
-
-
-@pytest.mark.parametrize("resize", RESIZES)
-def test_boxes_come_back_to_where_they_were(resize: Any) -> None:
-    spec = InputSpec(size_wh=(416, 320), resize=resize, crop_fraction=0.875)
-    for height, width in ((48, 80), (333, 97), (32, 40), (5, 7)):
-        geometry = Prepare(spec)(_frame(height, width)).geometry
-        box = np.array([[width * 0.4, height * 0.4, width * 0.6, height * 0.6]], np.float32)
-        scale, offset = [geometry.scale_x, geometry.scale_y] * 2, [geometry.offset_x, geometry.offset_y] * 2
-        in_input = box * scale + offset
-        centre = in_input.reshape(2, 2).mean(axis=0)
-        # A cut begins at a whole pixel of the frame, so the middle may be off by half of one, and by rounding.
-        assert abs(centre - [208, 160]) == pytest.approx([0, 0], abs=0.5 * max(geometry.scale_x, geometry.scale_y) + 1)
-        back = geometry.boxes_to_frame(in_input.astype(np.float32), (width, height))
-        assert back == pytest.approx(box, abs=1e-3 * max(width, height))
 
 
 def test_a_picture_of_the_wrong_size_is_refused() -> None:

@@ -17,12 +17,9 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, IncompatibleError
-from edge_sdk.core.threads import BackgroundTask, Stop
+from edge_sdk.core.threads import Stop
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.trial import TrialLimits, prove_here
-from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.shared import Shared
-from edge_sdk.service.startup import begin_loading
 from tests.support.bundles import deep, edit_manifest, endless_of_hostile, sound, wants, write_hostile
 from tests.support.logs import SAID
 
@@ -86,8 +83,14 @@ def test_a_sound_one_is_tried_once(state: Path, bundle: Bundle) -> None:
         prove_here(bundle)
 
 
-def test_a_bundle_whose_name_is_no_text_is_tried(state: Path, tmp_path: Path) -> None:
+def test_a_bundle_whose_name_is_no_text_is_tried_and_only_the_newest_records_are_kept(
+    state: Path, tmp_path: Path
+) -> None:
+    state.mkdir(parents=True)
+    for number in range(80):
+        (state / f"{number}.json").touch()
     assert prove_here(Bundle.open(write_hostile(tmp_path / f"{os.fsdecode(bytes([255]))}.edge", sound())))
+    assert len(list(state.iterdir())) == 64
 
 
 def test_another_bundle_in_its_place_is_refused(state: Path, bundle: Bundle) -> None:
@@ -102,31 +105,6 @@ def test_a_state_folder_that_cannot_be_written_is_said_and_nothing_more(state: P
         assert prove_here(bundle)
     [line] = SAID
     assert "every start tries it again" in line
-
-
-def test_a_user_without_a_home_gets_a_trial_at_every_start(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("STATE_DIRECTORY", "XDG_STATE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-
-    def nobody() -> Path:
-        raise RuntimeError("no home")
-
-    monkeypatch.setattr(Path, "home", nobody)
-    assert prove_here(bundle)
-    [line] = SAID
-    assert "every start tries it again: this user has no home folder" in line
-
-
-def test_the_oldest_records_go(state: Path, bundle: Bundle) -> None:
-    state.mkdir(parents=True)
-    for number in range(80):
-        (state / f"{number}.json").touch()
-        os.utime(state / f"{number}.json", (number, number))
-    assert prove_here(bundle)
-    left = {path.name for path in state.iterdir()}
-    assert len(left) == 64
-    assert {"79.json", "17.json"} <= left
-    assert "16.json" not in left
 
 
 def test_who_is_told_to_stop_does_not_wait(state: Path, tmp_path: Path) -> None:
@@ -167,20 +145,6 @@ def test_beside_a_camera_it_gives_way_and_at_a_start_it_does_not(state: Path, tm
     stop = Stop()
     niceness = _niceness_during(lambda: prove_here(hostile, is_stopped=stop.is_asked, beside=beside), stop, beside)
     assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if beside else 0)
-
-
-@pytest.mark.parametrize("others_run", [False, True])
-def test_a_stream_that_starts_beside_others_tries_its_bundle_beside_them(
-    state: Path, tmp_path: Path, others_run: bool
-) -> None:
-    path, shared, stop = write_hostile(tmp_path / "hostile.edge", endless_of_hostile()), Shared(), Stop()
-    settings = PipelineSettings(source="pattern", bundle=path)
-    with contextlib.ExitStack() as stack:
-        if others_run:
-            stack.enter_context(shared.progress.begin())
-        verified = stack.enter_context(BackgroundTask(lambda: Bundle.open(path), "edge-verify"))
-        niceness = _niceness_during(lambda: begin_loading(settings, verified, stop, shared), stop, others_run)
-    assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if others_run else 0)
 
 
 def _niceness_during(work: Callable[[], object], stop: Stop, is_nice: bool) -> int:

@@ -17,8 +17,7 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, UsageError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from tests.support.bundles import INPUT, SIDES, edit_manifest, variant_model, write_variants
+from tests.support.bundles import SIDES, edit_manifest, write_variants
 
 
 @pytest.mark.parametrize("name", list(SIDES))
@@ -45,12 +44,6 @@ def test_run_gives_the_chosen_variants_results(tmp_path: Path, capsysbinary: pyt
         [line] = capsysbinary.readouterr().out.splitlines()
         classes = msgspec.json.decode(line)["classes"]
         seen[chosen] = {c["label"]: c["confidence"] for c in classes}["cat"]
-    for name, side in SIDES.items():
-        spec = msgspec.structs.replace(INPUT, size_wh=(side, side))
-        prepare = Prepare(spec)
-        session = Session(variant_model(name, side), SessionSettings(), "m")
-        [outputs] = session.run(prepare.normalise(prepare.resize(image)))
-        assert seen[name] == pytest.approx(float(outputs[0, 0]), abs=1e-3), name
     assert seen[None] == seen["int8"]
     assert len({round(value, 3) for value in seen.values()}) == len(SIDES)
 
@@ -90,26 +83,14 @@ def _edit(folder: Path, edit: Callable[[list[dict[str, Any]]], None]) -> None:
     edit_manifest(folder, variants=document["variants"])
 
 
-def _flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (lambda f: _flip(f / "model.int8.8x8.ort"), "model.int8.8x8.ort: altered"),
         (lambda f: (f / "golden.int8.8x8.npz").unlink(), "golden.int8.8x8.npz is missing"),
-        (
-            lambda f: _edit(f, lambda v: v[1].update(file="other.ort")),
-            "'other.ort' is promised but not among the files",
-        ),
         (lambda f: _edit(f, lambda v: v[2]["golden"].update(file="g")), "'g' is promised but not among the files"),
         (lambda f: _edit(f, lambda v: v.append(v[1])), "a variant is there twice"),
         (lambda f: _edit(f, lambda v: v[0].update(size_wh=[8, 8])), "8x8, expected input.size_wh, 16x16"),
         (lambda f: _edit(f, lambda v: v[1].update(operators=["x:Y"])), "'x:Y', which operators does not name"),
-        (lambda f: _edit(f, lambda v: v[1].update(size_wh=[0, 8])), "size_wh"),
         (lambda f: _edit(f, lambda v: v.clear()), "variants"),
     ],
 )

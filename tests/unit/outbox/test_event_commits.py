@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.event import Losses, OutboxSettings, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import EventStore
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, committed, delivered, outbox_at, payload, put, taken, until
 
@@ -183,7 +182,8 @@ def test_events_that_come_soon_after_one_another_are_one_commit(
 
 
 def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_since(tmp_path: Path) -> None:
-    outbox = _outbox(tmp_path / "events.sqlite")
+    outbox, said = _outbox(tmp_path / "events.sqlite"), list[tuple[str, str]]()
+    outbox.listen(lambda *warning: said.append(warning))
     outbox.limit(0.001)
     try:
         assert outbox.put(TOPIC + "door", "door", payload) is not None
@@ -192,6 +192,8 @@ def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_s
         outbox.release_held()
         found += [outbox.wait_committed(WAIT_S) for _ in range(2)]
         assert found == [True, False, True]
+        [(name, line)] = said
+        assert (name, line.partition(": ")[0]) == ("event_encoding", "an event is left out that cannot be encoded")
     finally:
         outbox.close(WAIT_S)
 

@@ -145,25 +145,6 @@ def test_a_folder_that_is_named_is_made_once_the_one_above_it_is_there(tmp_path:
     assert (folder / "events.sqlite").exists()
 
 
-def test_two_programs_never_use_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "events.sqlite"
-    said: list[tuple[str, str]] = []
-    with outbox_at(path) as first:
-        mine = put(first, 10)
-        assert first.wait_committed(WAIT_S)
-        with outbox_at(path, said=said) as second:
-            others = put(second, 10)
-            assert not second.wait_committed(0.05)
-            assert delivered(second, 4) == others[:4]  # from memory
-            assert [name for name, _ in said] == ["outbox_disk"]
-            assert "another program uses this file; give each its own device name (--device, device=)" in said[0][1]
-            first.close()
-            assert second.wait_committed(WAIT_S)  # it has the file now, and what the first had not sent
-            until(lambda: said[1:] == [("outbox_disk", "")])
-            assert sorted(delivered(second, 16)) == sorted(mine + others[4:])
-            assert second.stats().lost.total == 0
-
-
 def test_without_a_descriptor_left_events_wait_in_memory_until_there_is_one(tmp_path: Path) -> None:
     said: list[tuple[str, str]] = []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import threading
-import time
-from collections import deque
 from pathlib import Path
 
 import pytest
 
-from edge_sdk.outbox.event import Losses, OutboxWarnings, QueuedEvent
+from edge_sdk.outbox.event import Losses, OutboxSettings, OutboxWarnings
 from edge_sdk.outbox.outbox import EventOutbox
-from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, takes_all, until
+from tests.support.outboxes import (
+    TOPIC,
+    WAIT_S,
+    SlowDisk,
+    committed,
+    delivered,
+    outbox_at,
+    payload,
+    put,
+    taken,
+    takes_all,
+    until,
+)
 
 
 def _killed(path: Path, to: Path) -> Path:
@@ -46,6 +55,26 @@ def test_an_orderly_end_leaves_no_gap_and_loses_nothing(tmp_path: Path) -> None:
     with outbox_at(path) as outbox:
         assert outbox.waiting == 80
         assert delivered(outbox, 80) == numbers[40:]
+
+
+def test_an_outbox_that_is_still_busy_with_the_file_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said, disk = tmp_path / "events.sqlite", list[str](), SlowDisk(monkeypatch)
+    first = EventOutbox(OutboxSettings(), path, "boot")
+    put(first, 1)
+    assert first.wait_committed(WAIT_S)
+    disk.may_go.clear()
+    put(first, 1)
+    first.close(0.0)
+    second = EventOutbox(OutboxSettings(), path, "boot", before=first)
+    second.listen(lambda _name, line: said.append(line))
+    put(second, 1)
+    assert not second.wait_committed(0.2)
+    disk.may_go.set()
+    assert second.wait_committed(WAIT_S)
+    assert (said, second.waiting) == ([], 3)
+    second.close()
 
 
 @pytest.mark.parametrize("wall_s", [0.0, 1000.0, 2e9], ids=["before the first number", "the same", "later"])
@@ -118,42 +147,6 @@ def test_an_event_that_cannot_be_encoded_leaves_no_gap() -> None:
         with pytest.raises(OverflowError):
             outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big"))
         assert put(outbox, 1) == [first + 1]
-
-
-def _deliver_until(outbox: EventOutbox, is_over: threading.Event, through: list[int]) -> None:
-    """As a publisher with a window of 18 does; a link that breaks now and then."""
-    flying: deque[QueuedEvent] = deque()
-    while not is_over.is_set() or flying:
-        event = None if is_over.is_set() else outbox.take()
-        if event is not None:
-            flying.append(event)
-        else:
-            time.sleep(0.0005)
-        if flying and (event is None or len(flying) >= 18):
-            outbox.deliver(flying[0])
-            through.append(flying.popleft().seq)
-
-
-def test_what_is_shed_while_it_is_delivered_is_counted_once(tmp_path: Path) -> None:
-    through: list[int] = []
-    is_over = threading.Event()
-    with outbox_at(tmp_path / "events.sqlite", max_mb=1) as outbox:
-        count = 0
-        for _ in range(30):
-            count += len(put(outbox, 100, size=300))
-            assert outbox.wait_committed(WAIT_S)
-        thread = threading.Thread(target=_deliver_until, args=(outbox, is_over, through))
-        thread.start()
-        for _ in range(150):
-            count += len(put(outbox, 50, size=300))
-            time.sleep(0.01)
-        until(lambda: outbox.stats().waiting <= 0)
-        is_over.set()
-        thread.join()
-        stats = outbox.stats()
-        assert stats.lost.overflow > 100
-        assert len(through) == len(set(through)) == stats.delivered
-        assert (stats.put, stats.delivered + stats.lost.total, stats.waiting) == (count, count, 0)
 
 
 def test_what_the_broker_has_just_answered_makes_room_before_anything_is_lost(tmp_path: Path) -> None:
@@ -248,3 +241,18 @@ def test_a_week_of_losses_is_a_handful_of_lines_and_a_later_loss_is_said_at_once
     count = len(lines)
     complaints.lost(Losses(overflow=10**6 + 1))
     assert len(lines) == count + 1
+
+
+def test_a_refusal_is_said_until_the_broker_takes_an_event_of_that_topic_a_minute_later() -> None:
+    now_s, lines = 0.0, list[str]()
+    warnings = OutboxWarnings(lambda: now_s)
+    warnings.listen(lambda _, line: lines.append(line))
+    for _ in range(3):  # said once
+        warnings.rejected(TOPIC + "door", "Not authorized")
+    warnings.delivered(TOPIC + "door")
+    now_s = 61.0
+    warnings.delivered(TOPIC + "yard")
+    [line] = lines
+    assert "event/door: Not authorized; put aside, allow this device to write it" in line
+    warnings.delivered(TOPIC + "door")
+    assert lines[1:] == [""]

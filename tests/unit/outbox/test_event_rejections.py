@@ -1,4 +1,4 @@
-"""Events that a broker refuses: tried again, put aside, or offered again; how long the others wait for that."""
+"""Events that a broker refuses: tried again or put aside, and how long the others wait for that."""
 
 from __future__ import annotations
 
@@ -76,6 +76,15 @@ def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[in
         assert good == [b"%d" % number for number in range(40) if number not in poisons]
 
 
+def test_a_broker_that_denies_every_event_makes_them_wait_without_end(tmp_path: Path) -> None:
+    with _sending(tmp_path, Backoff(0.001, 0.002), set(range(40))) as (sender, events):
+        link = _link(0x87)
+        for _ in range(12):
+            _round(sender, events, link)
+        assert len(link.published) == 12 * WINDOW
+        assert (events.waiting, events.stats().lost.total) == (40, 0)
+
+
 def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) -> None:
     steps: list[float] = []
 
@@ -122,59 +131,6 @@ def test_a_window_that_is_refused_stays_on_disk_and_in_order(tmp_path: Path, pac
 DENIED = "Not authorized (reason code 135)"
 
 
-def test_what_was_denied_comes_again_once_the_broker_takes_an_event_of_that_topic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with outbox_at(tmp_path / "events.sqlite") as outbox:
-        denied, _ = put(outbox, 3), put(outbox, 2, camera="yard")
-        *door, first, second = taken(outbox, 5)
-        for event in door:
-            outbox.reject(event, DENIED)
-        until(lambda: outbox.stats().lost == Losses(quarantine=3))
-        put(outbox, 1)
-        [allowed] = taken(outbox, 1)
-        outbox.deliver(first)  # of another topic, and too early
-        with monkeypatch.context() as patch:
-            patch.setattr("edge_sdk.outbox.event._EVERY_S", 0.0)
-            outbox.deliver(second)
-            assert outbox.waiting == 1
-            outbox.deliver(allowed)
-        again = taken(outbox, 3)
-        assert [(event.seq, event.payload) for event in again] == [
-            (number, event.payload) for number, event in zip(denied, door, strict=True)
-        ]
-        assert (outbox.stats().lost, outbox.waiting) == (Losses(), 3)
-        for event in again:
-            outbox.deliver(event)
-        stats = outbox.stats()
-        assert (stats.put, stats.delivered, stats.waiting) == (6, 6, 0)
-
-
-def test_a_start_offers_what_was_denied_and_nothing_else_that_was_refused(tmp_path: Path) -> None:
-    path = tmp_path / "events.sqlite"
-    with outbox_at(path) as outbox:
-        numbers = put(outbox, 3)
-        denied, large, other = taken(outbox, 3)
-        outbox.reject(denied, DENIED)
-        outbox.reject(large, "Packet too large (reason code 149)")
-        outbox.deliver(other)
-    for _ in range(2):  # denied once more, it is put aside once more
-        with outbox_at(path) as outbox:
-            until(lambda outbox=outbox: outbox.is_ready)
-            assert outbox.waiting == 1
-            [event] = taken(outbox, 1)
-            assert event.seq == numbers[0]
-            outbox.reject(event, DENIED)
-            assert outbox.stats().lost == Losses(quarantine=1)
-    with outbox_at(path) as outbox:
-        [event] = taken(outbox, 1)
-        outbox.deliver(event)
-    with outbox_at(path) as outbox:
-        put(outbox, 1)
-        taken(outbox, 1)
-        assert outbox.waiting == 1
-
-
 def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,14 +138,14 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
     with outbox_at(path) as outbox:
         numbers = put(outbox, 1)
         [event] = taken(outbox, 1)
-        commit, is_refused = EventStore.commit, threading.Event()
+        commit, keep_bounds, is_refused = EventStore.commit, Writer._keep_bounds, threading.Event()
 
-        def refused_meanwhile(writer: Writer, store: EventStore) -> list[int]:
+        def refused_meanwhile(writer: Writer, store: EventStore) -> None:
             if not is_refused.is_set():
                 outbox.reject(event, DENIED)
                 writer._look_at = -math.inf  # the time has come to look for what is through
                 is_refused.set()
-            return []
+            keep_bounds(writer, store)
 
         def killed_after(store: EventStore, *arguments: Any) -> None:
             commit(store, *arguments)
@@ -197,7 +153,7 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
                 with closing(sqlite3.connect(copy)) as sql:
                     store._sql.backup(sql)
 
-        monkeypatch.setattr(Writer, "_offer_again", refused_meanwhile)
+        monkeypatch.setattr(Writer, "_keep_bounds", refused_meanwhile)
         monkeypatch.setattr(EventStore, "commit", killed_after)
         put(outbox, 1)
         until(copy.exists)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
+import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import ConfigError, EdgeError, OutputError, PublishError, UsageError
-from edge_sdk.core.protocols import Event, EventSink, Sink
+from edge_sdk.core.protocols import Event, Sink
 from edge_sdk.publisher import Publisher
+from edge_sdk.publishing.publisher import NameLock
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.bundles import write_graded
 from tests.support.results import make_classification, make_frame
 
@@ -41,7 +44,7 @@ def _open(folder: Path, **arguments: Any) -> Publisher:
         ({"outbox": __file__}, UsageError, "test_publisher.py is a file, name a folder"),
         ({"outbox": {"max_mb": 0}}, ConfigError, "outbox.max_mb is 0"),
         ({"outbox": MappingProxyType({"password": _SECRET})}, ConfigError, "outbox.password: a password does not"),
-        ({"publish": MappingProxyType({"event": {}})}, ConfigError, "unknown key publish.event; did you mean events?"),
+        ({"publish": MappingProxyType({"event": {}})}, ConfigError, "publish: unknown key event; did you mean events?"),
         ({"url": "mqtt://me@h", "password_file": "nowhere"}, ConfigError, "nowhere: the MQTT password cannot be read"),
         ({"url": "mqtts://h", "cert_file": "nowhere"}, UsageError, "nowhere: this device's certificate cannot be read"),
         ({"cameras": {"a/b": None}}, UsageError, "camera name 'a/b' cannot be part of a topic"),
@@ -127,11 +130,37 @@ def test_once_closed_it_takes_nothing(tmp_path: Path, bundle: Bundle) -> None:
             publisher.put(value)
 
 
-def test_events_come_from_any_thread_and_each_has_a_number_of_its_own(tmp_path: Path) -> None:
-    with _open(tmp_path) as publisher, ThreadPoolExecutor(4) as threads:
-        sink: EventSink = publisher
-        sink.put(Event(kind="opened"))
-        numbers = list(threads.map(lambda _: publisher.put_event(Event(kind="opened")), range(399)))
-        assert len({*numbers} - {None}) == 399
-        assert publisher.wait_committed(60.0)
-        assert publisher.stats().events.waiting == 400
+# The lock of a device's name, which the daemon holds too.
+
+_HOLDS_IT = """
+import sys
+from edge_sdk.publishing.publisher import NameLock
+from edge_sdk.publishing.settings import MqttSettings
+lock = NameLock(MqttSettings(host="broker", port=1883, device="gate"))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def _lock() -> NameLock:
+    return NameLock(MqttSettings(host="broker", port=1883, device="gate"))
+
+
+def test_a_program_that_is_killed_lets_go_of_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", _HOLDS_IT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(PublishError, match=rf"\(process {other.pid}\)"):
+            _lock()
+        other.kill()
+    _lock().close()
+
+
+def test_without_a_folder_no_name_is_locked_and_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").write_text("a file")
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    locks = [_lock() for _ in range(2)]
+    for lock in locks:
+        lock.close()

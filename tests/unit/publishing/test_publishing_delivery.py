@@ -236,14 +236,19 @@ def _picture(seq: int, size: int = 20_000) -> Message:
 def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:
     detector = PoisonMessageDetector()
     flying = [_STATUS, _event(1), _picture(1), _picture(2, 30_000), _event(2)]
+
+    def timed_out(*messages: Message) -> Message | None:
+        return detector.ended(messages, "timed out")
+
     for _ in range(2):
-        assert [detector.timed_out(flying), detector.timed_out(flying)] == [None, None]
+        assert [timed_out(*flying), timed_out(*flying)] == [None, None]
         detector.relax()  # a link that is slow holds for long
-        assert detector.timed_out(flying) == flying[3]
+        assert timed_out(*flying) == flying[3]
     assert not detector.is_suspected
-    assert [detector.timed_out([_picture(seq)]) for seq in range(9)] == [None] * 9  # each time another one
-    small = [_STATUS, _event(1), _picture(1, 16_000)]  # what the kernel takes at once
-    assert [detector.timed_out(small) for _ in range(9)] == [None] * 9
+    assert [timed_out(_picture(seq)) for seq in range(9)] == [None] * 9  # each time another one
+    # The last one is of a size that the kernel takes at once.
+    assert [timed_out(_STATUS, _event(1), _picture(1, 16_000)) for _ in range(9)] == [None] * 9
+    assert detector.ended(flying, "") is None
 
 
 def test_a_picture_at_which_the_broker_hangs_up_is_found_behind_results_that_never_end() -> None:

@@ -6,12 +6,11 @@ import itertools
 import math
 import random
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 import pytest
 
-from edge_sdk.core.errors import UsageError
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import RateLimiter
 from edge_sdk.messages.schema import Channel
@@ -19,7 +18,7 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, Door, FakeLink, door_over, publisher_over, put, until
-from tests.support.outboxes import outbox_at, payload, taken
+from tests.support.outboxes import outbox_at, taken
 from tests.support.results import IDENTITY, make_encoder
 
 
@@ -148,26 +147,6 @@ def test_what_a_limit_holds_goes_out_before_the_end() -> None:
     assert publisher.stats().events.limited == 1
 
 
-def _fail(_seq: int) -> NoReturn:
-    raise TypeError("not JSON")
-
-
-def test_an_event_that_was_held_and_cannot_be_encoded_costs_no_connection_and_no_other_event() -> None:
-    link = FakeLink()
-    publisher, door = _limited(link, events=_AT_20)
-    yard = publisher.stream("yard", make_encoder())
-    for stream in (door, yard):
-        assert stream.put_event(payload) is not None
-    assert door.put_event(_fail) is None  # it waits for its turn
-    assert yard.put_event(payload) is None
-    until(lambda: publisher.stats().events.delivered == 3)
-    assert door.put_event(_fail) is None
-    publisher.close()
-    assert publisher.stats().connects == 1
-    line = "an event is left out that cannot be encoded: TypeError: not JSON; mend who puts it"
-    assert line in [state.get("warnings", {}).get("event_encoding") for state in link.documents("state")]
-
-
 class Clock:
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -204,16 +183,6 @@ def test_the_newest_is_held_until_its_time_and_the_others_are_counted() -> None:
     assert (gone, pace.wait_s(), pace.limited("door"), pace.limited()) == (["a", "d"], math.inf, 2, 2)
 
 
-def test_each_camera_has_a_pace_of_its_own() -> None:
-    pace, gone = _pace(1.0, Clock())
-    for number, camera in enumerate(("door", "yard", "door")):
-        pace.put(camera, (camera, number))
-    assert gone == [("door", 0), ("yard", 1)]
-    pace.release(all_of_them=True)
-    assert gone[2:] == [("door", 2)]
-    assert (pace.limited("yard"), pace.limited("door")) == (0, 0)
-
-
 def test_what_is_held_goes_before_what_comes_after_its_time_and_takes_no_place_but_its_own() -> None:
     clock = Clock()
     pace, gone = _pace(1.0, clock)
@@ -243,9 +212,3 @@ def test_of_any_arrivals_no_more_than_allowed_go_and_the_last_one_does(seed: int
     assert gone[-1] == 499
     assert len(gone) + pace.limited("door") == 500
     assert span_s * 10 * 0.7 <= len(gone) <= span_s * 10 + 2
-
-
-def test_channels_that_cannot_be_are_refused() -> None:
-    for name, value in (("qos", 2), ("expiry_s", 0), ("expiry_s", 2**32), ("max_per_s", 0.0), ("max_per_s", 1001.0)):
-        with pytest.raises(UsageError, match=name):
-            Channel(**{name: value})  # type: ignore[arg-type]

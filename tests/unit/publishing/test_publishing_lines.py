@@ -21,7 +21,7 @@ from edge_sdk.publishing.json_lines import JsonLinesPublisher, JsonLinesStream
 from edge_sdk.publishing.publisher import LinesStats
 from edge_sdk.publishing.queues import MemoryOutbox
 from tests.support.connections import WAIT_S, until
-from tests.support.results import make_classification, make_detections, make_encoder, make_frame
+from tests.support.results import make_detections, make_encoder, make_frame
 
 
 class Pipe:
@@ -62,8 +62,10 @@ class Lines(NamedTuple):
     stream: JsonLinesStream
 
 
-def _door(file: BinaryIO, **options: Any) -> Lines:
+def _door(file: BinaryIO, outbox: MemoryOutbox | None = None, **options: Any) -> Lines:
     publisher = JsonLinesPublisher(file, **options)
+    if outbox is not None:
+        publisher._outbox = outbox
     return Lines(publisher, publisher.stream("door", make_encoder()))
 
 
@@ -89,18 +91,6 @@ def _fill(pipe: Pipe, door: Lines, outbox: MemoryOutbox, count: int) -> None:
     _put(door, _WRITTEN)
     until(lambda: len(outbox) == 0)
     _put(door, *range(_WRITTEN + 1, count))
-
-
-def test_one_line_a_result() -> None:
-    file = io.BytesIO()
-    door = _door(file)
-    door.stream.put(make_detections(2))
-    door.stream.put(make_classification([0]))
-    door.publisher.close()
-    door.publisher.close()
-    lines = file.getvalue().splitlines(keepends=True)
-    assert [msgspec.json.decode(line)["task"] for line in lines] == ["detection", "classification"]
-    assert all(line.endswith(b"\n") for line in lines)
 
 
 def test_a_buffered_file_is_flushed_when_nothing_follows(tmp_path: Path) -> None:

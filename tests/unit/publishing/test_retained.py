@@ -61,17 +61,6 @@ def test_the_first_of_a_burst_goes_at_once_and_the_rest_together_after_a_second(
     assert device.retained.wait_s() == math.inf
 
 
-def test_status_and_state_change_apart() -> None:
-    device = Device()
-    device.said()
-    device.now_s += 60
-    device.state.update(device.door, source="lost", since=_NOW)
-    assert device.said() == ["state"]
-    device.now_s += 60
-    device.state.join("gate", MODEL)
-    assert device.said() == ["status", "state"]
-
-
 def test_of_telemetry_the_newest_is_said_once() -> None:
     device = Device()
     device.said()
@@ -131,20 +120,6 @@ def test_of_what_is_said_once_the_newest_wait() -> None:
 def _listening(link: FakeLink, inbox: CommandInbox) -> MqttPublisher:
     settings = MqttSettings(host="broker", port=1883, device="pi")
     return MqttPublisher(settings, IDENTITY, make_link=lambda: link, listens_to=["x/cmd"], receiver=inbox)
-
-
-def test_an_answer_goes_out_before_the_goodbye() -> None:
-    link, inbox = FakeLink(), CommandInbox()
-    publisher = _listening(link, inbox)
-    until(lambda: publisher.stats().connects == 1)
-    link.answers = False
-    publisher.stream("door", make_encoder())
-    publisher.retained.send(Message("x/res", b"{}", kind="response"))
-    link.answers = True
-    publisher.close(5)
-    kinds = [kind for kind, _ in link.published]
-    assert kinds.index("response") < len(kinds) - 1
-    assert kinds[-1] == "status"
 
 
 @pytest.mark.parametrize("is_finite", [True, False])

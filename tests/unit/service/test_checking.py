@@ -10,7 +10,7 @@ import pytest
 
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.inference.runtime import onnxruntime_version
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from edge_sdk.service.check import Checked, check_run

@@ -16,10 +16,11 @@ import cv2
 import msgspec
 import pytest
 
+from edge_sdk.bundle import bundle
 from edge_sdk.core.errors import ConfigError, PublishError
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Stop, is_any_left
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.publisher import NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.process import Notifier, Progress, Start
@@ -182,6 +183,23 @@ def test_a_configuration_that_cannot_be_read_changes_nothing_and_is_read_as_ofte
     assert "the configuration is not taken, what runs goes on: config.toml: a is wrong" in process.said
     assert process.running["gate"] is before
     assert not before.is_over
+
+
+def test_a_reload_reads_no_bundle_in_the_main_thread_because_its_disk_may_hang(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process.start(process.site.settings())
+    process.until_results("gate")
+    read, readers = bundle._read_regular, list[str]()
+
+    def noted(path: Path, limit: int) -> bytes:
+        readers.append(threading.current_thread().name)
+        return read(path, limit)
+
+    monkeypatch.setattr(bundle, "_read_regular", noted)
+    process.reload()
+    until(lambda: any("as before: gate" in line for line in process.said))
+    assert readers == ["edge-reload"]
 
 
 def test_without_a_configuration_a_reload_says_so(process: Process) -> None:

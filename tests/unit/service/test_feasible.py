@@ -87,12 +87,6 @@ def test_beside_busy_programs_it_is_measured_for_longer_and_they_are_named(
     assert "other programs took 100% of the processors meanwhile: stop them" in str(refusal)
 
 
-def test_a_fixed_variant_is_the_only_one_that_is_tried(bundle: Bundle) -> None:
-    start = choose_start(bundle, [Stages.open(bundle)], NEVER_MS, pytest.fail, fixed=True)
-    assert [t.variant for t in start.too_slow] == [LARGE]
-    assert "choose another --variant" in str(budget_refusal(bundle, start, NEVER_MS, fixed=True))
-
-
 @pytest.fixture
 def video(tmp_path: Path) -> Path:
     return write_video(tmp_path / "v.avi", range(20), fps=50)

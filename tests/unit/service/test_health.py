@@ -84,7 +84,7 @@ def test_without_a_manager_that_listens_nobody_is_told(address: str | None) -> N
     notifier.close()
 
 
-def test_a_manager_that_reads_nothing_holds_nothing_up_and_is_told_what_comes_later(tmp_path: Path) -> None:
+def test_a_manager_that_reads_nothing_holds_nothing_up_and_is_told_all_later(tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
     notifier = Notifier(manager.address, 2.0)
     sent, began_s = _fill(manager), time.monotonic()
@@ -92,8 +92,18 @@ def test_a_manager_that_reads_nothing_holds_nothing_up_and_is_told_what_comes_la
     assert time.monotonic() - began_s < 1.5
     for _ in range(sent):
         assert manager.hear() == ["x"]
+    notifier.reloading()
+    notifier.repeat()  # nothing is left to send
+    ready, status, *reloading = manager.hear()
+    assert (ready, status, reloading[0]) == ("READY=1", "STATUS=works", "RELOADING=1")
     notifier.watchdog()
     assert manager.hear() == ["WATCHDOG=1"]
+    sent = _fill(manager)
+    notifier.stopping()
+    for _ in range(sent):
+        assert manager.hear() == ["x"]
+    notifier.repeat()
+    assert manager.hear() == ["STOPPING=1"]
     notifier.close()
     manager.close()
 

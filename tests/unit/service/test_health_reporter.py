@@ -13,8 +13,6 @@ import pytest
 from edge_sdk.core.clock import WallClock
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import CameraHealth, Channel, TelemetryMessage
-from edge_sdk.outbox.event import EventStats, Losses
-from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.health import Gauges, HealthReporter, Readings
 from edge_sdk.service.output import Output
 from edge_sdk.service.process import Notifier, Progress, Start
@@ -187,31 +185,6 @@ def test_telemetry_says_what_became_of_events_and_what_their_rate_left_out(scene
         return expected in [document.get("events") for document in scene.telemetry()]
 
     until(told)
-
-
-class Losing(Output):
-    """An outlet that lost as many events as a test says."""
-
-    lost = 0
-    warned: list[tuple[str, str]]
-
-    def stats(self) -> PublisherStats:
-        counts = dict.fromkeys(("put", "queued", "sent", "acknowledged", "rejected", "dropped", "too_large"), 0)
-        events = EventStats(lost=Losses(quarantine=self.lost))
-        return PublisherStats(**counts, connects=1, state="online", last_error="", events=events)
-
-    def warn(self, name: str, line: str) -> None:
-        self.warned.append((name, line))
-
-
-def test_lost_events_are_warned_of_with_each_reading_in_which_their_number_is_another(scene: Scene) -> None:
-    outlet = Losing(scene.site.run_settings("gate"), lambda: False)
-    scene.vitals._output, outlet.warned = outlet, []
-    scene.look(Stream("gate", "tiny"))
-    for outlet.lost in (0, 1, 1, 9, 0):
-        scene.look_at(Stream("gate", "tiny"))
-    assert [line.partition(" since")[0] for _, line in outlet.warned] == ["1 event is lost", "9 events are lost", ""]
-    assert {name for name, _ in outlet.warned} == {"events_lost"}
 
 
 def test_alarms_reach_people_and_the_device_s_state_and_are_taken_back(scene: Scene) -> None:

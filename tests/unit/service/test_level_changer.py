@@ -68,13 +68,6 @@ def test_a_fixed_variant_only_leaves_out_frames_and_stops_doing_so(make: Make) -
     assert len(scene.opened) == 1
 
 
-def test_a_stream_that_starts_below_the_top_steps_up_when_there_is_room(make: Make) -> None:
-    scene = make(start=SMALL)
-    assert (scene.announced[-1].rung, scene.announced[-1].variant) == (1, SMALL)
-    scene.costs_ms[LARGE] = 10.0
-    scene.until(lambda: scene.variant == LARGE)
-
-
 def test_what_another_supervisor_chose_is_the_top_from_then_on(scene: Scene) -> None:
     scene.loop.stages = scene.open(SMALL)
     scene.step()
@@ -173,6 +166,21 @@ def test_a_model_that_does_not_load_is_said_once_and_left_out(make: Make, failur
         assert sum("does not load" in line for line in scene.said) == 1
         assert scene.variant == LARGE
         assert scene.loop.every > 1  # of what is left, frames are left out
+
+
+def test_a_load_that_hangs_is_given_up_and_the_model_left_out(make: Make) -> None:
+    may_end = threading.Event()
+
+    def hang(variant: str) -> Stages:
+        may_end.wait()
+        return open_variant(hung.folder, variant)
+
+    hung = make(open_stages=hang, load_s=0.1)
+    try:
+        hung.until(lambda: hung.loop.every > 1)
+    finally:
+        may_end.set()
+    assert hung.said[0] == f"{SMALL} does not load here and is left out: the model did not load within 0 s"
 
 
 def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(make: Make) -> None:

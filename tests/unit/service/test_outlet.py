@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from edge_sdk.core.errors import StoppedError, UsageError
 from edge_sdk.messages.schema import TelemetryMessage
 from edge_sdk.publishing.json_lines import JsonLinesPublisher
-from edge_sdk.publishing.publisher import LinesStats, PublisherStats
+from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.output import Output
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from tests.support.connections import WAIT_S, FakeLink, until
@@ -80,6 +81,26 @@ def test_after_a_restart_warnings_are_told_again_and_messages_name_the_new_devic
     assert {document["device"] for document in first.documents("state")} == {"pi"}
 
 
+def test_a_publisher_that_cannot_be_made_leaves_the_file_of_events_to_the_next(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    file = site.run_settings("gate").outbox.path_of("default", "pi")
+    file.parent.mkdir(parents=True)
+    file.touch()  # the outbox opens a file that is there at once
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr("edge_sdk.publishing.session.Wakeup", refuse)
+        with pytest.raises(OSError, match="Too many open files"):
+            site.stream()
+    site.stream()
+    until(lambda: (stats := site.outlet.stats()) is not None and stats.events.is_durable)
+    assert not any("another program" in line for line in site.said)
+
+
 def test_a_camera_that_leaves_is_gone_whichever_stream_had_it(site: Site) -> None:
     for _ in range(2):
         site.stream("gate")
@@ -113,19 +134,6 @@ def test_people_hear_of_the_broker_what_they_can_do_something_about(site: Site) 
         "online",
         "online, the broker did not take a message: quota",
     ]
-
-
-def test_without_a_broker_results_are_lines_of_standard_output(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    outlet = Output(_lines("pattern"), lambda: False)
-    outlet.prepare()
-    stream = outlet.stream("0", make_encoder(outlet.identity))
-    outlet.warn("hot", "81 degrees")
-    outlet.telemetry(_telemetry(outlet))
-    stream.put(make_detections(1, make_frame(7, "0")))
-    outlet.close(WAIT_S)
-    [line] = capsysbinary.readouterr().out.splitlines()
-    assert msgspec.json.decode(line)["seq"] == 7
-    assert outlet.stats() == LinesStats(1, 1, 0)
 
 
 def test_without_standard_output_a_stream_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

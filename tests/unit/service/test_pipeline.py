@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import math
 import threading
 import weakref
@@ -19,16 +18,14 @@ import pytest
 from edge_sdk.core.errors import CameraError, SessionError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.publishing.settings import Secret
+from edge_sdk.service import model_selector
 from edge_sdk.service import pipeline as pipeline_module
-from edge_sdk.service import startup
 from edge_sdk.service.model_selector import ModelSelector
-from edge_sdk.service.pipeline import SourceTransfer
+from edge_sdk.service.pipeline import begin_opening
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate
-from edge_sdk.service.startup import begin_opening
 from edge_sdk.sources.slot import OpenedSource
 from tests.support.connections import WAIT_S, until
-from tests.support.loops import Camera, Clock
 from tests.support.service import Site, open_cameras
 
 
@@ -193,18 +190,18 @@ def test_a_source_that_takes_long_to_open_holds_up_no_other_stream(
 def test_a_model_that_does_not_load_is_given_up_and_its_turn_given_on(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_module, "_LONGEST_LOAD_S", 0.1)
+    monkeypatch.setattr(model_selector, "_FIRST_LOAD_S", 0.1)
     may_go_on = threading.Event()
 
     def load_slowly(settings: PipelineSettings, *given: Any) -> ModelSelector:
         assert settings.camera != "gate" or may_go_on.wait(WAIT_S)
         return ModelSelector(settings, *given)
 
-    monkeypatch.setattr(startup, "ModelSelector", load_slowly)
+    monkeypatch.setattr(model_selector, "ModelSelector", load_slowly)
     slow = site.pipeline(site.settings("gate"))
     assert slow.join(WAIT_S)
     assert str(slow.failure) == "the model did not load within 0 s"
-    monkeypatch.setattr(pipeline_module, "_LONGEST_LOAD_S", WAIT_S)
+    monkeypatch.setattr(model_selector, "_FIRST_LOAD_S", WAIT_S)
     site.running(site.settings("yard"))
     may_go_on.set()
 
@@ -242,41 +239,6 @@ def test_a_successor_that_is_told_to_end_does_not_wait_for_a_pipeline_that_hangs
     assert open_cameras() == []  # nobody wants it any more, so whoever used it closed it
 
 
-# A source on its way from one pipeline to another.
-
-
-class _Source(Camera):
-    """Counts how often it is closed."""
-
-    def __init__(self) -> None:
-        super().__init__(Clock(), 10, 10)
-        self.closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def test_a_source_has_one_owner_whatever_the_order_of_wishes() -> None:
-    for order in itertools.permutations(("leave", "take")):
-        handover, source, taken = SourceTransfer(lambda: False), _Source(), list[object]()
-        for step in order:
-            if step == "leave":
-                handover.give(source)  # type: ignore[arg-type]
-            else:
-                taken.append(handover.take(lambda: None, lambda: True))
-        assert (source.closed, taken) == (1, [None]), order
-
-
-def test_a_source_that_is_waited_for_is_left_open_for_who_waits() -> None:
-    transfer, source = SourceTransfer(lambda: False), _Source()
-    taken = transfer.take(lambda: transfer.give(source), lambda: False)  # type: ignore[arg-type]
-    assert (taken, source.closed) == (source, 0)
-    assert transfer.take(lambda: None, lambda: False) is None
-    ending = SourceTransfer(lambda: True)  # nobody goes on at the end of the process
-    assert ending.take(lambda: ending.give(source), lambda: False) is None  # type: ignore[arg-type]
-    assert source.closed == 1
-
-
 # What follows from the settings of a stream.
 
 
@@ -305,11 +267,9 @@ def test_sources_read_frame_by_frame_have_no_pace(
     ("changes", "is_same"),
     [
         ({"bundle": Path("b.edge"), "latency_ms": 20.0, "tune": False, "frames": 3}, True),
-        ({"source": "rtsp://bob@host/other"}, False),
         ({"source_password": Secret("new")}, False),
         ({"rotate": 90}, False),
         ({"camera": "yard"}, False),  # every frame bears it
-        ({"every_frame": True}, False),
     ],
 )
 def test_an_opened_source_serves_settings_that_read_it_the_same_way(changes: dict[str, Any], is_same: bool) -> None:

@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 
 from edge_sdk.core.logs import CAMERA, name_cameras
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.service.shared import Gate, Shared, TuningLock
-from tests.support.connections import WAIT_S, until
+from edge_sdk.service.model_selector import TuningLock
+from edge_sdk.service.shared import Shared
+from tests.support.connections import until
 from tests.support.logs import SAID
-
-
-def test_a_gate_opens_when_the_last_has_come() -> None:
-    gate, passed = Gate(2, patience_s=math.inf), threading.Event()
-
-    def wait() -> None:
-        gate.wait(lambda: False)
-        passed.set()
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    gate.arrive()
-    assert not passed.wait(0.2)
-    gate.arrive()
-    assert passed.wait(WAIT_S)
-    gate.arrive()  # one that fails later on
-    gate.wait(lambda: False)
-    thread.join()
-    Gate(1, patience_s=math.inf).wait(lambda: True)  # who is told to end does not wait
 
 
 def test_the_board_is_read_once_for_all_streams_and_by_nobody_before_one_looks() -> None:
@@ -62,14 +43,6 @@ def test_one_stream_at_a_time_starts_and_one_that_fails_gives_its_turn_on() -> N
     for thread in threads:
         thread.join()
     assert most == [1, 1, 1, 1]
-
-
-def test_a_stream_that_is_told_to_end_gives_up_waiting_for_its_turn() -> None:
-    shared = Shared()
-    with shared.turn(lambda: False) as is_first, shared.turn(lambda: True) as is_second:
-        assert (is_first, is_second) == (True, False)
-    with shared.turn(lambda: True) as is_third:  # a turn that is free needs no waiting
-        assert is_third
 
 
 def test_a_line_that_holds_for_all_streams_is_said_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from edge_sdk.core.errors import BundleError, CameraError, LinesError, UsageError
-from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.settings import PipelineSettings, RunSettings
@@ -26,7 +27,7 @@ class Double:
         self.settings, self.gate, self.before = settings, gate, before
         self.began, self.is_over = threading.Event(), False
         self.failure: BaseException | None = None
-        self.has_other_files = False
+        self.digest: str | None = "first"
         self.events, self.joined, self.warned = list[str](), list[float](), list[str]()
 
     def start(self) -> None:
@@ -82,8 +83,8 @@ class Scene:
     def __getitem__(self, camera: str) -> Any:
         return self.streams.running[camera]
 
-    def change(self, *wanted: PipelineSettings) -> str:
-        return self.streams.change_to(wanted)
+    def change(self, *wanted: PipelineSettings, digest: str = "first") -> str:
+        return self.streams.change_to(wanted, {each.bundle: digest for each in wanted})
 
     def fail(self, camera: str, failure: BaseException) -> None:
         self[camera].end(failure)
@@ -126,12 +127,13 @@ def test_a_stream_that_fails_begins_again_later_and_later_unless_it_ran_for_a_wh
     [
         (ValueError("no\nsuch thing"), "this is a bug in edge-sdk: ValueError: no"),
         (MemoryError(), "out of memory: end other programs, or "),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files; let this process open more: "),
         (RuntimeError("can't start new thread"), "out of memory: "),
         (BundleError("[ONNXRuntimeError] : 6 : std::bad_alloc"), "out of memory: "),
     ],
     ids=str,
 )
-def test_a_bug_and_want_of_memory_are_said_in_one_line_and_the_stream_begins_again(
+def test_a_bug_and_what_is_short_are_said_in_one_line_and_the_stream_begins_again(
     failure: Exception, said: str
 ) -> None:
     scene = Scene("gate")
@@ -239,8 +241,7 @@ def test_new_settings_that_cannot_run_leave_the_stream_that_runs_until_it_fails(
 def test_a_bundle_that_is_replaced_is_a_change() -> None:
     scene = Scene("gate")
     first = scene["gate"]
-    first.has_other_files = True
-    assert scene.change(settings("gate")) == "changing: gate"
+    assert scene.change(settings("gate"), digest="second") == "changing: gate"
     assert scene.made[-1].before is first
 
 

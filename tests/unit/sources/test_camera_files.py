@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,11 +19,11 @@ import pytest
 
 from edge_sdk.core.errors import CameraError
 from edge_sdk.core.frame import Frame, Image
+from edge_sdk.sources.files import FrameTimes, VideoFile, VideoSource
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import OpenCvCapture, open_file
 from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
-from edge_sdk.sources.video import FrameTimes, VideoFile, VideoSource
 from tests.support.pictures import drained, number_in, numbered_image, with_orientation, write_images, write_video
 
 
@@ -136,20 +137,6 @@ def _threads(prefix: str) -> int:
     return sum((task / "comm").read_text().startswith(prefix) for task in Path("/proc/self/task").iterdir())
 
 
-def test_a_frame_is_not_written_to_while_it_is_held_and_its_buffer_is_used_again(tmp_path: Path) -> None:
-    source, addresses = open_source(str(write_video(tmp_path / "a.avi", range(30))), realtime=False), set()
-    for expected in range(30):
-        frame = source.latest(5)
-        assert frame is not None
-        addresses.add(frame.image.ctypes.data)
-        before = frame.image.copy()
-        time.sleep(0.005)  # the reader goes on as far as it has buffers
-        assert np.array_equal(frame.image, before)
-        assert (frame.seq, number_in(frame.image)) == (expected, expected)
-    assert len(addresses) <= 4
-    source.close()
-
-
 @pytest.mark.parametrize("realtime", [True, False])
 def test_close_in_the_middle(tmp_path: Path, realtime: bool) -> None:
     path = write_video(tmp_path / "a.avi", range(50), fps=1.0)
@@ -252,28 +239,6 @@ def test_a_video_is_turned_on_request_without_memory_for_each_frame(tmp_path: Pa
     assert len(addresses) <= 4
 
 
-@needs_ffmpeg
-def test_a_varying_rate_stays_real_time(tmp_path: Path) -> None:
-    """Ten frames a fiftieth of a second apart, then four a fifth: the mean rate fits none of them."""
-    fast = write_video(tmp_path / "fast.avi", range(10), fps=50)
-    slow = write_video(tmp_path / "slow.avi", range(10, 14), fps=5)
-    _ffmpeg(
-        "-i", str(fast), "-i", str(slow), "-filter_complex", "[0:v][1:v]concat=n=2,settb=1/1000", "-vsync", "vfr",
-        "-c:v", "mpeg4", str(tmp_path / "a.mp4"),
-    )  # fmt: skip
-    source = open_source(str(tmp_path / "a.mp4"))
-    expected = [20 * number for number in range(11)] + [400, 600, 800]
-    with closing(source):
-        start_ns, seen = 0, []
-        while not source.ended:
-            frame = source.latest(5)
-            if frame is not None:
-                start_ns = start_ns or frame.captured_ns
-                seen.append((frame.seq, round((frame.captured_ns - start_ns) / 1e6)))
-    assert seen[-1][0] >= 12  # some versions of ffmpeg leave the last one out
-    assert all(due_ms == expected[seq] - expected[seen[0][0]] for seq, due_ms in seen)
-
-
 def test_times_that_a_file_does_not_say() -> None:
     for positions_ms in (
         [0, 0, 0],  # a raw stream says nothing
@@ -313,9 +278,7 @@ _SDP = (
     ("name", "text"),
     [
         ("a.txt", "a plain text\n" * 300),
-        ("a.m3u8", "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nreal.ts\n#EXT-X-ENDLIST\n"),
         ("a.mp4", "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nhttp://127.0.0.1:{port}/a.ts\n#EXT-X-ENDLIST\n"),
-        ("a.avi", "ffconcat version 1.0\nfile real.avi\n"),
         ("a.txt", "ffconcat version 1.0\nfile http://127.0.0.1:{port}/real.avi\n"),
         ("a.sdp", _SDP),
     ],
@@ -330,13 +293,6 @@ def test_what_is_no_video_is_refused_and_opens_nothing(tmp_path: Path, name: str
             open_source(str(tmp_path / name))
         with pytest.raises(BlockingIOError):
             listener.accept()
-
-
-def test_a_file_without_waiting_is_an_error_even_for_who_waits(tmp_path: Path) -> None:
-    before = threading.active_count()
-    with pytest.raises(CameraError, match="no such file"):
-        open_source(str(tmp_path / "nothing.mp4"), waits=True)
-    assert threading.active_count() == before
 
 
 def test_images_come_in_turn_sorted_by_name(tmp_path: Path) -> None:
@@ -396,3 +352,102 @@ def test_a_folder_without_an_image_is_refused(tmp_path: Path, files: dict[str, b
         open_source(str(tmp_path))
     assert expected in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+# Files that are repeated.
+
+_LENGTH = 20
+_REPEATED = SourceOptions(repeat=True)
+
+
+def _numbers(source: OpenedSource, wanted: int) -> list[int]:
+    found = []
+    with closing(source):
+        while len(found) < wanted:
+            frame = source.latest(5)
+            assert frame is not None
+            found.append(number_in(frame.image))
+    return found
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("a.avi", "mjpeg"),
+        ("a.mp4", "mpeg4 -bf 2"),
+        ("a.mkv", "mpeg4 -g 5"),
+        ("a.webm", "libvpx"),
+        ("a.gif", "gif"),
+        ("a.ts", "mpeg2video -g 5"),
+    ],
+)
+def test_each_round_is_the_whole_film(tmp_path: Path, name: str, codec: str) -> None:
+    plain = write_video(tmp_path / "in.avi", range(_LENGTH), fps=25.0)
+    rotate = 180 if name in ("a.mp4", "a.ts") else 0
+    turned = ["-vf", "hflip,vflip"] if rotate else []
+    command = ["ffmpeg", "-v", "error", "-i", plain, *turned, "-c:v", *codec.split(), "-q:v", "2", tmp_path / name]
+    subprocess.run(command, check=True)
+    options = SourceOptions(repeat=True, rotate=rotate)
+    found = _numbers(open_source(str(tmp_path / name), realtime=False, options=options), 2 * _LENGTH + 1)
+    assert found == [*range(_LENGTH)] * 2 + [0]
+
+
+def test_a_film_that_took_the_place_of_another_is_played(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi", range(_LENGTH))
+    other = write_video(tmp_path / "b.avi", range(100, 100 + _LENGTH))
+    with closing(open_source(str(path), realtime=False, options=_REPEATED)) as source:
+        assert source.latest(5) is not None
+        other.rename(path)
+        assert _numbers(source, 5 * _LENGTH)[-1] >= 100
+
+
+def _no_end(path: Path) -> None:
+    """One that an opening would wait in for a writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _read_while_open(source: OpenedSource) -> None:
+    for _ in range(1000):
+        source.latest(5)
+        assert source.status is SourceStatus.OPENED
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "realtime"),
+    [
+        (Path.unlink, "no such file or folder", True),
+        (lambda path: path.write_bytes(b"no video"), "no frame can be read", False),
+        (_no_end, "neither a file nor a folder", True),
+        (_no_end, "neither a file nor a folder", False),
+    ],
+)
+def test_a_film_that_is_away_or_broken_when_it_begins_again_is_an_error_and_no_end(
+    tmp_path: Path, change: Callable[[Path], object], expected: str, realtime: bool
+) -> None:
+    path = write_video(tmp_path / "a.avi", range(3))
+    source = open_source(str(path), realtime=realtime, options=_REPEATED)
+    change(path)
+    with closing(source), pytest.raises(CameraError, match=f"^{path}: {expected}"):
+        _read_while_open(source)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (shutil.rmtree, "no such file or folder"),
+        (lambda folder: [path.unlink() for path in folder.iterdir()], "no image in it"),
+        (lambda folder: [path.write_bytes(b"x") for path in folder.iterdir()], "none of 3 images can be read"),
+    ],
+)
+def test_a_folder_that_is_away_or_broken_is_an_error_and_no_end(
+    tmp_path: Path, change: Callable[[Path], object], expected: str
+) -> None:
+    folder = tmp_path / "images"
+    write_images(folder, ["0.png", "1.png", "2.png"])
+    source = open_source(str(folder), options=_REPEATED)
+    assert source.latest(5) is not None
+    change(folder)
+    with closing(source), pytest.raises(CameraError, match=f"^{folder}: {expected}"):
+        _read_while_open(source)

@@ -15,11 +15,10 @@ import pytest
 
 from edge_sdk.core.errors import CameraError, MissingDependencyError
 from edge_sdk.core.frame import Image
-from edge_sdk.sources.images import Pattern
-from edge_sdk.sources.live import LiveSource
+from edge_sdk.sources.files import Pattern
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import has_gstreamer
-from edge_sdk.sources.opening import PATTERN, PICAMERA, VIDEO, kind_of, open_source, opener_of
+from edge_sdk.sources.opening import PATTERN, PICAMERA, VIDEO, kind_of, open_source
 from edge_sdk.sources.picamera2 import Picamera
 from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.connections import until
@@ -72,16 +71,6 @@ def test_a_pattern_is_numbered_moves_and_takes_no_memory() -> None:
         numbers.append(_bars(image))
     assert numbers == sorted(set(numbers))
     assert not np.array_equal(pictures[0][150:], pictures[1][150:])
-
-
-def test_a_pattern_nobody_reads_for_a_while_leaves_frames_out() -> None:
-    pattern = Pattern((32, 24), 200.0)
-    pattern.grab()
-    first_ns = pattern.stamp_ns
-    time.sleep(0.05)
-    pattern.grab()
-    assert pattern.stamp_ns >= first_ns + 0.045e9
-    assert (pattern.stamp_ns - first_ns) % 5_000_000 == 0
 
 
 @pytest.mark.parametrize(
@@ -167,16 +156,6 @@ def test_frames_in_opencvs_order_of_colours_with_the_sensors_time() -> None:
     assert camera.config["controls"] == {"FrameRate": 15}
     assert camera.held == 0
     assert camera.calls == ["start", "cancel", "stop", "close"]
-
-
-@pytest.mark.usefixtures("_module")
-def test_a_frame_is_as_old_as_the_sensor_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Picamera2, "clock", staticmethod(time.monotonic_ns))
-    camera = Picamera(0, SourceOptions())
-    assert camera.grab()
-    assert camera.stamp_ns is not None
-    assert 30_000_000 <= time.monotonic_ns() - camera.stamp_ns < 5 * 10**9
-    camera.release()
 
 
 @pytest.mark.usefixtures("_module")
@@ -312,19 +291,3 @@ def test_pictures_that_cannot_be_decoded(monkeypatch: pytest.MonkeyPatch, locati
         until(lambda: source.stats.unreadable == 3 or source.stats.reopenings == 1)
         _gives_frames(source)
         assert (source.stats.reopenings == 1) == (location == "picamera2")
-
-
-@each_kind
-def test_fifty_openings_leave_nothing(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
-    script = put_in_place(monkeypatch, *["ff"] * 50)
-    reopen = opener_of(location, None, _OPTIONS)
-    threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-    with closing(LiveSource("again", None, reopen, uniform=lambda _low, _high: 0.0)) as source:
-        until(lambda: script.openings > 50)
-        source.latest(0)
-        _gives_frames(source)
-        assert source.stats.reopenings == 50
-        assert threading.active_count() <= threads + 1
-        assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
-        assert script.held == 1
-    until(lambda: script.held == 0)

@@ -10,7 +10,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from edge_sdk.core.errors import CameraError, ConfigError
+from edge_sdk.core.errors import CameraError
 from edge_sdk.core.frame import Image
 from edge_sdk.sources.live import FrameBacklog, LiveSource, Rate
 from edge_sdk.sources.location import SourceOptions
@@ -141,22 +141,6 @@ def test_a_reader_that_fails_is_an_error_and_no_end(capfd: pytest.CaptureFixture
     assert source.ended
     assert source.latest(10) is None
     assert capfd.readouterr().err == ""
-
-
-def test_frames_are_numbered_through_and_stamped() -> None:
-    before_ns, before = time.monotonic_ns(), time.time()
-    seqs = []
-    with closing(_source(FakeCapture("aaa"), _endless())) as source:
-        for _ in range(10):
-            frame = source.latest(10)
-            assert frame is not None
-            assert before_ns <= frame.captured_ns <= time.monotonic_ns()
-            assert before - 0.1 <= frame.captured_at <= time.time() + 0.1
-            assert frame.camera == "door"
-            seqs.append(frame.seq)
-    assert seqs == sorted(set(seqs))
-    assert source.stats.delivered == 10
-    assert seqs[-1] + 1 <= source.stats.delivered + source.stats.dropped + 1
 
 
 @pytest.mark.parametrize(
@@ -310,13 +294,9 @@ def test_frames_left_out_are_counted_and_numbered() -> None:
         frame = source.latest(30)
     assert frame is not None
     assert 15 <= frame.seq <= 30
+    age_s = (time.monotonic_ns() - frame.captured_ns) / 1e9
+    assert time.time() - frame.captured_at == pytest.approx(age_s, abs=0.1)
     assert source.stats.dropped >= frame.seq
-
-
-def test_a_device_that_is_waited_for() -> None:
-    with closing(open_source("/dev/no-such-camera", waits=True)) as source:
-        until(lambda: source.trouble == "no such device")
-        assert source.status is SourceStatus.OPENING
 
 
 @pytest.mark.parametrize(("users", "expected_s", "asked_s"), [(None, 2, 0.1), ("1", 1, 60.0)])
@@ -346,15 +326,6 @@ def test_a_device_nobody_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk.sources.opencv.os.access", lambda *_: False)  # root may open all
     with pytest.raises(CameraError, match="/dev/null: permission denied; add this user to the group video; see"):
         open_source("/dev/null")
-
-
-def test_what_no_waiting_mends_is_an_error_at_once() -> None:
-    with pytest.raises(ConfigError, match="a password, but no user name"):
-        open_source("rtsp://cam/live", password="s3cret", waits=True)
-    with pytest.raises(CameraError, match="this kind of URL is not supported"):
-        open_source("ftp://cam/live", waits=True)
-    with pytest.raises(CameraError, match="rtsp://cam:abc/live: no host, or no possible port"):
-        open_source("rtsp://cam:abc/live", waits=True)
 
 
 def _put(slot: Slot, number: int, size: int = 4, *, settles: bool = False) -> Image:
@@ -423,25 +394,3 @@ def test_who_waits_for_a_frame_is_woken_by_the_end() -> None:
     assert slot.latest(20) is None
     assert time.monotonic() - began_s < 10
     timer.join()
-
-
-def test_a_reader_and_a_consumer_at_full_speed() -> None:
-    slot = Slot("c")
-    stop = threading.Event()
-
-    def read() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            _put(slot, number % 251, size=32)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for _ in range(300):
-        frame = slot.latest(5)
-        assert frame is not None
-        for _ in range(3):
-            assert (frame.image == frame.seq).all()
-    stop.set()
-    reader.join()
-    assert slot.delivered == 300

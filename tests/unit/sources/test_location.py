@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 import cv2
-import msgspec
 import pytest
 
 from edge_sdk.core.errors import CameraError, ConfigError
@@ -34,7 +33,6 @@ from tests.support.streams import VideoCapture, put_in_place
     [
         ("rtsp://cam.local:554/live", "rtsp://cam.local:554/live"),
         ("rtsp://bob:s3cret@cam/live", "rtsp://cam/live"),
-        ("rtsp://bob@cam/live", "rtsp://cam/live"),
         ("rtsp://bob:s3/cret@cam/live", "rtsp://cam/live"),
         ("http://cam/video?user=bob&pwd=s3cret", "http://cam/video?…"),
         ("rtsp://cam/user=bob&password=s3cret&channel=1", "rtsp://cam/user=…&password=…&channel=1"),
@@ -93,8 +91,14 @@ def test_a_password_needs_a_user() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_kinds() -> None:
+def test_kinds(tmp_path: Path) -> None:
+    for name in ("a.JPG", "b.mp4", "c"):
+        (tmp_path / name).touch()
     for location, kind in (
+        (str(tmp_path), IMAGES),
+        (str(tmp_path / "a.JPG"), IMAGES),
+        (str(tmp_path / "b.mp4"), VIDEO),
+        (str(tmp_path / "c"), VIDEO),
         ("0", DEVICE),
         ("/dev/video0", DEVICE),
         ("picamera2:1", PICAMERA),
@@ -112,6 +116,7 @@ def test_where_a_server_is() -> None:
         ("rtsp://bob:s3@cret@cam:8554/live", ("cam", 8554, "/live", "cam:8554")),
         ("HTTPS://[::1]/v", ("::1", 443, "/v", "[::1]")),
         ("rtsps://cam", ("cam", 322, "", "cam")),
+        ("http://bob@[fe80::1%eth0]:8080/v", ("fe80::1%eth0", 8080, "/v", "[fe80::1]:8080")),
     ):
         address = address_of(url)
         assert (address.host, address.port, address.target, address.authority) == expected
@@ -141,15 +146,6 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.Monkey
         open_source("a.avi")
 
 
-def test_kinds_of_files(tmp_path: Path) -> None:
-    for name in ("a.JPG", "b.mp4", "c"):
-        (tmp_path / name).touch()
-    assert kind_of(str(tmp_path)) is IMAGES
-    assert kind_of(str(tmp_path / "a.JPG")) is IMAGES
-    assert kind_of(str(tmp_path / "b.mp4")) is VIDEO
-    assert kind_of(str(tmp_path / "c")) is VIDEO
-
-
 @pytest.mark.parametrize(
     ("location", "expected"),
     [
@@ -158,7 +154,6 @@ def test_kinds_of_files(tmp_path: Path) -> None:
         ("rtsp:/cam/pw=s3cret", "rtsp:/cam/pw=…: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
         ("a\0b", "a�b: no such file"),
         ("rtsp://ca\udcffm/x", "rtsp://ca�m/x: not valid UTF-8"),
-        ("http://a\0b/", "not valid UTF-8, or with a NUL, which OpenCV cannot take"),
         ("x" * 5000, "no such file"),
         ("ftp://bob:s3cret@cam/x", "ftp://cam/x: this kind of URL is not supported, expected a V4L2 index"),
         ("97", "/dev/video97: no such device; see `v4l2-ctl --list-devices`"),
@@ -178,11 +173,9 @@ def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
     ("options", "expected"),
     [
         ({"size_wh": (0, 720)}, "size_wh[0] is 0, expected 1 or more"),
-        ({"size_wh": (1280,)}, "size_wh has 1 entry, expected 2, such as [1280, 720]"),
         ({"fps": 0}, "fps is 0, expected 0.1 frames a second or more"),
-        ({"pixel_format": "H264"}, "pixel_format: 'H264', expected MJPG or YUYV"),
+        ({"pixel_format": "H264"}, "pixel_format: 'H264', expected 'MJPG' or 'YUYV'"),
         ({"rotate": 45}, "rotate: 45, expected 0, 90, 180 or 270"),
-        ({"open_timeout_s": 0.0}, "open_timeout_s is 0.0, expected 0.1 seconds or more"),
         ({"tls_fingerprint": "ab" * 31}, "expected 64 hexadecimal digits, with colons or without"),
         ({"tls_ca_file": "a", "tls_verify": False}, "tls_ca_file and tls_verify = false: expected one of them"),
     ],
@@ -192,11 +185,6 @@ def test_what_no_source_can_have_is_refused(options: dict[str, Any], expected: s
         SourceOptions(**options)
     assert expected in str(caught.value)
     assert caught.value.exit_code == 2
-
-
-def test_what_a_source_can_have_is_taken() -> None:
-    for options in ({"size_wh": (1, 1)}, {"size_wh": (16384, 16384), "fps": 240}, {"fps": 0.1, "rotate": 270}):
-        assert SourceOptions(**options) == msgspec.convert(options, SourceOptions)  # type: ignore[arg-type]
 
 
 ASKED = SourceOptions(size_wh=(1280, 720), fps=15, pixel_format="MJPG")

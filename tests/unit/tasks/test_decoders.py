@@ -13,8 +13,11 @@ import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
+from edge_sdk.tasks.boxes import Candidates
+from edge_sdk.tasks.detection import suppress
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
 from edge_sdk.tasks.task import make_task
+from edge_sdk.tasks.yolo import read_yolov8
 
 SIZE = (96, 64)
 SPEC = ModelSpec(
@@ -54,9 +57,9 @@ def _check(got: Detections, expected: list[Found], size_wh: tuple[int, int] = SI
     rows = [(c, k, [min(max(v, 0.0), m) for v, m in zip(box, limits, strict=True)]) for c, k, box in expected]
     rows = sorted((r for r in rows if r[2][2] > r[2][0] and r[2][3] > r[2][1]), key=lambda r: -r[0])
     assert len(rows) > 5
-    assert got.confidences == pytest.approx([r[0] for r in rows], abs=1e-5)
-    assert got.class_ids.tolist() == [r[1] for r in rows]
-    assert got.boxes_xyxy == pytest.approx(np.array([r[2] for r in rows]), abs=2e-3)
+    assert got.confidence == pytest.approx([r[0] for r in rows], abs=1e-5)
+    assert got.class_id.tolist() == [r[1] for r in rows]
+    assert got.xyxy == pytest.approx(np.array([r[2] for r in rows]), abs=2e-3)
 
 
 def _sigmoid(x: float) -> float:
@@ -117,9 +120,9 @@ def _yolov8_output(*columns: list[float]) -> np.ndarray:
 def test_yolov8_columns_hold_a_box_and_its_classes() -> None:
     output = _yolov8_output([32, 32, 20, 10, 0.1, 0.9], [10, 10, 4, 4, 0.31, 0.2], [50, 50, 4, 4, 0.29, 0.1])
     got = _detect(SPEC, 2, output)
-    assert got.boxes_xyxy.tolist() == [[22, 27, 42, 37], [8, 8, 12, 12]]
-    assert got.class_ids.tolist() == [1, 0]
-    assert got.confidences == pytest.approx([0.9, 0.31])
+    assert got.xyxy.tolist() == [[22, 27, 42, 37], [8, 8, 12, 12]]
+    assert got.class_id.tolist() == [1, 0]
+    assert got.confidence == pytest.approx([0.9, 0.31])
 
 
 def test_yolov5_rows_multiply_objectness_and_class() -> None:
@@ -127,9 +130,9 @@ def test_yolov5_rows_multiply_objectness_and_class() -> None:
     output[0, 3] = [32, 32, 20, 10, 0.8, 0.5, 0.25]
     output[0, 9] = [10, 10, 4, 4, 0.5, 0.59, 0.1]  # 0.295: below the threshold
     got = _detect(_spec("yolov5"), 2, output)
-    assert got.boxes_xyxy.tolist() == [[22, 27, 42, 37]]
-    assert got.confidences == pytest.approx([0.4])
-    assert got.class_ids.tolist() == [0]
+    assert got.xyxy.tolist() == [[22, 27, 42, 37]]
+    assert got.confidence == pytest.approx([0.4])
+    assert got.class_id.tolist() == [0]
 
 
 def test_yolox_rows_lie_in_their_cells() -> None:
@@ -236,6 +239,17 @@ def test_scrfd_measures_from_the_corners_of_its_cells(batched: bool) -> None:
     _check(_detect(_spec("scrfd"), 1, *(o[None] if batched else o for o in outputs)), expected)
 
 
+def test_detr_with_ranked_rows_has_boxes_in_parts_of_the_input() -> None:
+    rows = _random().uniform(0.2, 0.7, (300, 6)).astype(np.float32)
+    rows[:, 5] = np.arange(300) % 3
+    expected = [
+        (score, int(class_id), [v * side for v, side in zip(_box(cx, cy, w, h), (96, 64, 96, 64), strict=True)])
+        for cx, cy, w, h, score, class_id in rows.tolist()
+        if score >= 0.3
+    ]
+    _check(_detect(_spec("detr_end_to_end"), 3, rows[None]), expected)
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_detr_counts_each_likely_class_of_a_query(joined: bool) -> None:
     boxes, logits = _random().uniform(0.2, 0.7, (40, 4)).astype(np.float32), _random().normal(-1, 1, (40, 3))
@@ -340,6 +354,7 @@ SILENT = {
     "yunet": (*_zeros_of_levels(1, 1), *_zeros_of_levels(1, 1), *_zeros_of_levels(1, 4)),
     "scrfd": (*_zeros_of_levels(2, 1), *_zeros_of_levels(2, 4)),
     "detr": (np.zeros((1, 300, 6), np.float32),),
+    "detr_end_to_end": (np.zeros((1, 300, 6), np.float32),),
 }
 
 
@@ -354,8 +369,8 @@ def _spec_of_silent(decoder: str, **changes: Any) -> ModelSpec:
 @pytest.mark.parametrize("decoder", SILENT)
 def test_nothing_found_is_an_empty_result(decoder: str) -> None:
     got = _detect(_spec_of_silent(decoder), _labels_of(decoder), *SILENT[decoder])
-    assert got.boxes_xyxy.shape == (0, 4)
-    assert len(got.confidences) == len(got.class_ids) == 0
+    assert got.xyxy.shape == (0, 4)
+    assert len(got.confidence) == len(got.class_id) == 0
 
 
 @pytest.mark.parametrize("decoder", ["yolox", "nanodet", "centerface", "yunet", "ssd", "end_to_end", "detr"])
@@ -367,7 +382,7 @@ def test_boxes_of_no_size_or_of_any_stop_nothing(decoder: str) -> None:
         scores["end_to_end"] = scores["detr"] = outputs[0][..., 4:]  # the class id is 0.9, too, which is read as 1
         for output in outputs[:6] if decoder == "yunet" else [scores.get(decoder, outputs[-1])]:
             output[...] = 0.9
-        assert np.isfinite(_detect(_spec(decoder), _labels_of(decoder), *outputs).boxes_xyxy).all()
+        assert np.isfinite(_detect(_spec(decoder), _labels_of(decoder), *outputs).xyxy).all()
 
 
 def _places(output: np.ndarray, decoder: str) -> np.ndarray:
@@ -398,6 +413,8 @@ def _one_object(decoder: str) -> tuple[ModelSpec, list[np.ndarray], tuple[int, s
         for output in outputs[3:]:  # sides of one stride; of YuNet the second scores, and exp(1) strides
             output[...] = 1.0
         on_boxes = (len(outputs) - 3, 0)
+    elif decoder == "detr_end_to_end":
+        outputs, scores = [np.tile(np.float32([0.3, 0.3, 0.2, 0.2, 0.01, 0]), (1, 126, 1))], (0, slice(4, 5))
     elif decoder == "end_to_end":
         outputs, scores = [np.tile(np.float32([8, 8, 24, 24, 0.01, 0]), (1, 126, 1))], (0, slice(4, 5))
     else:
@@ -417,10 +434,10 @@ def test_a_confidence_that_equals_the_threshold_counts(decoder: str) -> None:
         scores[...] = -1
         scores[5, -1] = confidence
         got = _detect(spec, labels, *outputs)
-        assert got.confidences.tolist() == pytest.approx([confidence])
-        assert got.class_ids.tolist() == [labels - 1]
+        assert got.confidence.tolist() == pytest.approx([confidence])
+        assert got.class_id.tolist() == [labels - 1]
         scores[5, -1] = confidence - 0.001
-        assert len(_detect(spec, labels, *outputs).confidences) == 0
+        assert len(_detect(spec, labels, *outputs).confidence) == 0
 
 
 def test_boxes_are_mapped_to_the_frame_and_those_in_the_padding_are_none() -> None:
@@ -430,16 +447,16 @@ def test_boxes_are_mapped_to_the_frame_and_those_in_the_padding_are_none() -> No
     inferred = Inferred((output,), 0, Prepared(np.empty(0, np.float32), Geometry(0.5, 0.5, 0.0, 16.0), frame))
     result = make_task(SPEC, 2, [output.shape])(inferred)
     assert isinstance(result, Detections)
-    assert result.boxes_xyxy.tolist() == [[54, 22, 74, 42]]
-    assert result.confidences == pytest.approx([0.8])
+    assert result.xyxy.tolist() == [[54, 22, 74, 42]]
+    assert result.confidence == pytest.approx([0.8])
 
 
 def test_results_own_their_memory() -> None:
     output = _yolov8_output([32, 32, 20, 10, 0.9, 0])
     got = _detect(SPEC, 2, output)
     output[:] = 0
-    assert got.boxes_xyxy.tolist() == [[22, 27, 42, 37]]
-    assert got.confidences == pytest.approx([0.9])
+    assert got.xyxy.tolist() == [[22, 27, 42, 37]]
+    assert got.confidence == pytest.approx([0.9])
 
 
 def _classify(decoder: str, row: list[float], classification: ClassificationSpec) -> Classification:
@@ -451,16 +468,13 @@ def _classify(decoder: str, row: list[float], classification: ClassificationSpec
 
 def test_classes_are_sorted_by_probabilities_or_by_the_softmax_of_logits() -> None:
     got = _classify("softmax", [0.1, 0.2, 0.7], ClassificationSpec(top_k=2))
-    assert got.class_ids.tolist() == [2, 1]
-    assert got.confidences == pytest.approx([0.7, 0.2])
+    assert got.class_id.tolist() == [2, 1]
+    assert got.confidence == pytest.approx([0.7, 0.2])
     got = _classify("logits", [1000.0, 999.0, -1000.0], ClassificationSpec(top_k=5))
-    assert got.class_ids.tolist() == [0, 1, 2]
-    assert got.confidences == pytest.approx([_sigmoid(1), _sigmoid(-1), 0.0])
-
-
-def test_a_background_class_shifts_the_class_ids() -> None:
+    assert got.class_id.tolist() == [0, 1, 2]
+    assert got.confidence == pytest.approx([_sigmoid(1), _sigmoid(-1), 0.0])
     got = _classify("softmax", [0.1, 0.2, 0.7], ClassificationSpec(background_class=True, top_k=3))
-    assert got.class_ids.tolist() == [1, 0, -1]
+    assert got.class_id.tolist() == [1, 0, -1]
 
 
 # Outputs that are no numbers: every task says so, and no task says so of minus infinity, by which models say "never".
@@ -477,28 +491,18 @@ def test_a_detector_that_finds_nothing_says_whether_its_outputs_are_numbers(deco
     assert not _detect(_spec(decoder), 2, other, silent).is_finite
 
 
-def test_a_nan_is_seen_in_a_box_and_in_every_class_and_minus_infinity_is_no_fault() -> None:
-    for row in range(6):
-        output = _yolov8_output()
-        output[0, row, 77] = np.nan
-        assert not _detect(SPEC, 2, output).is_finite
-    output = _yolov8_output()
-    output[0, 4] = -np.inf
-    assert _detect(SPEC, 2, output).is_finite
-
-
 @pytest.mark.parametrize("decoder", SILENT)
 def test_a_place_or_a_box_that_is_no_number_is_seen_beside_an_object(decoder: str) -> None:
     labels = _labels_of(decoder)
     for place in (0, 95):
         spec, outputs, (index, columns), _ = _one_object(decoder)
         whole = _detect(spec, labels, *outputs)
-        assert (len(whole.confidences), whole.is_finite) == (1, True)
+        assert (len(whole.confidence), whole.is_finite) == (1, True)
         _places(outputs[index], decoder)[place, columns] = np.nan
         found = _detect(spec, labels, *outputs)
         assert not found.is_finite
-        assert found.confidences.tolist() == whole.confidences.tolist()
-        assert found.boxes_xyxy.tolist() == whole.boxes_xyxy.tolist()
+        assert found.confidence.tolist() == whole.confidence.tolist()
+        assert found.xyxy.tolist() == whole.xyxy.tolist()
     # Sizes of the others are exponentials, which are cut before they overflow.
     for value in (np.nan, np.inf) if decoder in ("yolov5", "yolov8", "nanodet", "ssd") else (np.nan,):
         spec, outputs, _, (boxes, first) = _one_object(decoder)
@@ -507,7 +511,7 @@ def test_a_place_or_a_box_that_is_no_number_is_seen_beside_an_object(decoder: st
                 _places(output, decoder)[40] = _places(output, decoder)[5]
         _places(outputs[boxes], decoder)[40, first] = value
         found = _detect(spec, labels, *outputs)
-        assert (len(found.confidences), found.is_finite) == (1, False)
+        assert (len(found.confidence), found.is_finite) == (1, False)
 
 
 def test_a_nan_that_begins_later_is_seen_within_some_frames_and_then_in_every_one() -> None:
@@ -523,13 +527,6 @@ def test_a_nan_that_begins_later_is_seen_within_some_frames_and_then_in_every_on
     assert task(inferred).is_finite
 
 
-def test_a_confidence_that_is_infinite_is_no_detection_to_rely_on() -> None:
-    output = np.ones((1, 6, 126), np.float32)
-    assert _detect(SPEC, 2, output).is_finite
-    output[0, 4, 0] = np.inf
-    assert not _detect(SPEC, 2, output).is_finite
-
-
 @pytest.mark.parametrize("decoder", ["softmax", "logits"])
 def test_a_classifier_says_so_wherever_the_nan_is(decoder: str) -> None:
     assert _classify(decoder, [0.5, 0.3, 0.2], ClassificationSpec()).is_finite
@@ -538,3 +535,72 @@ def test_a_classifier_says_so_wherever_the_nan_is(decoder: str) -> None:
         row[place] = math.nan
         with np.errstate(all="ignore"):
             assert not _classify(decoder, row, ClassificationSpec()).is_finite
+
+
+# Suppression: the greedy definition, and boxes that must not disturb others.
+
+
+def _iou(a: list[float], b: list[float]) -> float:
+    width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
+    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+    area = [(r[2] - r[0]) * (r[3] - r[1]) for r in (a, b)]
+    return width * height / (sum(area) - width * height)
+
+
+def test_suppression_equals_the_greedy_definition() -> None:
+    random = np.random.default_rng(5)
+    corners = random.uniform(0, 60, (200, 2))
+    boxes = np.concatenate([corners, corners + random.uniform(5, 30, (200, 2))], axis=1).astype(np.float32)
+    scores = random.permutation(np.linspace(0.3, 0.99, 200)).astype(np.float32)
+    classes = random.integers(0, 3, 200)
+    sizes = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
+    got = suppress(Candidates(sizes, scores, classes), Thresholds(confidence=0.4, iou=0.45))
+
+    kept: list[int] = []
+    for index in np.argsort(-scores).tolist():
+        if scores[index] < 0.4:
+            break
+        rivals = [k for k in kept if classes[k] == classes[index]]
+        if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= 0.45 for k in rivals):
+            kept.append(index)
+    assert got.tolist() == kept
+
+
+def _noise(count: int) -> Candidates:
+    """Boxes that do not overlap, of which many are equally confident."""
+    random = np.random.default_rng(3)
+    places = np.stack(np.divmod(np.arange(count), 100), axis=1) * 10
+    boxes = np.concatenate([places, np.full((count, 2), 5)], axis=1).astype(np.float32)
+    return Candidates(boxes, random.integers(50, 90, count).astype(np.float32) / 100, random.integers(0, 3, count))
+
+
+def test_noise_costs_no_more_than_the_strongest_thousand() -> None:
+    """Of a head that sees something in every cell it gathers those, and they are the ones that count."""
+    candidates = _noise(5000)
+    order = np.argsort(-candidates.confidences, kind="stable")
+    assert suppress(candidates, Thresholds()).tolist() == order[:300].tolist()
+    output = np.zeros((1, 4 + 3, 5000), np.float32)
+    output[0, :2] = (candidates.boxes_xywh[:, :2] + candidates.boxes_xywh[:, 2:] / 2).T
+    output[0, 2:4] = candidates.boxes_xywh[:, 2:].T
+    output[0, 4 + candidates.class_ids, np.arange(5000)] = candidates.confidences
+    read = read_yolov8(0.25, [output])
+    assert len(read.confidences) == 1000
+    chosen = np.sort(order[:1000])
+    assert np.array_equal(read.boxes_xywh, candidates.boxes_xywh[chosen])
+    assert np.array_equal(read.class_ids, candidates.class_ids[chosen])
+
+
+def test_boxes_beyond_the_border_suppress_no_other_class() -> None:
+    boxes = np.array([[-200, -200, 210, 210], [300, 300, 200, 200]], np.float32)
+    candidates = Candidates(boxes, np.array([0.9, 0.8], np.float32), np.array([1, 0]))
+    assert suppress(candidates, Thresholds()).tolist() == [0, 1]
+    assert boxes[0].tolist() == [-200, -200, 210, 210]
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_box_that_is_no_box_suppresses_nothing(value: float) -> None:
+    for column in range(4):
+        boxes = np.array([[10, 10, 20, 20], [100, 100, 20, 20], [40, 10, 20, 20]], np.float32)
+        boxes[1, column] = value
+        candidates = Candidates(boxes, np.array([0.5, 0.9, 0.6], np.float32), np.array([0, 0, 0]))
+        assert suppress(candidates, Thresholds()).tolist() == [2, 0]

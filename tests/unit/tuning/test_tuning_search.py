@@ -8,7 +8,7 @@ import pytest
 
 from edge_sdk.bundle.manifest import Rating
 from edge_sdk.tuning.candidates import Candidate, Limits, Measurement, Search, Tuned, choose, thread_counts
-from tests.support.results import CPU, candidate, cores, measurement, rated
+from tests.support.results import CPU, candidate, cores, measurement, plan, rated
 
 GPU = ("CUDAExecutionProvider", *CPU)
 Board = Callable[[Candidate], tuple[float, float]]
@@ -27,7 +27,7 @@ def _search(
     """What was asked for, in order, and what was chosen."""
     promised = promise or candidate(next(iter(qualities)), threads=2)
     ratings = {name: q if isinstance(q, Rating) else Rating(q) for name, q in qualities.items()}
-    steps = Search(promised, ratings, thread_counts(cores(usable)), limits).steps()
+    steps = Search(plan(promised, limits, ratings=ratings, threads=thread_counts(cores(usable)))).steps()
     measured, asked = list[Measurement](), list[str]()
     wanted = next(steps)
     while True:
@@ -217,25 +217,13 @@ def test_one_slow_frame_among_fifty_decides_nothing(p99_ms: float, p50_ms: float
     assert measured.index(choose(measured, Limits(50))[0]) == expected
 
 
-def test_what_keeps_nothing_is_still_chosen_by_speed() -> None:
-    chosen, reason = choose([FP32], Limits(50))
-    assert chosen is FP32
-    assert reason == "a budget of 50 ms cannot be kept here: the fastest of the one that was tried takes 80 ms (p99)"
-
-
-def test_where_nothing_keeps_the_budget_the_slowest_frames_decide_and_not_the_usual_ones() -> None:
-    steady = measurement(candidate(threads=1), p99_ms=60, p50_ms=58)
-    jumpy = measurement(candidate(threads=2), p99_ms=90, p50_ms=30)
-    assert choose([jumpy, steady], Limits(50))[0] is steady
-
-
 def test_a_variant_runs_as_it_was_measured_best_and_one_that_was_not_as_the_chosen_one() -> None:
     measured = [
         measurement(candidate("int8", threads=2), 30, quality=0.9),
         measurement(candidate("int8", threads=1), 10, quality=0.9),
         measurement(candidate("fp32", threads=4), 40, quality=1.0),
     ]
-    tuned = Tuned.of(measured, candidate(threads=2), Limits(50), metric="agreement", providers=CPU, fps=30, seconds=1)
+    tuned = Tuned.of(plan(candidate(threads=2)), measured, seconds=1)
     assert tuned.for_variant("int8") == candidate("int8", threads=1)
     assert tuned.for_variant("fp32") == candidate("fp32", threads=4)
     assert tuned.for_variant("int8.320x320") == candidate("int8.320x320", threads=4)

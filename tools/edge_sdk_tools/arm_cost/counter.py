@@ -1,7 +1,7 @@
 """Count what one inference costs on an emulated core: a folder with an emulator, an arm64 Python and a plugin.
 
 This owns the folder's layout, the emulator's command line and the format that the plugin writes; `installation` fills
-the folder. `BoardOutputs` runs a model on the emulated core in a process beside this one.
+the folder. `board_outputs` runs a model on the emulated core in a process beside this one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import platform
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -33,10 +33,7 @@ class Counts(msgspec.Struct, frozen=True):
     """Counted instructions of one inference on one thread.
 
     Attributes:
-        model: the file's name.
         cpu: the core, in qemu's spelling.
-        onnxruntime: the version that ran it.
-        total: instructions.
         by_class: the same by class, in the order of `instructions.CLASSES`; they add up to the total.
     """
 
@@ -60,11 +57,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def count_classes(record: bytes) -> dict[str, int]:
-    """Read what the plugin wrote: for each block that ran, its runs, its length and its instructions.
-
-    Returns:
-        Instructions by class.
-    """
+    """Return instructions by class from what the plugin wrote: each block's runs, its length and its instructions."""
     if len(record) % 4:
         raise ValueError("the record of counts is cut short")
     data = np.frombuffer(record, np.uint32)
@@ -96,10 +89,7 @@ class Core:
 
     Attributes:
         model: the CPU in qemu's spelling, which is the targets' too.
-        part: its part number, as /proc/cpuinfo spells it.
-        variant: the r of its revision rNpM, likewise.
-        revision: the p.
-        features: what /proc/cpuinfo lists; `asimddp` is the dot product.
+        part, variant, revision, features: as /proc/cpuinfo has them; `asimddp` is the dot product.
     """
 
     model: str
@@ -153,10 +143,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """Everything that decides what a counter counts.
 
     Attributes:
-        machine: that it runs on, by `platform.machine()`.
         onnxruntime: the version that runs the models, this machine's own.
-        plugin: source of the plugin.
-        cores: what it can count for.
+        plugin: its source.
         numpy: the version beside it; its share of an inference is nothing that could be seen.
         qemu: Debian's package version of the emulator. Later ones are linked statically and load no plugins.
         release: the Debian release that has it.
@@ -214,13 +202,10 @@ class Counter:
     """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime.
 
     Attributes:
-        folder: holds all of it.
         recipe, key: what it was made of, and the name of that.
-        emulator: the user emulator of qemu.
         libraries: shared libraries of this machine's kind that the emulator needs.
         system: the arm64 Debian.
         site: the unpacked aarch64 wheels.
-        plugin: the compiled plugin.
         record: the recipe as JSON; written last, so that where it is, everything is.
     """
 
@@ -235,17 +220,12 @@ class Counter:
         return self.folder / cpu
 
     def count(self, model: Path, cpu: Cpu, *, time_limit_s: float = TIME_LIMIT_S) -> Counts:
-        """Count the instructions of one inference, on one thread and noise for input.
-
-        Args:
-            model: an .onnx or .ort file with inputs of fixed shape; a batch that is left open is 1.
-            cpu: the core.
-            time_limit_s: seconds by the clock after which the emulator is ended.
+        """Count the instructions of one inference, on one thread and noise for input; a batch that is left open is 1.
 
         Raises:
             UsageError: there is no such file or core.
             ModelError: ONNX Runtime on the board cannot run it.
-            EdgeError: the emulator failed, or took too long.
+            EdgeError: the emulator failed, or took longer than the time limit.
             OSError: the disk is full.
         """
         if model.suffix not in SUFFIXES or not model.is_file():
@@ -293,12 +273,7 @@ class Counter:
         return {"LD_LIBRARY_PATH": str(self.libraries)}
 
     def board_python(self, cpu: str, record: Path | None = None) -> list[str]:
-        """The command that starts the board's Python.
-
-        Args:
-            cpu: the core.
-            record: where instructions are counted; None counts none and is some times faster.
-        """
+        """The command that starts the board's Python; without a record nothing is counted, which is faster."""
         environment = {**_GUEST_ENVIRONMENT, "PYTHONPATH": str(self.site)}
         return [
             *(str(self.emulator), "-cpu", cpu, "-L", str(self.root(cpu)), "-seed", "0", "-U", "LD_LIBRARY_PATH"),
@@ -337,58 +312,47 @@ def _fault(what: str, cpu: str, code: int, said: str) -> EdgeError:
 _SPARE_S = 45.0  # beyond the time for inputs: start-up takes 3 s, the first inference of a YOLOv8n 10
 
 
-class BoardOutputs:
-    """An emulation that runs, a context at whose end its process and its files are gone.
+@contextmanager
+def board_outputs(
+    counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float
+) -> Iterator[Callable[[], list[tuple[Tensor, ...]]]]:
+    """Run an emulation beside this process; after `seconds` no further input, float32, is begun.
 
-    After `seconds` no further input, float32, is begun.
+    What is yielded waits for the outputs, one tuple an input, of as many inputs as there was time for, one at least. An
+    EdgeError says that the model does not run there, the emulator failed, or the first input took too long.
     """
 
-    def __init__(self, counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float) -> None:
-        self._seconds, self._cpu = seconds, cpu
-        self._scratch = tempfile.TemporaryDirectory(prefix="edge-sdk-board-")
-        self._folder, self._count = Path(self._scratch.name).absolute(), len(tensors)
+    def finish() -> list[tuple[Tensor, ...]]:
+        try:
+            _, said = process.communicate(timeout=seconds + _SPARE_S)
+            words = (said.strip().splitlines() or ["it said nothing"])[-1]
+            problem = f"the emulated {cpu} ended with {process.returncode}: {words}"
+        except subprocess.TimeoutExpired:
+            problem = f"one image takes the emulated {cpu} more than {seconds + _SPARE_S:g} s"
+        paths = [folder / f"output_{number}.npz" for number in range(len(tensors))]
+        outputs = [_read(path) for path in paths if path.is_file()]
+        if not outputs or process.returncode:  # None after a time-out, where some may be there
+            raise EdgeError(problem)
+        return outputs
+
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-board-") as scratch:
+        folder = Path(scratch).absolute()
         for number, tensor in enumerate(tensors):
-            np.save(self._folder / f"input_{number}.npy", tensor)
-        self._process = subprocess.Popen(
-            [*counter.board_python(cpu), str(_GUEST), str(model.absolute()), str(self._folder), str(seconds)],
+            np.save(folder / f"input_{number}.npy", tensor)
+        with subprocess.Popen(
+            [*counter.board_python(cpu), str(_GUEST), str(model.absolute()), str(folder), str(seconds)],
             env=counter.environment,
-            cwd=self._folder,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-        )
-
-    def __enter__(self) -> BoardOutputs:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        if self._process.stderr:
-            self._process.stderr.close()
-        self._scratch.cleanup()
-
-    def finish(self) -> list[tuple[Tensor, ...]]:
-        """Wait for the outputs, one tuple an input, of as many inputs as there was time for, one at least.
-
-        Raises:
-            EdgeError: the model does not run there, the emulator failed, or the first input took too long.
-        """
-        try:
-            _, said = self._process.communicate(timeout=self._seconds + _SPARE_S)
-            words = (said.strip().splitlines() or ["it said nothing"])[-1]
-            problem = f"the emulated {self._cpu} ended with {self._process.returncode}: {words}"
-        except subprocess.TimeoutExpired:
-            problem = f"one image takes the emulated {self._cpu} more than {self._seconds + _SPARE_S:g} s"
-        paths = [self._folder / f"output_{number}.npz" for number in range(self._count)]
-        outputs = [_read(path) for path in paths if path.is_file()]
-        if not outputs or self._process.returncode:  # None after a time-out, where some may be there
-            raise EdgeError(problem)
-        return outputs
+        ) as process:
+            try:
+                yield finish
+            finally:
+                process.kill()
 
 
 def _read(path: Path) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""What counted instructions may take on a board, with the error that such a figure has.
+"""What counted instructions may take on a board, with the error that such a figure has; the build's gate of latency.
 
 Cycles per instruction stand in a table of the cores that have been compared with real boards; docs/arm-cost.md tells
 how each figure came about. `floating` was fitted on boards: fourteen ncnn networks, counted like this, against their
@@ -14,12 +14,19 @@ instruction in ONNX Runtime's INT8 kernels against one in its FP32 kernels:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import onnx
 
+from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk.bundle.target import Target
-from edge_sdk_tools.arm_cost.counter import Counts
+from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Counts, Cpu, find_counter
+from edge_sdk_tools.graph.profile import extension_nodes
+from edge_sdk_tools.jobs.results import key_of
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress
 
 WORST_ERROR = 1.35
 """Factor by which the fit was off for the worst of its networks, either way. No bound: the next one may be worse."""
@@ -47,14 +54,10 @@ class Estimate(msgspec.Struct, frozen=True):
 
     Attributes:
         core: CPU core in qemu's spelling.
-        million_instructions: counted instructions, in millions.
         cycles_per_instruction: of that core and mix of integer and floating-point multiplications.
         clock_mhz: the board's highest clock; a hot board has less.
-        latency_ms: the estimate, in milliseconds.
-        low_ms: the estimate divided by the worst error, in milliseconds.
-        high_ms: the estimate times the worst error, in milliseconds.
+        low_ms, high_ms: the estimate divided by the worst error, and times it.
         worst_error: the factor by which such an estimate was off at worst where a board's time was known.
-        method: how it came about, in words.
     """
 
     core: str
@@ -94,4 +97,61 @@ def estimate(counts: Counts, target: Target) -> Estimate | None:
         high_ms=latency_ms * WORST_ERROR,
         worst_error=WORST_ERROR,
         method=_METHOD,
+    )
+
+
+_TIME_LIMIT_S = 300.0
+
+
+def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
+    """Return the counter of instructions for the target's core; None where there is none for it.
+
+    A model with operators of onnxruntime-extensions has none: the emulated board does not have these.
+    """
+    return find_counter() if target.cpu in CPUS and not extension_nodes(model) else None
+
+
+def core_of(target: Target) -> Cpu | None:
+    """Return the target's core, where it can be emulated."""
+    return next((cpu for cpu in CPUS if cpu == target.cpu), None)
+
+
+def estimate_board(
+    job_runner: JobRunner, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
+) -> BoardEstimate | None:
+    """Estimate the latency of one inference on the target, once for each file; None where it cannot be counted.
+
+    Raises:
+        ModelError: the emulated core cannot run the model, so that no device could.
+    """
+    cpu = core_of(target)
+    if counter is None or cpu is None:
+        return None
+
+    def counted() -> BoardEstimate:
+        on_progress("count for the board", 0, 1)
+        found = estimate(counter.count(model, cpu, time_limit_s=_TIME_LIMIT_S), target)
+        on_progress("count for the board", 1, 1)
+        if found is None:
+            raise EdgeError(f"the time of {cpu} cannot be estimated")
+        return msgspec.convert(found, BoardEstimate, from_attributes=True)
+
+    try:
+        key = key_of("board", model.read_bytes(), target, counter.key)
+        return job_runner.once(counted, key=key, result=BoardEstimate)
+    except ModelError:
+        raise
+    except EdgeError:
+        return None  # a failure of the emulator says nothing about the model
+
+
+def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: float) -> None:
+    """Raise LatencyGateError where even the low end of the estimate, over all threads, exceeds the budget."""
+    if estimated is None or estimated.low_ms / target.intra_op_num_threads <= budget_ms:
+        return
+    threads = target.intra_op_num_threads
+    raise LatencyGateError(
+        f"one inference takes an estimated {estimated.low_ms:.0f} to {estimated.high_ms:.0f} ms on one thread of "
+        f"{estimated.core} ({estimated.million_instructions:.0f} million instructions), so {threads} threads cannot "
+        f"keep the budget of {budget_ms:g} ms; take a smaller model or input, or raise [budget] latency_ms"
     )

@@ -61,7 +61,6 @@ def _run_between_marks(run: Callable[[], object]) -> None:
 
 
 def _on_noise(session: ort.InferenceSession) -> Callable[[], object]:
-    """Bind memory as on the device."""
     binding = session.io_binding()
     random = np.random.default_rng(0)
     for spec in session.get_inputs():

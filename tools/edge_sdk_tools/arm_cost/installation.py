@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
@@ -33,10 +31,11 @@ from edge_sdk_tools.arm_cost.counter import (
     current_recipe,
     find_counter,
 )
+from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.packages import last_words
 
 _PROGRAMS = ("apt-get", "dpkg-deb", "tar")
 _TIMEOUT_S = 300
-_CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 # The hooks of this machine's own apt are cleared, because they would clean its caches after this update.
 _CONFIGURATION = """\
@@ -71,7 +70,6 @@ class Apt:
     """
 
     def __init__(self, architecture: str, state: Path, archives: Path, sources: str = "") -> None:
-        require_apt()
         for folder in (state / "lists" / "partial", archives / "partial"):
             folder.mkdir(parents=True, exist_ok=True)
         (state / "status").touch()
@@ -92,9 +90,8 @@ class Apt:
         install = [*self._command, "install", "--yes", "--download-only", *packages]
         done = subprocess.run(install, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
         if done.returncode:
-            complaint = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise MissingDependencyError(
-                f"apt-get cannot fetch {', '.join(packages)} ({_CREDENTIALS.sub('//', complaint)}); "
+                f"apt-get cannot fetch {', '.join(packages)} ({last_words(done.stderr)}); "
                 "is the package server reachable?"
             )
         return sorted(self._archives.glob("*.deb"))
@@ -152,7 +149,7 @@ def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> l
     )
     if done.returncode:
         raise MissingDependencyError(
-            f"pip cannot fetch {', '.join(requirements)} for aarch64 ({_last_words(done.stderr)}); "
+            f"pip cannot fetch {', '.join(requirements)} for aarch64 ({last_words(done.stderr)}); "
             "is the package index reachable?"
         )
     return [next(folder.glob(f"{name}-{version}-*.whl")) for name, version in (r.split("==") for r in requirements)]
@@ -165,16 +162,6 @@ def unpack_wheels(wheels: Iterable[Path], folder: Path) -> None:
             archive.extractall(folder)  # zipfile keeps members inside the folder
 
 
-def _last_words(text: str) -> str:
-    """Pip's last error in one line, without the credentials that an index URL may carry."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
-    return _CREDENTIALS.sub("//", (errors or lines or ["pip said nothing"])[-1])
-
-
-OnProgress: TypeAlias = Callable[[str, int, int], None]
-"""Is told (step, done, total)."""
-
 _DOWNLOADS = "downloads"
 _COMPILERS = ("cc", "gcc", "clang")
 _BOARD = ("libstdc++6", "libgomp1")  # beside Python: what ONNX Runtime is linked with
@@ -184,7 +171,7 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _SOURCE = "deb [signed-by={keyring}] http://deb.debian.org/debian {release} main\n"
 
 
-def set_up(folder: Path | None = None, on_progress: OnProgress = lambda _step, _done, _total: None) -> Counter:
+def set_up(folder: Path | None = None, on_progress: OnProgress = silent) -> Counter:
     """Make sure that there is a counter for this machine and its ONNX Runtime.
 
     Raises:
@@ -282,7 +269,6 @@ def _find_compiler() -> str:
 
 
 def _architecture() -> str:
-    """This machine's, in Debian's spelling."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 

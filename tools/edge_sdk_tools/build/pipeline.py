@@ -21,6 +21,7 @@ from edge_sdk.bundle.manifest import Manifest, RuntimeRange
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import UsageError
+from edge_sdk_tools.arm_cost.estimate import board_counter, check_latency
 from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
 from edge_sdk_tools.bundle_folder import LABELS_FILE, BundleFolder, bundle_folder
@@ -28,16 +29,13 @@ from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, re
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.reading import split_images
 from edge_sdk_tools.distillation.gate import Distilled, check_distillation
-from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.evaluate.float_model import check_float_model
-from edge_sdk_tools.jobs.runner import JobRunner
-from edge_sdk_tools.prove.board import board_counter, check_latency
-from edge_sdk_tools.prove.output_change import StepKind
-from edge_sdk_tools.prove.parity import Forms, measure_chain
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
+from edge_sdk_tools.prove.parity import Forms, StepKind, measure_chain
 from edge_sdk_tools.prove.runtime_versions import replay_in, replay_variants
 from edge_sdk_tools.quantize.calibration import Activations, watch_once
+from edge_sdk_tools.quantize.forms import signs_activations
 from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
-from edge_sdk_tools.quantize.target_form import signs_activations
 from edge_sdk_tools.report.collect import Compared, Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.report.schema import BuildReport, to_json
@@ -60,26 +58,17 @@ def build(
     require_int8: bool = False,
     job_runner: JobRunner | None = None,
     variants: Request = Request(),  # noqa: B008 - frozen
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> BuildResult:
-    """Build a bundle.
+    """Build a bundle; what is not given is model.toml's. Every fourth calibration image measures where no others do.
 
-    Args:
-        model_toml: describes the model.
-        target_name: name or path of a target.
-        output: the bundle; `NAME.edge` in the working folder by default. An older bundle there is replaced.
-        calibration: folders of images; model.toml's by default.
-        evaluation: folders of images; model.toml's by default, else every fourth calibration image is held out.
-        bundle_version: grows from build to build; seconds since the epoch by default.
-        prove_runtimes: further versions of ONNX Runtime to replay golden outputs in, fetched with pip.
-        require_int8: fail where no INT8 model holds, instead of carrying FP32.
-        job_runner: makes and measures the models, and remembers what is finished; by default this process does
-            everything, and remembers nothing.
-        variants: further models for the same bundle.
-        on_progress: for progress bars.
+    `output` is `NAME.edge` in the working folder by default; an older bundle there is replaced. `bundle_version` grows
+    from build to build: seconds since the epoch by default. Golden outputs are replayed in the further versions of ONNX
+    Runtime of `prove_runtimes`, fetched with pip. `job_runner` makes and measures the models, and remembers what is
+    finished; by default this process does everything, and remembers nothing. `variants` are further models.
     """
     if model_toml.suffix != ".toml":
-        raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see README.md")
+        raise UsageError(f"{model_toml}: expected a model.toml; `edge-sdk init MODEL.onnx` writes one")
     spec = load_model_spec(model_toml)
     target = load_target(target_name)
     runtimes = runtime_range(target, prove_runtimes)

@@ -150,11 +150,8 @@ class BuildResult(BuildReport, frozen=True, kw_only=True):
         fp32_mb, int8_mb: size of the model as it was given, and in INT8; MB of 1e6 bytes.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
         distillation: FP32 compared with its teacher; None when model.toml names no teacher.
-        integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
         found_images: number of images that were found for calibration; `calibration_images` of them were used.
         replaced: what was at `bundle` before.
-        onnxruntime: lowest and highest version of ONNX Runtime that may run the bundle.
-        is_for_here: whether this machine could run the bundle.
         remembered_steps: number of steps that an earlier build had finished and that were not done again.
     """
 
@@ -218,7 +215,6 @@ def result_of(
 
 
 def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner) -> list[str]:
-    """Return warnings that are of no interest to those who only use the bundle."""
     warnings = []
     if job_runner.unkept:
         warnings.append(f"{job_runner.unkept}; an interrupted build will begin anew")

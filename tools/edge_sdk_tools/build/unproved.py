@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 
 import edge_sdk
 from edge_sdk.bundle.manifest import Provenance, RuntimeRange, Variant
-from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import IncompatibleError
+from edge_sdk.core.errors import IncompatibleError, ModelError
+from edge_sdk.core.frame import Frame, Image, Segmentation
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.bundle_folder import LABELS_FILE, bundle_folder, described_manifest
 from edge_sdk_tools.check.gate import check_model, refuse_quantized
 from edge_sdk_tools.importers.describe import Description, describe, write_description
@@ -24,6 +30,7 @@ from edge_sdk_tools.quantize.convert import float_file
 UNPROVED = "unproved: float, no promise; `edge-sdk build` makes a bundle"
 _TARGETS = {"x86_64": "x86_64", "aarch64": "arm64"}
 _NOISE_SIDE_PX = 640
+_MOST_CONFIDENT = 1.01
 
 
 def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None]:
@@ -48,6 +55,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
         description = describe(model)
         model, _ = write_description(description, folder)
     spec = load_model_spec(model)
+    spec = msgspec.structs.replace(spec, model=os.path.normpath(spec.model))
     checked = check_model(spec, None, description.examined if description else None)
     refuse_quantized(checked, spec.model)
     with bundle_folder(folder / f"{spec.name}.edge") as written:
@@ -55,6 +63,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
         onnx.save(checked.proto, source)
         converted = float_file(source, target, written.work)
         noise = np.random.default_rng(0).integers(0, 256, (_NOISE_SIDE_PX, _NOISE_SIDE_PX, 3), np.uint8)
+        _check_answer(spec, len(checked.labels), source, noise)
         data, golden = make_golden(Prepare(spec.input), source, [noise], "golden.npz")
         variant = Variant(
             file=f"model.fp32{converted.model.suffix}",
@@ -89,3 +98,18 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
         )
         written.finish(manifest)
     return written.output, description
+
+
+def _check_answer(spec: ModelSpec, label_count: int, model: Path, picture: Image) -> None:
+    """Refuse a model whose answer to a picture of noise cannot be one of its decoder's kind."""
+    session = Session(model.read_bytes(), SessionSettings(), "the model")
+    inferred = session(Prepare(spec.input)(Frame.of(picture)))
+    with np.errstate(all="ignore"):
+        result = make_task(spec, label_count, session.output_shapes)(inferred)
+    if not result.is_finite:
+        raise ModelError(f"{spec.model}: its outputs are not finite on a picture of noise; check its weights")
+    if not isinstance(result, Segmentation) and result.confidence.max(initial=0) > _MOST_CONFIDENT:
+        raise ModelError(
+            f"{spec.model}: decoder {spec.decoder} reads confidences of up to {result.confidence.max():.3g}, expected "
+            "0-1; correct the decoder, or export the model with its last sigmoid or softmax"
+        )

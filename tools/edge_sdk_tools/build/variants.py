@@ -24,15 +24,16 @@ from edge_sdk.core.errors import AccuracyGateError, LatencyGateError, ModelError
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.spec import TRAITS
+from edge_sdk_tools.arm_cost.estimate import check_latency
 from edge_sdk_tools.check.gate import CheckedModel, check_model, examine
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.evaluate.evaluation import OnProgress, summarise
+from edge_sdk_tools.evaluate.evaluation import summarise
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import observe
 from edge_sdk_tools.graph.index import GraphIndex, copy_of, graph_values
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
-from edge_sdk_tools.prove.board import check_latency
+from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.prove.golden import agreement_of
 from edge_sdk_tools.quantize.calibration import watch_once
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
@@ -112,7 +113,6 @@ def stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
 
 
 def _stride(shape: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> int:
-    """Return the stride of one feature map; 1 where it has a single cell or unequal strides."""
     rows, columns = shape[2:] if len(shape) == 4 else (None, None)
     width, height = size_wh
     if not isinstance(rows, int) or not isinstance(columns, int) or min(rows, columns) < 2:
@@ -134,7 +134,6 @@ def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, i
 
 
 def _set_free(proto: onnx.ModelProto, spec: ModelSpec) -> onnx.ModelProto:
-    """Forget the sides of input and outputs, and all shapes between them."""
     free = copy_of(proto)
     weights = GraphIndex(free.graph).constants
     [image] = [i for i in free.graph.input if i.name not in weights]

@@ -150,7 +150,6 @@ def _keep(name: str, index: int, last: Mapping[str, int], values: Values, ends: 
 
 
 def _needs(node: onnx.NodeProto) -> list[str]:
-    """Return what a node reads; graphs inside it may read any tensor around them."""
     return [name for inner in nodes_of([node]) for name in inner.input if name]
 
 

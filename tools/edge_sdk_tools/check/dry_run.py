@@ -65,8 +65,7 @@ def compare(
 ) -> str:
     """Run two skeletons on the same image with their real weights; a RefusedModelError says that one does not run.
 
-    Returns:
-        What differs, in words; empty when nothing does.
+    What differs is returned in words; empty when nothing does.
     """
     results = []
     for proto in (original, converted):
@@ -85,7 +84,6 @@ def compare(
 
 
 def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> dict[str, Value]:
-    """Run a skeleton once and read from the profile what its tensors were, by name."""
     with tempfile.TemporaryDirectory() as folder:
         options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)  # every node keeps its name
         options.enable_profiling = True

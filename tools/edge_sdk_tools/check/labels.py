@@ -12,22 +12,13 @@ from pathlib import Path
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.decoders import decoder_of
-from edge_sdk.tasks.outputs import ModelOutput, Shape
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
-from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
+from edge_sdk_tools.check.report import CheckReport, Finding, Severity
 
 _FLAG = "background_class = true under [classification]"
 _SHOWN = 5
 _LONGEST_SHOWN = 40  # characters of a label
-
-
-def check_flag(spec: ModelSpec) -> Iterator[Finding]:
-    """Say so where background_class stands in a model.toml that does not use it."""
-    if not TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class:
-        what = f"background_class = true in model.toml does nothing in {spec.task}: class_id counts all lines from 0"
-        step = "take it out; only a classifier's class_id begins behind its background"
-        yield Finding(severity="note", rule="labels", where="model.toml", what=what, next_step=step)
 
 
 def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding]:
@@ -38,27 +29,18 @@ def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding
     count = len(labels)
     first = f"{spec.labels}: line 1 is {_shown(labels[0])}"
     if spec.classification.background_class and 1 not in numbers:
-        found = f"'background' is line {numbers[0]} of {count}" if numbers else "no line is 'background'"
-        if count in numbers:
-            found = f"'background' is line {count} of {count}: the file looks reversed or shifted"
+        last = count if count in numbers else next(iter(numbers), 0)
+        found = f"'background' is line {last} of {count}" if numbers else "no line is 'background'"
+        found += ": the file looks reversed or shifted" if count in numbers else ""
         what = f"{first}, expected 'background', because background_class = true in model.toml; {found}"
         step = "write the lines in output order, 'background' first; if output 0 is a class, take out background_class"
         # Some call it void, or say it in another language: only a line elsewhere proves a fault.
         yield finding("error" if numbers else "warning", spec, what, step)
-    elif not spec.classification.background_class and 1 in numbers:
-        what = f"{first}, and model.toml does not say so: class_id 0 is the background"
-        yield finding("warning", spec, what, f"set {_FLAG}: class_id then begins behind it")
     elif not spec.classification.background_class and numbers:
-        last = count if count in numbers else numbers[0]
-        what = (
-            f"{spec.labels}: 'background' is line {last} of {count}, so output {last - 1} is the background? "
-            "Most models have it as output 0"
-        )
-        step = (
-            f"nothing to do, if output {last - 1} is; if output 0 is, the file is reversed or shifted: "
-            f"write 'background' first and set {_FLAG}"
-        )
-        yield finding("warning", spec, what, step)
+        line = 1 if 1 in numbers else numbers[-1]
+        what = f"{spec.labels}: line {line} of {count} is {_shown(labels[line - 1])}, and model.toml does not say so"
+        step = f"if output 0 is the background, write it first and set {_FLAG}: class_id then begins behind it"
+        yield finding("warning", spec, what, step if line == 1 else f"nothing to do, if output {line - 1} is; {step}")
 
 
 def check_lines(spec: ModelSpec, labels: Sequence[str], *, is_counted: bool) -> Iterator[Finding]:
@@ -102,23 +84,36 @@ _CORRECT = "correct task, decoder and input.size_wh in model.toml"
 
 def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
     """Return what is wrong with the labels, and whether the decoder can read the outputs with this number of them."""
-    flag = list(check_flag(spec))
     try:
         labels = read_labels(Path(spec.labels))
     except ModelError as cause:
-        return [finding("error", spec, str(cause), _WRITE), *flag]
+        return [finding("error", spec, str(cause), _WRITE)]
     is_counted, wrong = False, list[Finding]()
     try:
         is_counted = _check_outputs(spec, labels, report)
     except WrongLabelsError as cause:
         step = labels_hint(spec, len(labels), cause.class_count).replace("expected", "write", 1)
-        return [finding("error", spec, str(cause).partition("; ")[0], step), *flag]
+        return [finding("error", spec, str(cause).partition("; ")[0], step)]
     except ModelError as cause:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
         wrong = [finding("error", spec, what, step or _CORRECT)]
     lines = check_lines(spec, labels, is_counted=is_counted)
-    return [*check_background(spec, labels), *lines, *flag, *wrong, *_check_probabilities(spec, report)]
+    wrong += _check_said(spec, report)
+    return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
+
+
+_TASKS_SAID = {**dict.fromkeys(("detect", "pose", "segment", "obb"), "detection"), "classify": "classification"}
+
+
+def _check_said(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
+    """Compare the decoder with the task that Ultralytics' metadata name."""
+    said = report.metadata.get("task", "")
+    reads = decoder_of(spec).said if spec.task == "detection" else spec.task
+    if said in _TASKS_SAID and (_TASKS_SAID[said] != spec.task or (spec.task == "detection" and reads != said)):
+        what = f"the file's metadata say task {said}, and model.toml says task {spec.task} with decoder {spec.decoder}"
+        step = "correct task and decoder in model.toml; `edge-sdk init` writes those that fit"
+        yield finding("error", spec, what, step)
 
 
 _NO_PROBABILITIES = ("Add", "Conv", "Gemm", "MatMul")
@@ -145,45 +140,9 @@ def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) 
     errors = {error.rule for error in report.of("error")}
     # Without costs the graph was not looked at: the outputs are as the file declares them.
     is_open = report.costs is None or bool(errors.intersection(_BEFORE_OUTPUTS))
-    if not report.outputs:
+    if not report.outputs or is_open or any(output.shape is None for output in report.outputs):
         return False
-    if is_open or any(output.shape is None for output in report.outputs):
-        _check_count(spec, len(labels), report.outputs)
-        return False
-    make_task(spec, len(labels), [output.shape or () for output in report.outputs])
-    return any(_readings(spec, len(labels), report.outputs))  # an output of class ids does not show how many there are
-
-
-def _check_count(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> None:
-    """Compare the number of classes alone, which weights say and the size of the picture does not change."""
-    counts: dict[int, TensorInfo] = {}
-    for expected, output in _readings(spec, label_count, outputs):
-        count = _class_count(expected, output.shape or ())
-        if count is not None and count > 0:
-            counts[count] = output
-    if label_count in counts or len(counts) != 1:  # of two readings either may be meant
-        return
-    [(count, output)] = counts.items()
-    raise WrongLabelsError(
-        f"labels has {_counted(label_count, 'line', 'lines')}, the model has {_counted(count, 'class', 'classes')} "
-        f"(output {show_shape(output.shape)})",
-        count,
-    )
-
-
-def _readings(
-    spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]
-) -> Iterator[tuple[ModelOutput, TensorInfo]]:
-    for expected, place in decoder_of(spec).class_outputs(
-        spec, label_count, [output.shape or () for output in outputs]
-    ):
-        yield expected, outputs[place]
-
-
-def _class_count(expected: ModelOutput, got: Shape) -> int | None:
-    """Return the number of classes by the one axis that follows it, whatever the others are."""
-    return expected.class_count(tuple(side if axis == expected.class_axis else None for axis, side in enumerate(got)))
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+    shapes = [output.shape or () for output in report.outputs]
+    make_task(spec, len(labels), shapes)
+    # An output of class ids does not show how many there are.
+    return any(decoder_of(spec).class_outputs(spec, len(labels), shapes))

@@ -8,7 +8,6 @@ few hundred kilobytes. What is no ONNX model is recognised by its first bytes.
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import math
 import os
@@ -114,57 +113,26 @@ def _number(tensor: onnx.TensorProto, text: str) -> int:
 
 
 _AGAIN = "export or copy it again"
-_CORRECT = "correct `model` in model.toml"
-_PYTORCH = "`edge-sdk import pytorch` makes an ONNX model of a .pth, see docs/importing.md"
-_TENSORFLOW = "`edge-sdk import tensorflow` makes an ONNX model of it, see docs/importing.md"
+_IMPORT = "`edge-sdk import` makes an ONNX model of it, see docs/importing.md"
 
 _SIGNATURES: tuple[tuple[int, bytes, str, str], ...] = (
-    (0, b"PK\x03\x04", "a zip such as PyTorch's .pth", _PYTORCH),
-    (0, b"\x80\x02", "a Python pickle such as an old .pth", _PYTORCH),
-    (0, b"\x89HDF\r\n\x1a\n", "HDF5 such as Keras's .h5", _TENSORFLOW),
-    (4, b"TFL3", "a .tflite", _TENSORFLOW),
-    (4, b"ORTM", "an .ort of ONNX Runtime", f"take the .onnx that it was made from, and {_CORRECT}"),
+    (0, b"PK\x03\x04", "a zip such as PyTorch's .pth", _IMPORT),
+    (0, b"\x80\x02", "a Python pickle such as an old .pth", _IMPORT),
+    (0, b"\x89HDF\r\n\x1a\n", "HDF5 such as Keras's .h5", _IMPORT),
+    (4, b"TFL3", "a .tflite", _IMPORT),
+    (4, b"ORTM", "an .ort of ONNX Runtime", "take the .onnx that it was made from, and correct `model` in model.toml"),
+    (0, b"version https://git-lfs", "a pointer of Git LFS, not the model itself", "fetch it with `git lfs pull`"),
+    (0, b"<", "a web page", "download the file itself, not the page that shows it"),
 )
 """Offset, bytes there, what has them, next step."""
-
-_TEXTS: tuple[tuple[str, str, str], ...] = (
-    ("version https://git-lfs", "a pointer of Git LFS, not the model itself", "fetch the model with `git lfs pull`"),
-    ("<!doctype html", "a web page", "download the file itself, not the page that shows it"),
-    ("<html", "a web page", "download the file itself, not the page that shows it"),
-)
-_SAMPLE = 4096  # bytes
 
 
 def no_model(data: bytes) -> RefusedModelError:
     """Return the refusal of a file that does not read as ONNX, in the words that fit what it looks like."""
-    if not data:
-        return RefusedModelError("not an ONNX model: the file is empty", _AGAIN)
-    text = _text(data)
-    if text is not None:
-        kind, step = _kind_of_text(text)
-    else:
-        kind, step = next(((k, s) for at, mark, k, s in _SIGNATURES if data.startswith(mark, at)), ("", _AGAIN))
+    kind, step = next(((k, s) for at, mark, k, s in _SIGNATURES if data.startswith(mark, at)), ("", _AGAIN))
     if kind:
         return RefusedModelError(f"not an ONNX model: it looks like {kind} ({len(data)} bytes)", step)
-    return RefusedModelError(f"not an ONNX model, damaged or not whole ({len(data)} bytes)", _AGAIN)
-
-
-def _text(data: bytes) -> str | None:
-    """Return the beginning of a file, if it is text."""
-    try:
-        # A character that the sample cuts through is left out, not an error.
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data[:_SAMPLE])
-    except UnicodeDecodeError:
-        return None
-    return text if all(c.isprintable() or c.isspace() for c in text) else None
-
-
-def _kind_of_text(text: str) -> tuple[str, str]:
-    begins = text.lstrip().casefold()
-    for mark, kind, step in _TEXTS:
-        if begins.startswith(mark):
-            return kind, step
-    return "text", f"give the .onnx file itself: {_CORRECT}"
+    return RefusedModelError(f"not an ONNX model, damaged or not whole ({len(data)} bytes)", step)
 
 
 DTYPES: dict[int, np.dtype[np.generic]] = {
@@ -205,29 +173,18 @@ LARGE_BYTES = 4096
 _GRAPH, _INITIALIZER = 7, 5  # fields of ModelProto, of GraphProto
 _FLOAT_DATA, _RAW_DATA, _DOUBLE_DATA = 4, 9, 10  # fields of TensorProto
 _PACKED = {_FLOAT_DATA: TensorProto.FLOAT, _DOUBLE_DATA: TensorProto.DOUBLE}
-_MOST_PARTS = 500_000  # nodes, weights and declared values; the largest detectors have some thousands
 
 
-class Cut(msgspec.Struct, frozen=True):
-    """A model's bytes without its large weights."""
+def cut(data: bytes) -> tuple[bytes, dict[int, tuple[int, int]]]:
+    """Take the data of large initializers out of a serialised model; Damaged is raised for no or several ModelProtos.
 
-    skeleton: bytes
-    spans: dict[int, tuple[int, int]]
-
-
-def cut(data: bytes) -> Cut:
-    """Take the data of large initializers out of a serialised model.
-
-    Raises:
-        Damaged: it is no ModelProto, or more than one on end.
-        RefusedModelError: it has more parts than any vision model.
+    Returns:
+        The model's bytes without them, and where each lay, offset and length by the number of its initializer.
     """
     parts: list[bytes] = []
     spans: dict[int, tuple[int, int]] = {}
     graphs = 0
     for field in fields(data, 0, len(data)):
-        if len(parts) > _MOST_PARTS:
-            raise Damaged
         if field.number == _GRAPH and field.wire_type == LENGTH:
             graphs += 1
             parts.append(length_field(_GRAPH, _cut_graph(data, field, spans)))
@@ -235,7 +192,7 @@ def cut(data: bytes) -> Cut:
             parts.append(data[field.start : field.end])
     if graphs != 1:
         raise Damaged
-    return Cut(b"".join(parts), spans)
+    return b"".join(parts), spans
 
 
 def take_weights(proto: onnx.ModelProto, weights: Sequence[Weight]) -> None:
@@ -271,11 +228,6 @@ def _cut_graph(data: bytes, graph: Field, spans: dict[int, tuple[int, int]]) -> 
     parts: list[bytes] = []
     index = 0
     for field in fields(data, graph.value, graph.end):
-        if len(parts) > _MOST_PARTS:
-            raise RefusedModelError(
-                f"the graph has more than {_MOST_PARTS} nodes and weights, expected a vision model",
-                "export the model again, without a loop that is unrolled",
-            )
         if field.number != _INITIALIZER or field.wire_type != LENGTH:
             parts.append(data[field.start : field.end])
             continue
@@ -340,8 +292,8 @@ def read_model(path: Path) -> ModelFile:
     """
     data = _read(path)
     try:
-        parts = cut(data)
-        proto = onnx.ModelProto.FromString(parts.skeleton)
+        skeleton, spans = cut(data)
+        proto = onnx.ModelProto.FromString(skeleton)
     except (Damaged, DecodeError):
         raise no_model(data) from None
     if not proto.graph.node:
@@ -355,7 +307,7 @@ def read_model(path: Path) -> ModelFile:
         raise RefusedModelError(f"damaged: node {idle.name!r} ({idle.op_type}) has no output", _AGAIN)
     files = {"": data}
     weights = [
-        _checked(proto.graph.initializer[index], "", offset, length) for index, (offset, length) in parts.spans.items()
+        _checked(proto.graph.initializer[index], "", offset, length) for index, (offset, length) in spans.items()
     ]
     weights += _read_external(proto, path.parent, files)
     take_weights(proto, weights)
@@ -413,7 +365,6 @@ def _is_name(name: object) -> bool:
 
 
 def _names(proto: onnx.ModelProto) -> Iterator[object]:
-    """Yield every name that the checks go by."""
     yield from (opset.domain for opset in proto.opset_import)
     for tensor in tensors(proto.graph):
         yield tensor.name
@@ -432,7 +383,6 @@ def _names(proto: onnx.ModelProto) -> Iterator[object]:
 
 
 def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node, those of functions and of the graphs inside nodes included."""
     return nodes_of((*proto.graph.node, *(node for function in proto.functions for node in function.node)))
 
 
@@ -453,7 +403,6 @@ def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tu
 
 
 def _checked(tensor: onnx.TensorProto, file: str, offset: int, length: int) -> Weight:
-    """Return a weight whose data has the size that its shape says."""
     dims = tuple(tensor.dims)
     expected = 0 if min(dims, default=0) < 0 else element_count(dims) * DTYPES[tensor.data_type].itemsize
     if min(dims, default=0) < 0 or expected != length:

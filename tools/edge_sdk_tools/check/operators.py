@@ -1,9 +1,10 @@
 """The operators of a model, held against what ONNX Runtime and the target's execution providers have.
 
-`CpuKernels` finds a kernel of the CPU provider by ONNX Runtime's own rules: by version, by type, through the function
-body of an operator, and through inserted Casts; docs/check.md says how they were compared with ONNX Runtime. Tables are
-data: kernels.json was measured by tools/scripts/kernel_tables.py, one table for each ONNX Runtime; providers/NAME.json
-follows the documents of the providers' makers. The rest of the module says what is missing, in words.
+`CpuKernels` finds a kernel of the CPU provider by ONNX Runtime's own rules: by version, by type, and through inserted
+Casts; docs/check.md says how they were compared with ONNX Runtime. An operator without a kernel that ONNX defines by
+other operators runs as these; whether each of them has a kernel is left to the trial run. Tables are data: kernels.json
+was measured by tools/scripts/kernel_tables.py, one table for each ONNX Runtime; providers/NAME.json follows the
+documents of the providers' makers. The rest of the module says what is missing, in words.
 """
 
 from __future__ import annotations
@@ -11,85 +12,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import onnx
-from onnx import helper
 
 from edge_sdk.bundle.manifest import parse_version
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.check.report import CPU, Finding, ProviderCoverage
 from edge_sdk_tools.graph.index import Value, Values, graph_values, nodes_of
 from edge_sdk_tools.graph.profile import has_extensions
-
-_IR_VERSION = 8
-
-
-def function_body(node: onnx.NodeProto, values: Values, opset: int) -> onnx.ModelProto | None:
-    """Return the function body of a node, which computes the same with other operators, as a model with inferred types.
-
-    The graph is empty when the body depends on an unknown type. None when ONNX has no body for this operator.
-    """
-    function = _function(node, values, opset)
-    if function is None:
-        return None
-    given = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
-    nodes = [_substituted(inside, given) for inside in function.node]
-    inputs = [
-        _typed(formal, actual, values) for formal, actual in zip(function.input, node.input, strict=False) if actual
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in function.output]
-    graph = helper.make_graph(nodes, node.op_type, inputs, outputs)
-    model = helper.make_model(graph, opset_imports=list(function.opset_import), ir_version=_IR_VERSION)
-    return onnx.shape_inference.infer_shapes(model)
-
-
-def _function(node: onnx.NodeProto, values: Values, opset: int) -> onnx.FunctionProto | None:
-    # Any: onnx's stubs lack what it has about functions.
-    schema: Any = onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
-    fixed = [version for version in schema.function_opset_versions if version <= opset]
-    by_type = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
-    function: onnx.FunctionProto | None = None
-    if fixed:
-        function = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(max(fixed)))
-    elif by_type:
-        types = [_typed(name, name, values).type for name in node.input]
-        if any(not type_.HasField("tensor_type") for name, type_ in zip(node.input, types, strict=True) if name):
-            return onnx.FunctionProto()  # onnx crashes where it needs a type that is unknown
-        data = schema.get_context_dependent_function_with_opset_version(
-            max(by_type), node.SerializeToString(), [type_.SerializeToString() for type_ in types]
-        )
-        function = onnx.FunctionProto.FromString(data)
-    return function
-
-
-def _typed(formal: str, actual: str, values: Values) -> onnx.ValueInfoProto:
-    value = values.get(actual)
-    if value is None or value.element is None:
-        return onnx.ValueInfoProto(name=formal)
-    element = onnx.TensorProto.DataType.Value(value.element.upper())
-    return helper.make_tensor_value_info(formal, element, value.shape)
-
-
-def _substituted(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """Return a node of a function with references to attributes replaced, in graphs inside it too."""
-    result = onnx.NodeProto()
-    result.CopyFrom(node)
-    del result.attribute[:]
-    for attribute in node.attribute:
-        replaced = onnx.AttributeProto()
-        replaced.CopyFrom(given.get(attribute.ref_attr_name, attribute))
-        replaced.name = attribute.name
-        if attribute.ref_attr_name and attribute.ref_attr_name not in given:
-            continue
-        if replaced.HasField("g"):
-            nodes = [_substituted(inside, given) for inside in replaced.g.node]
-            del replaced.g.node[:]
-            replaced.g.node.extend(nodes)
-        result.attribute.append(replaced)
-    return result
-
 
 KERNEL_TABLES = Path(__file__).with_name("kernels.json")
 """The kernel tables by version of ONNX Runtime; tools/scripts/kernel_tables.py writes them."""
@@ -107,10 +39,6 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
     first: int
     last: int | None
     types: dict[str, str]
-
-    def implements(self, since_version: int) -> bool:
-        """Tell whether the kernel implements the operator's version `since_version`."""
-        return implements(self.first, self.last, since_version)
 
 
 def implements(first: int, last: int | None, since_version: int) -> bool:
@@ -159,10 +87,9 @@ def kernel_table(onnxruntime: str) -> KernelTable | None:
 
 
 ONNX_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
-_VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
-class Parameter(msgspec.Struct, frozen=True):
+class Parameter(NamedTuple):
     """One input or output of an operator.
 
     Attributes:
@@ -175,18 +102,20 @@ class Parameter(msgspec.Struct, frozen=True):
     is_variadic: bool
 
 
-class OperatorSchema(msgspec.Struct, frozen=True):
+class OperatorSchema(NamedTuple):
     """One version of one operator.
 
     Attributes:
         since_version: the opset that brought this version.
         is_deprecated: whether the operator is absent from this opset on.
+        has_body: whether ONNX defines it by other operators too, as which it runs where there is no kernel.
     """
 
     since_version: int
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     is_deprecated: bool
+    has_body: bool = False
 
     def value_of(self, parameter: str, node: onnx.NodeProto, values: Values) -> Value | None:
         """Return the first tensor of a node for a type parameter or the name of a parameter; None without one."""
@@ -203,14 +132,13 @@ def operator_schema(domain: str, operator: str, opset: int) -> OperatorSchema | 
     if domain not in ONNX_DOMAINS:
         return _runtime_schemas().get((domain, operator))
     try:
-        found = onnx.defs.get_schema(operator, opset, "" if domain == "ai.onnx" else domain)
+        # Any: onnx's stubs lack what it has about functions.
+        found: Any = onnx.defs.get_schema(operator, opset, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
         return None
-    inputs, outputs = (
-        tuple(Parameter(p.name, p.type_str, p.option == _VARIADIC) for p in side)
-        for side in (found.inputs, found.outputs)
-    )
-    return OperatorSchema(found.since_version, inputs, outputs, found.deprecated)
+    versions = (*found.function_opset_versions, *found.context_dependent_function_opset_versions)
+    has_body = any(version <= opset for version in versions)
+    return _schema(found, "type_str")._replace(has_body=has_body)
 
 
 @functools.cache
@@ -218,15 +146,15 @@ def _runtime_schemas() -> Mapping[tuple[str, str], OperatorSchema]:
     """Return the schemas of domains that onnx does not know; each operator there has one version."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-    schemas = {}
-    for found in get_all_operator_schema():
-        inputs, outputs = (
-            tuple(Parameter(p.name, p.typeStr, p.option.name == "Variadic") for p in side)
-            for side in (found.inputs, found.outputs)
-        )
-        schema = OperatorSchema(int(found.since_version), inputs, outputs, bool(found.deprecated))
-        schemas[str(found.domain), str(found.name)] = schema
-    return schemas
+    return {(str(found.domain), str(found.name)): _schema(found, "typeStr") for found in get_all_operator_schema()}
+
+
+def _schema(found: Any, type_name: str) -> OperatorSchema:
+    inputs, outputs = (
+        tuple(Parameter(p.name, getattr(p, type_name), p.option.name == "Variadic") for p in side)
+        for side in (found.inputs, found.outputs)
+    )
+    return OperatorSchema(int(found.since_version), inputs, outputs, bool(found.deprecated))
 
 
 def _spread(formals: Sequence[Parameter], count: int) -> tuple[Parameter, ...]:
@@ -235,23 +163,20 @@ def _spread(formals: Sequence[Parameter], count: int) -> tuple[Parameter, ...]:
     return tuple(formals)
 
 
-_DEEPEST_BODY = 8  # bodies of ONNX's own operators nest two or three times
 _HALF = "float16"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(NamedTuple):
     """The verdict on one node: which kernel runs it, or why none does.
 
     Attributes:
         kind: `runs`; `casts` when it runs in float, between Casts that ONNX Runtime inserts; `type` when there are
             kernels, but not for this type; `version` when there are kernels, but not for this version of the operator;
             `missing` when there are none; `extension` when the installed onnxruntime-extensions has its domain.
-        operator: the operator that the verdict is about: the node's own, or one in its function body.
         element, available: the type that has no kernel, and the types that have one.
     """
 
     kind: Literal["runs", "casts", "type", "version", "missing", "extension"]
-    operator: str
     element: str = ""
     available: tuple[str, ...] = ()
 
@@ -269,48 +194,34 @@ class CpuKernels:
 
     def judge(self, node: onnx.NodeProto, values: Values, opsets: Mapping[str, int]) -> Verdict:
         """Return the verdict on a node; a tensor of unknown type matches every kernel."""
-        return self._judge(node, values, opsets, _DEEPEST_BODY)
-
-    def _judge(self, node: onnx.NodeProto, values: Values, opsets: Mapping[str, int], levels: int) -> Verdict:
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) == ("", "Constant"):  # becomes a weight when the model is loaded
-            return Verdict("runs", node.op_type)
+            return Verdict("runs")
         if domain == EXTENSIONS_DOMAIN and has_extensions():  # only a trial run tells whether it has the operator
-            return Verdict("extension", node.op_type)
+            return Verdict("extension")
         opset = opsets.get(domain, 1)
         schema = operator_schema(domain, node.op_type, opset)
         if schema is None or schema.is_deprecated:
-            return Verdict("missing", node.op_type)
+            return Verdict("missing")
         verdict = self._find(node, values, schema)
-        body = function_body(node, values, opset) if levels and _may_have_body(verdict, domain) else None
-        if body is None:
-            return verdict
-        inner = {imported.domain: int(imported.version) for imported in body.opset_import}
-        known = graph_values(body.graph)
-        judged = (self._judge(inside, known, inner, levels - 1) for inside in body.graph.node)
-        return next((v for v in judged if not v.is_supported), Verdict("runs", node.op_type))
+        return Verdict("runs") if schema.has_body and not verdict.is_supported else verdict
 
     def _find(self, node: onnx.NodeProto, values: Values, schema: OperatorSchema) -> Verdict:
         kernels = self.table.find(node.domain, node.op_type)
-        fitting = [kernel for kernel in kernels if kernel.implements(schema.since_version)]
+        fitting = [kernel for kernel in kernels if implements(kernel.first, kernel.last, schema.since_version)]
         if not fitting:
-            return Verdict("version" if kernels else "missing", node.op_type)
+            return Verdict("version" if kernels else "missing")
         given = {p: _element(p, node, values, schema) for kernel in fitting for p in kernel.types}
         if any(not self._refused(kernel, given) for kernel in fitting):
-            return Verdict("runs", node.op_type)
+            return Verdict("runs")
         refused = min((self._refused(kernel, given) for kernel in fitting), key=len)[0]
         available = tuple(sorted({t for kernel in fitting for t in self.table.types(kernel, refused)}))
         as_float = {p: "float" if element == _HALF else element for p, element in given.items()}
         casts = any(not self._refused(kernel, as_float) for kernel in fitting)
-        return Verdict("casts" if casts else "type", node.op_type, given[refused] or "", available)
+        return Verdict("casts" if casts else "type", given[refused] or "", available)
 
     def _refused(self, kernel: Kernel, given: Mapping[str, str | None]) -> list[str]:
-        """Return the parameters whose type a kernel does not take."""
         return [p for p in kernel.types if given[p] is not None and given[p] not in self.table.types(kernel, p)]
-
-
-def _may_have_body(verdict: Verdict, domain: str) -> bool:
-    return not verdict.is_supported and domain in ONNX_DOMAINS
 
 
 def _element(parameter: str, node: onnx.NodeProto, values: Values, schema: OperatorSchema) -> str | None:
@@ -464,17 +375,15 @@ def _named(nodes: Sequence[onnx.NodeProto]) -> str:
 
 
 def _words(node: onnx.NodeProto, verdict: Verdict, provider: str, opset: int) -> tuple[str, str, str]:
-    """Return rule, sentence and next step for a node that does not simply run."""
     is_onnx = node.domain in ONNX_DOMAINS
     name = node.op_type if is_onnx else f"{node.domain}.{node.op_type}"
-    of_body = f"{verdict.operator} in the body of {name}" if verdict.operator != node.op_type else name
     if verdict.kind in ("casts", "type"):
-        has = f"{of_body} of tensor({verdict.element}): {provider} has it for {', '.join(verdict.available)}"
+        has = f"{name} of tensor({verdict.element}): {provider} has it for {', '.join(verdict.available)}"
         if verdict.is_supported:
             return "kernel", f"{has}; it will run in float, between Casts", "export the model in float32"
         return "kernel", has, "cast to one of these types before it, or export the model in float32"
     if verdict.kind == "version":
-        what = f"{provider} has {of_body}, but not as opset {opset} defines it"
+        what = f"{provider} has {name}, but not as opset {opset} defines it"
         return "kernel", what, "export the model with a lower opset"
     if node.domain == EXTENSIONS_DOMAIN:
         return _of_extensions(name, verdict)
@@ -485,7 +394,7 @@ def _words(node: onnx.NodeProto, verdict: Verdict, provider: str, opset: int) ->
     if schema is None or schema.is_deprecated:
         what = f"ONNX has no operator {name} in opset {opset}"
         return "unknown-operator", what, "export the model again, with the opset that it is written for"
-    return "kernel", f"{provider} has no {of_body}", "export the model with other operators in its place"
+    return "kernel", f"{provider} has no {name}", "export the model with other operators in its place"
 
 
 def _of_extensions(name: str, verdict: Verdict) -> tuple[str, str, str]:

@@ -119,6 +119,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         producer: the program that wrote it.
         metadata: what that program wrote about the model, by key.
         input: the image; None when there is not exactly one input.
+        declared: shape of the image as the file declares it; None without.
         costs: None when the graph is not sound.
         operators: by type, the most multiply-accumulates first.
     """
@@ -138,6 +139,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     producer: str = ""
     metadata: dict[str, str] = {}
     input: TensorInfo | None = None
+    declared: tuple[int | str | None, ...] | None = None
     outputs: tuple[TensorInfo, ...] = ()
     costs: Costs | None = None
     operators: tuple[OperatorUse, ...] = ()

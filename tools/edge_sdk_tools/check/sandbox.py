@@ -19,6 +19,7 @@ import msgspec
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.machine import free_bytes
+from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.check.model_file import Weight
 from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError
 
@@ -97,7 +98,7 @@ def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
         RuntimeError: it failed, which is a bug of edge-sdk; its own traceback is the cause.
     """
     # An empty folder, so that no file beside the model is found as a module or as data.
-    with tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
+    with interrupted_by_sigterm(), tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
         try:
             done = subprocess.run(
                 [sys.executable, "-m", module],
@@ -153,7 +154,6 @@ def _data_bytes() -> int:
 
 
 def _import_path() -> str:
-    """Return PYTHONPATH for the process, which starts in another folder."""
     return os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
 
 

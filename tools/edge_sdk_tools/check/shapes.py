@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Sequence
 
 import msgspec
 import onnx
@@ -105,21 +104,14 @@ def _keep_meaning(resize: onnx.NodeProto) -> None:
             resize.attribute.append(onnx.helper.make_attribute(name, value))
 
 
-DEEPEST = 100
-"""The largest depth of nested calls; exporters nest about ten, as deep as a model's modules."""
-MOST_NODES = 100_000
-"""The largest number of nodes after inlining; the largest detectors have some thousands."""
-
-_Key: TypeAlias = tuple[str, str]
-
-
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Put the functions of a model in the place of their calls.
 
+    Functions that call themselves or grow without end are ended by the limits of the process.
+
     Raises:
-        RefusedModelError: they nest too deep, grow too large, call themselves, or cannot be put in place.
+        RefusedModelError: they cannot be put in place.
     """
-    _check_size(proto)
     if not proto.functions:
         return proto
     defined = {(f.domain, f.name) for f in proto.functions}
@@ -137,42 +129,6 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
         )
     del inlined.functions[:]
     return inlined
-
-
-def _check_size(proto: onnx.ModelProto) -> None:
-    """Count depth and nodes of every function from the innermost out, without following a call twice."""
-    calls: dict[_Key, list[_Key]] = {}
-    for function in proto.functions:  # several may share a name: overloads
-        calls.setdefault((function.domain, function.name), []).extend(_calls(function.node))
-    sizes: dict[_Key, tuple[int, int]] = {}  # depth and nodes
-    waiting = set(calls)
-    while waiting:
-        ready = [key for key in waiting if not any(call in waiting for call in calls[key])]
-        if not ready:
-            raise RefusedModelError(f"function {min(waiting)[1]!r} calls itself", "export the model again")
-        for key in ready:
-            sizes[key] = _size(calls[key], sizes)
-        waiting.difference_update(ready)
-    _size(_calls(proto.graph.node), sizes)
-
-
-def _calls(nodes: Iterable[onnx.NodeProto]) -> list[_Key]:
-    return [(node.domain, node.op_type) for node in nodes_of(nodes)]
-
-
-def _size(calls: Iterable[_Key], sizes: dict[_Key, tuple[int, int]]) -> tuple[int, int]:
-    called = [sizes.get(call, (0, 1)) for call in calls]
-    depth, count = 1 + max((d for d, _ in called), default=0), sum(n for _, n in called)
-    if depth > DEEPEST:
-        raise RefusedModelError(
-            f"functions call functions more than {DEEPEST} deep", "save the model with them put in place"
-        )
-    if count > MOST_NODES:
-        raise RefusedModelError(
-            f"has more than {MOST_NODES} nodes once its functions are put in place, expected a vision model",
-            "export the model again, without functions that call each other",
-        )
-    return depth, count
 
 
 MOST_TENSOR_BYTES = 2**30
@@ -391,7 +347,6 @@ def _advice(operator: str) -> str:
 
 
 def _inference_findings(cause: Exception) -> list[Finding]:
-    """Return one finding for every node that the inference names."""
     found = [
         Finding(
             severity="error",
@@ -418,8 +373,13 @@ _MOST_KEYS, _LONGEST_KEY, _LONGEST_VALUE = 64, 100, 1 << 17  # 2,000 names of cl
 
 def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, table: KernelTable | None) -> CheckReport:
     """Add what holds before anything is changed."""
+    try:
+        declared = declared_value(image_input(proto, {weight.name for weight in file.weights})).shape
+    except ModelError:
+        declared = None
     return msgspec.structs.replace(
         report,
+        declared=declared,
         kernel_table=table.onnxruntime if table else "",
         sha256=file.sha256,
         size_mb=sum(map(len, file.files.values())) / 1e6,

@@ -65,7 +65,7 @@ class ClassNames:
         found = self.find(name)
         if not found:
             raise DataError(
-                f"{where}: {shown(name)} is no label of the model, expected {self._expected()}{self.hint(name)}"
+                f"{where}: {shown(name)} is no label of the model, expected {self._expected()}{self._hint(name)}"
             )
         if len(found) > 1:
             shared = " and ".join(map(str, found[:_NAMED]))
@@ -81,9 +81,8 @@ class ClassNames:
             raise DataError(f"{where}: class_id is {class_id}, expected 0 to {len(self) - 1}, one a label of the model")
         return class_id
 
-    def hint(self, name: str, cutoff: float = 0.6) -> str:
-        """`; did you mean 'tench'?`, where a label is near enough; 1 is equal, 0.6 is difflib's own limit."""
-        near = difflib.get_close_matches(_plain(name).casefold(), self._names, n=1, cutoff=cutoff)
+    def _hint(self, name: str) -> str:
+        near = difflib.get_close_matches(_plain(name).casefold(), self._names, n=1)
         return f"; did you mean {near[0]!r}?" if near else ""
 
     def _expected(self) -> str:

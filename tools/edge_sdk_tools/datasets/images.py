@@ -50,11 +50,7 @@ _TURNED = (5, 6, 7, 8)  # by a quarter; EXIF 2.32, 4.6.4 A
 
 
 def read_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height in pixels, as OpenCV decodes it: turned as EXIF says.
-
-    Returns:
-        None where it is no image of a format that is read, or its header is damaged.
-    """
+    """Width and height in pixels, turned as EXIF says; None for no image that is read, or a damaged header."""
     reader = next((reader for start, reader in _READERS if data.startswith(start)), None)
     if reader is None:
         return None
@@ -98,13 +94,7 @@ _EVERY_NTH_HELD_OUT = 4
 
 
 class ImageFile(msgspec.Struct, frozen=True):
-    """One image file: path, SHA-256 and size.
-
-    Attributes:
-        path: of the file.
-        sha256: of its bytes, in hex.
-        size_wh: width and height as its header says, in pixels, turned as EXIF says: those of what `read` gives.
-    """
+    """One image file: path, SHA-256 in hex, and the width and height that `read` gives: turned as EXIF says."""
 
     path: Path
     sha256: str
@@ -221,7 +211,6 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
 
 
 def _read(path: Path) -> bytes | str:
-    """The file's bytes, or why there are none."""
     try:
         return read_regular(path, MAX_BYTES) or "an empty file"
     except OSError as cause:

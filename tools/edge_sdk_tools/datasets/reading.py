@@ -5,61 +5,18 @@ The first format that is present and fits the task is read. No image content bot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import DataError, UsageError
 from edge_sdk.tasks.spec import TRAITS, Task
-from edge_sdk_tools.datasets import class_folders, yolo
 from edge_sdk_tools.datasets.class_names import ClassNames
-from edge_sdk_tools.datasets.coco import coco_files, read_coco
-from edge_sdk_tools.datasets.dataset import ClassTruth, Dataset, Format
-from edge_sdk_tools.datasets.finding import Found, Labelled, find_images, gather, no_images
+from edge_sdk_tools.datasets.dataset import ClassTruth, Dataset, Format, Found, Labelled, find_images, gather, no_images
+from edge_sdk_tools.datasets.formats import FORMATS
 from edge_sdk_tools.datasets.images import ImageSet, files_below, is_candidate, is_file, is_folder
-
-
-class LabelFormat(NamedTuple):
-    """One format of labels: what it is for, its sign in words, whether a folder has it, and its reader."""
-
-    task: Task
-    sign: str
-    is_there: Callable[[Path, ClassNames], bool]
-    read: Callable[[Path, ClassNames], Labelled]
-
-
-def _has_folders(folder: Path, *names: str) -> bool:
-    return all(is_folder(folder / name) for name in names)
-
-
-FORMATS: dict[Format, LabelFormat] = {
-    "labels.csv": LabelFormat(
-        "classification",
-        "labels.csv",
-        lambda folder, _: is_file(folder / class_folders.NAME),
-        class_folders.read_labels_csv,
-    ),
-    "class folders": LabelFormat(
-        "classification", "a folder a class", class_folders.are_class_folders, class_folders.read_class_folders
-    ),
-    "coco": LabelFormat("detection", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
-    "yolo": LabelFormat(
-        "detection",
-        "images/ beside labels/",
-        lambda folder, _: _has_folders(folder, yolo.IMAGES, yolo.LABELS),
-        yolo.read_yolo,
-    ),
-    "masks": LabelFormat(
-        "segmentation",
-        "images/ beside masks/",
-        lambda folder, _: _has_folders(folder, yolo.IMAGES, yolo.MASKS),
-        yolo.read_masks,
-    ),
-}
-"""All formats, in the order in which they are tried."""
 
 
 def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False) -> Dataset:
@@ -67,11 +24,8 @@ def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_cl
 
     Images are not decoded here, so reading one later may still show that it is damaged.
 
-    Args:
-        path: a folder, or a COCO .json; docs/data.md shows each format.
-        labels: labels of the model in output order, with the background where there is one.
-        task: the task of the model, which must fit the labels of the dataset.
-        background_class: whether the first label is "background", which does not count as a class.
+    `labels` are the model's in output order, with the background where `background_class` says that there is one, and
+    must fit the dataset, as the task must; docs/data.md shows each format.
 
     Raises:
         DataError: the dataset is invalid or has no usable image; the message names file, line and what was expected.
@@ -132,8 +86,6 @@ class ImageSplit(msgspec.Struct, frozen=True):
 
     Attributes:
         found: number of images that were found for calibration.
-        calibration: the images that set the scales of the INT8 model.
-        evaluation: the images to measure on, with or without labels.
         calibration_classes: the label of every calibration image; empty unless labels.csv or class folders label all.
     """
 

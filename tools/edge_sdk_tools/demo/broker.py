@@ -33,14 +33,8 @@ def child(
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a program, and end it with the block: SIGTERM, and SIGKILL when that does not help.
 
-    Args:
-        command: program and arguments.
-        errors: a file for what it writes to standard error.
-        quiet: what it writes to standard output goes nowhere; otherwise `stdout` is a pipe for the caller to read.
-        grace_s: seconds between the two signals.
-
-    Yields:
-        The process; its `stdin` is a pipe that closes with the block.
+    Standard error goes to the file `errors`, standard output nowhere if `quiet`, else into a pipe. `stdin` is a pipe
+    that closes with the block.
     """
     with errors.open("w", encoding="utf-8") as sink:
         process = subprocess.Popen(
@@ -148,7 +142,6 @@ def _free_port() -> int:
 
 
 def _is_ready(process: subprocess.Popen[str], port: int) -> bool:
-    """Wait until it takes connections; False when it ended."""
     deadline = time.monotonic() + _READY_S
     while process.poll() is None and time.monotonic() < deadline:
         if _answers(port):

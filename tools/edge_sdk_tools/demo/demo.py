@@ -48,11 +48,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | None = None) -> Summary:
     """Run the demo.
 
-    Args:
-        output: folder for what it leaves; untouched when the demo fails.
-        frames: end after so many frames; None: at the end of the video.
-        show: what the user sees.
-        broker_kind: None: mosquitto where it is installed, else amqtt.
+    What it leaves goes to the folder `output`, which is untouched when the demo fails. It ends after so many frames, or
+    at the end of the video. The broker is mosquitto where it is installed, else amqtt.
 
     Raises:
         EdgeError: of the family that says who can mend it.

@@ -22,12 +22,7 @@ _SUBSCRIBE_S = 10.0
 def listen(port: int, file: TextIO, until: TextIO, topic: str = "#") -> int:
     """Append every message to `file` until `until` ends.
 
-    Args:
-        port: port of a broker on this machine.
-        file: gets one line for each message: {"topic", "qos", "retain", "received_at", "payload"}, where the payload is
-            JSON or text.
-        until: a stream; the function returns at its end.
-        topic: the topic filter.
+    A line has {"topic", "qos", "retain", "received_at", "payload"}, where the payload is JSON or text.
     """
     subscribed = threading.Event()
     # Every broker supports MQTT 3.1.1.

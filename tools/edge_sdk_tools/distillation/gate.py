@@ -25,15 +25,15 @@ from edge_sdk.core.files import open_regular
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, OnProgress, constant_answer, summarise
+from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, constant_answer, summarise
 from edge_sdk_tools.evaluate.model import Subject, from_checked, open_subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up, without_calibration
 from edge_sdk_tools.evaluate.predictions import Observed, Participant, observe
 from edge_sdk_tools.evaluate.statistics import Figure, Interval, difference_bounds
 from edge_sdk_tools.evaluate.tasks import TASKS, CalibrationError, Divergence, Pairs, WorstImage, said
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
-from edge_sdk_tools.jobs.runner import JobRunner
-from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.jobs.results import key_of
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 
 FALSE_DISCOVERIES = 0.05
 
@@ -45,7 +45,6 @@ class ClassRow(msgspec.Struct, frozen=True):
     """How the two models compare on one class.
 
     Attributes:
-        label: its name.
         count: images or objects of it (without labels: that either model calls so).
         teacher, student: share of them that each gets right (without labels: that each calls so), 0-1.
         lost: how many more the teacher gets right; negative where the student does.
@@ -224,13 +223,10 @@ class DistillReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a distillation check.
 
     Attributes:
-        evaluation: the evaluation of the student, with the teacher as reference.
         p_value: McNemar's exact test over all labelled images or objects; None without labels and for class maps.
-        divergences: divergences between the probabilities of both models, for classifiers.
-        calibration: calibration error of the confidences; None for class maps.
-        classes: the classes that occur, the most significant differences first.
-        worst: images on which the models differ most.
-        verdict: the verdict of the gate.
+        divergences: between the probabilities of both models, for classifiers.
+        calibration: error of the confidences; None for class maps.
+        classes: those that occur, the most significant differences first.
     """
 
     evaluation: Evaluation
@@ -252,23 +248,12 @@ def distill_check(
     temperature: float | None = None,
     max_images: int | None = None,
     jobs: int | None = None,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> DistillReport:
-    """Compare a student with its teacher.
+    """Compare a student with its teacher, each a model.toml or a bundle; `verdict` says whether the gate was passed.
 
-    Args:
-        student: a model.toml or a bundle.
-        teacher: a model.toml or a bundle; the student's [teacher] by default.
-        data: images with or without labels; the student's [data] evaluation by default.
-        max_drop_points: overrides the student's gates.distill_max_drop_points.
-        min_agreement: overrides the student's gates.distill_min_agreement.
-        temperature: a further softmax temperature to compare at.
-        max_images: the largest number of images to use, evenly spread; None: all.
-        jobs: number of threads; one for each core by default.
-        on_progress: called with the progress.
-
-    Returns:
-        The report; `verdict.passed` says whether the gate was passed.
+    Teacher, images and limits are those of the student's model.toml by default. `temperature` is a further softmax
+    temperature to compare at, `max_images` are evenly spread, `jobs` are threads, one for each core by default.
 
     Raises:
         AccuracyGateError: one model gives the same answer for every image, or the teacher finds nothing at all.
@@ -312,7 +297,7 @@ def check_student(
     data: str = "",
     calibrated: int = 0,
     jobs: int | None = None,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> DistillReport:
     """Compare two loaded models, the student first, and return the report with its verdict."""
     observed = observe(
@@ -455,13 +440,11 @@ def _latency_ratio(teacher: Subject, student: Subject, on_progress: OnProgress) 
 
 
 def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> str:
-    """Names the comparison by all that decides it."""
     models = [(s.name, s.digest, s.labels, _reading(s.spec), p.class_ids) for p in participants for s in [p.subject]]
     return key_of("distillation", models, gates, images, *images.mask_contents())
 
 
 def _reading(spec: ModelSpec | Manifest) -> tuple[object, ...]:
-    """All that says how a model is fed and read."""
     return spec.task, spec.decoder, spec.input, spec.thresholds, spec.classification, spec.detection
 
 

@@ -101,7 +101,6 @@ def judge(boxes: Boxes, labelled: LabelledBoxes) -> Judged:
 
 
 def _ranked(boxes: Boxes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Detections by confidence, and the place of each within its own class."""
     order = np.argsort(-boxes.confidences, kind="stable")
     rank = np.zeros(len(order), np.int64)
     classes = boxes.class_ids[order]

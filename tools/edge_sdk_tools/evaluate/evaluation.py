@@ -6,7 +6,7 @@ adds warnings about it. The model's task determines the figures (`tasks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from edge_sdk_tools.evaluate.participants import check_there, choose_images, pai
 from edge_sdk_tools.evaluate.predictions import Observed, OutputError, observe, output_errors
 from edge_sdk_tools.evaluate.statistics import RESAMPLES, Figure, compare, figure_of, resample
 from edge_sdk_tools.evaluate.tasks import TASKS
+from edge_sdk_tools.jobs.runner import OnProgress, silent
 
 ENOUGH_IMAGES = 25
 _DESCRIBED = 3
@@ -61,34 +62,23 @@ def describe(result: Result, labels: Sequence[str], *, background_class: bool = 
         order = order[result.shares[order] > 0]
         pairs = [(int(c), float(result.shares[c])) for c in order]
     else:
-        pairs = [(int(c), float(p)) for c, p in zip(result.class_ids, result.confidences, strict=True)]
+        pairs = [(int(c), float(p)) for c, p in zip(result.class_id, result.confidence, strict=True)]
     named = [f"{labels[class_id + shift].split(',')[0]} {share:.0%}" for class_id, share in pairs[:_DESCRIBED]]
     more = len(pairs) - len(named)
     found = ", ".join(named) or "nothing"
     return f"{found} and {more} more" if more > 0 and isinstance(result, Detections) else found
 
 
-OnProgress = Callable[[str, int, int], None]
-"""Called with a step's name, how much is done, and how much there is."""
-
-
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an evaluation.
 
     Attributes:
-        model, reference: their names; no reference where none was given.
-        task: of the model.
         data: where the images are, and `format` as what they were read.
-        images: that were measured on.
         quality: against the labels, beside the reference's where there is one; empty without labels.
-        agreement: with the reference; empty without one.
         outputs: raw outputs against the reference's, where the shapes are the same.
-        skipped: files that could not be read.
         calibrated: images left out because they calibrated the model.
         duplicates: images left out because their content is there already.
-        resamples: of the images, behind every interval.
         images_per_second: all models, reading and decoding included.
-        warnings: lines about facts that limit the figures.
     """
 
     model: str
@@ -120,17 +110,12 @@ def evaluate(
     reference: Path | None = None,
     max_images: int | None = None,
     jobs: int | None = None,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> Evaluation:
-    """Measure a model.
+    """Measure a model.toml or a bundle on images, by their labels, or by another model or bundle as its reference.
 
-    Args:
-        model: a model.toml or a bundle.
-        data: images, labelled or not; model.toml's [data] evaluation by default.
-        reference: another model.toml or bundle to agree with, and to compare with on labels.
-        max_images: measure on so many at most, evenly spread.
-        jobs: threads; one a core by default.
-        on_progress: for progress bars.
+    Images are model.toml's [data] evaluation by default, `max_images` of them at most, evenly spread; `jobs` are
+    threads, one a core by default.
     """
     check_there(data)
     on_progress("load", 0, 1)
@@ -152,7 +137,7 @@ def summarise(
     observed: Observed,
     data: str,
     calibrated: int = 0,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> Evaluation:
     """Every figure of what was observed: of one model, or of one beside another.
 

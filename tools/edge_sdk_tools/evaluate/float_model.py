@@ -46,12 +46,9 @@ _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
 
 
 class _Sight(msgspec.Struct, frozen=True, eq=False):
-    """What a model sees on some images.
+    """What a model sees on some images: float64 (N,), the highest confidence of each, or 0; None for class maps.
 
-    Attributes:
-        strongest: float64 (N,), the highest confidence of each image; 0 where it finds nothing. None for class maps.
-        figure: the first figure by the labels; None without labels.
-        problem: why its answers cannot be right; empty where they can.
+    The figure is the first one by the labels; `problem` says why its answers cannot be right.
     """
 
     strongest: NDArray[np.float64] | None
@@ -76,12 +73,7 @@ class _Sight(msgspec.Struct, frozen=True, eq=False):
 def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
     """Refuse a float model that sees nothing, and warn of a description that fits it better.
 
-    Args:
-        fp32: the float model of a model.toml.
-        dataset: images that did not calibrate it, labelled or not.
-
-    Returns:
-        Warnings, each a line.
+    It is asked about images that did not calibrate it, labelled or not. Warnings are returned, each a line.
 
     Raises:
         ModelError: its confidences are none, it finds nothing on most images, or next to nothing of the labels; the
@@ -140,7 +132,7 @@ def _sight(observed: Observed) -> _Sight:
 
 def _strongest(observed: Observed) -> NDArray[np.float64] | None:
     if observed.task == "classification":
-        return np.asarray(observed.probabilities(0).max(axis=1), np.float64)
+        return np.asarray(observed.tables[0].max(axis=1), np.float64)
     rows = [record.rows[0] for record in observed.records]
     boxes = [row for row in rows if isinstance(row, Boxes)]
     if len(boxes) < len(rows):
@@ -236,7 +228,6 @@ def _others(fp32: Subject) -> Iterator[tuple[str, ModelSpec]]:
 
 
 def _exchanged(spec: ModelSpec) -> ModelSpec | None:
-    """Return a model.toml with red and blue exchanged, in the picture and in mean and std; None for grey."""
     given = spec.input
     if given.color == "GRAY":
         return None

@@ -33,11 +33,7 @@ _LIMIT_MB = 500.0
 
 
 class OutputMemory:
-    """Outputs by the content of the input; several threads may use it.
-
-    Args:
-        limit_mb: MB of 1e6 bytes; what comes when it is full is not kept.
-    """
+    """Outputs by the content of the input, up to MB of 1e6 bytes; several threads may use it."""
 
     def __init__(self, limit_mb: float = _LIMIT_MB) -> None:
         self._left = limit_mb * 1e6
@@ -133,16 +129,11 @@ class Model:
 
 
 class Subject:
-    """A loaded model and how its outputs are read.
+    """A loaded model, its labels in output order, and how its outputs are read.
 
-    Args:
-        name: what reports call it.
-        spec: a model.toml or a bundle's manifest.
-        labels: in output order.
-        session: loaded once; every worker runs a twin of it.
-        digest: SHA-256 in hex, of the ONNX model or of a bundle's manifest.
-        calibration: first `DIGEST_LENGTH` hex digits of the SHA-256 of every image that calibrated it.
-        memory: of its outputs, for a model that is asked again and again; none by default.
+    `session` is loaded once; every worker runs a twin of it. `digest` is the SHA-256 in hex of the ONNX model or of a
+    bundle's manifest, `calibration` the first `DIGEST_LENGTH` digits of that of every image that calibrated it.
+    `memory` is for a model that is asked again and again.
     """
 
     def __init__(
@@ -202,7 +193,7 @@ def open_subject(path: Path) -> Subject:
         what = "neither a model.toml nor a bundle" if path.exists() else "no such file or folder"
     except OSError as cause:
         raise UsageError(f"{path}: cannot be read: {cause.strerror}") from cause
-    raise UsageError(f"{path}: {what}, expected a model.toml or a NAME.edge folder")
+    raise UsageError(f"{path}: {what}, expected a model.toml (`edge-sdk init MODEL.onnx` writes one) or a NAME.edge")
 
 
 def open_subjects(paths: Sequence[Path]) -> list[Subject]:

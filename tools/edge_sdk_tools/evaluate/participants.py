@@ -6,7 +6,6 @@ image that calibrated one of the models.
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk_tools.datasets.class_names import SYNSET
-from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import Dataset, find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_file, is_folder
 from edge_sdk_tools.datasets.reading import read_dataset
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
@@ -74,9 +72,9 @@ def _check_renamed(renamed: Mapping[str, str], labels: Sequence[str], others: Se
     known, theirs = {_key(label) for label in labels}, {_key(label) for label in others}
     for mine, other in renamed.items():
         if mine not in known:
-            raise ModelError(f"teacher.labels: {mine!r} is no label of this model{_near(mine, labels)}")
+            raise ModelError(f"teacher.labels: {mine!r} is no label of this model")
         if _key(other) not in theirs:
-            raise ModelError(f"teacher.labels: {other!r} is no label of the teacher{_near(other, others)}")
+            raise ModelError(f"teacher.labels: {other!r} is no label of the teacher")
 
 
 def _missing(missing: Sequence[str], labels: Sequence[str], others: Sequence[str]) -> str:
@@ -84,13 +82,8 @@ def _missing(missing: Sequence[str], labels: Sequence[str], others: Sequence[str
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     return (
         f"labels do not match: {len(missing)} of {len(labels)} are none of the other model's {len(others)} "
-        f"({named}{more}){_near(missing[0], others)}; expected the same (for a teacher: or pairs in [teacher.labels])"
+        f"({named}{more}); expected the same (for a teacher: or pairs in [teacher.labels])"
     )
-
-
-def _near(text: str, others: Sequence[str]) -> str:
-    near = difflib.get_close_matches(text, others, n=1)
-    return f", the nearest is {near[0]!r}" if near else ""
 
 
 def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = None) -> list[Participant]:

@@ -111,13 +111,9 @@ def look_at(
     on_image: Callable[[int], None] = lambda _: None,
     jobs: int | None = None,
 ) -> Seen[T]:
-    """Look at every image.
+    """Look at every image, in `jobs` threads, by default as many as this process has cores.
 
-    Args:
-        images: what to look at.
-        open_worker: makes what one thread works with.
-        on_image: called with the number done, from any thread.
-        jobs: threads; as many as this process has cores by default.
+    `open_worker` makes what one thread works with; `on_image` is called with the number done, from any thread.
     """
     jobs = min(jobs or len(os.sched_getaffinity(0)), max(1, len(images)))
     own = threading.local()
@@ -174,7 +170,6 @@ class Record(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         rows: one a model; none for classifiers, whose rows `Observed` holds as one table.
-        size_wh: of the image, in pixels.
         fingerprints: one a model, equal for equal raw outputs.
         between: how the first model's class map overlaps the second's.
         products: of the raw outputs of both, where their shapes are the same.
@@ -188,12 +183,7 @@ class Record(msgspec.Struct, frozen=True, eq=False):
 
 
 class Participant(msgspec.Struct, frozen=True, eq=False):
-    """A model, and where the common classes stand among its own.
-
-    Attributes:
-        subject: the model.
-        class_ids: int64 (K,): of each common class this model's class id.
-    """
+    """A model, and of each common class this model's class id, int64 (K,)."""
 
     subject: Subject
     class_ids: NDArray[np.int64]
@@ -205,10 +195,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         participants: in the order of `Record.rows`.
         dataset: only the images that could be read, with their truths.
-        records: one an image.
-        skipped: images that could not be read.
-        seconds: that it took.
-        tables: of classifiers, one a model, see `probabilities`.
+        tables: of classifiers, one a model: float64 (N, K), or (N, K + 1) with the background last.
     """
 
     participants: tuple[Participant, ...]
@@ -227,10 +214,6 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
     def classes(self) -> int:
         """The number of classes that are compared."""
         return len(self.participants[0].class_ids)
-
-    def probabilities(self, which: int) -> NDArray[np.float64]:
-        """A classifier's rows, float64 (N, K) or (N, K + 1) with the background last."""
-        return self.tables[which]
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -275,8 +258,6 @@ def _tabulated(records: tuple[Record, ...]) -> tuple[tuple[Record, ...], tuple[N
 
 
 class _Observer:
-    """What one thread works with."""
-
     def __init__(self, participants: Sequence[Participant], dataset: Dataset) -> None:
         curves = dataset.truths is not None
         self._dataset = dataset
@@ -349,11 +330,9 @@ class _Observer:
         if isinstance(result, Classification):
             return self._probabilities(participant, answer)
         if isinstance(result, Detections):
-            known = table[result.class_ids].astype(np.int64)
+            known = table[result.class_id].astype(np.int64)
             keep = known >= 0
-            return Boxes(
-                result.boxes_xyxy[keep].astype(np.float64), result.confidences[keep].astype(np.float64), known[keep]
-            )
+            return Boxes(result.xyxy[keep].astype(np.float64), result.confidence[keep].astype(np.float64), known[keep])
         if class_map is None or truth is None:
             return None
         return overlap_of(class_map, truth, len(participant.class_ids))
@@ -366,7 +345,6 @@ class _Observer:
 
 
 def _read_alike(participants: Sequence[Participant]) -> bool:
-    """Whether the raw outputs of all mean the same: same decoder, same classes in the same order."""
     subjects = [p.subject for p in participants]
     ordered = all(np.array_equal(p.class_ids, np.arange(len(p.subject.class_labels))) for p in participants)
     return ordered and len({(s.spec.task, s.spec.decoder, len(s.labels), s.background) for s in subjects}) == 1

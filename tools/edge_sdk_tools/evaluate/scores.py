@@ -44,12 +44,6 @@ def ranks_of(probabilities: Probabilities, columns: NDArray[np.int64]) -> NDArra
     return places
 
 
-def top_columns(probabilities: Probabilities) -> NDArray[np.int64]:
-    """The likeliest column of each row; of equals the first."""
-    columns: NDArray[np.int64] = probabilities.argmax(axis=1)
-    return columns
-
-
 def restricted(probabilities: Probabilities, columns: NDArray[np.int64]) -> Probabilities:
     """Only these columns, in this order, each row's sum 1 again."""
     chosen = probabilities[:, columns]

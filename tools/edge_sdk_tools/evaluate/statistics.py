@@ -119,9 +119,8 @@ def interval_of(draws: NDArray[np.float64], bounds: tuple[float, float] = (-math
     are biased upward from the figure as the figure itself is from what more images would give (Davison and Hinkley,
     Bootstrap Methods and their Application, 1997, section 5.2).
 
-    Args:
-        draws: float64 (1 + B,), a statistic of the weights of `resample`; values that are not finite are left out.
-        bounds: the lowest and highest value that the figure can have.
+    The draws are float64 (1 + B,), a statistic of the weights of `resample`; values that are not finite are left out.
+    The figure cannot go beyond `bounds`.
     """
     value = float(draws[0])
     known = draws[1:][np.isfinite(draws[1:])]

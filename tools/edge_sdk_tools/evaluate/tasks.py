@@ -35,7 +35,6 @@ from edge_sdk_tools.evaluate.scores import (
     mean_iou,
     ranks_of,
     restricted,
-    top_columns,
 )
 from edge_sdk_tools.evaluate.statistics import Metric, mean_of, ratio_of, share_metric
 
@@ -59,13 +58,10 @@ class Pairs(msgspec.Struct, frozen=True, eq=False):
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """Teacher to student at one temperature.
+    """Teacher to student at one temperature of both softmaxes: the mean Kullback-Leibler divergence, and a loss.
 
-    Attributes:
-        temperature: of both softmaxes.
-        nats: mean Kullback-Leibler divergence.
-        loss: `nats` times the temperature squared, the distillation loss of Hinton et al. (2015), in which the
-            gradients of all temperatures weigh alike.
+    The loss is `nats` times the temperature squared, the distillation loss of Hinton et al. (2015), in which the
+    gradients of all temperatures weigh alike.
     """
 
     temperature: float
@@ -74,25 +70,16 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class CalibrationError(msgspec.Struct, frozen=True):
-    """How far confidence and share of right answers lie apart, 0-1 (15 bins).
-
-    Attributes:
-        student: against the labels; without labels against what the teacher says.
-        teacher: against the labels; None without labels.
-    """
+    """How far confidence and share of right answers lie apart, 0-1 (15 bins); the labels may be the teacher's."""
 
     student: float
     teacher: float | None
 
 
 class WorstImage(msgspec.Struct, frozen=True):
-    """One image on which the two models differ.
+    """One image on which the two models differ: its label, where it has one of its own, and what each says.
 
-    Attributes:
-        file: its path.
-        truth: its label; None where it has none of its own.
-        teacher, student: what each says.
-        distance: what the order is by: divergence in nats, objects that only one of both found, or 1 - mIoU.
+    The order is by distance: divergence in nats, objects that only one of both found, or 1 - mIoU.
     """
 
     file: Path
@@ -183,7 +170,7 @@ class ClassificationMetrics(TaskMetrics):
         """By divergence; with labels those come first where the reference is right and the student is not."""
         distance, labels = _divergence(observed), observed.answers
         answers, expected = said(observed, 0), said(observed, 1)
-        rows, reference = observed.probabilities(0), observed.probabilities(1)
+        rows, reference = observed.tables[0], observed.tables[1]
         lost = np.zeros(len(answers), np.bool_)
         truths: list[str | None] = [None] * len(answers)
         if observed.dataset.truths is not None:
@@ -203,7 +190,7 @@ class ClassificationMetrics(TaskMetrics):
 
     def stands_still(self, observed: Observed, which: int) -> bool:
         """Whether the scores hardly move; in logarithms, for what is nearly sure differs in what it excludes."""
-        scores = np.log(np.maximum(observed.probabilities(which), np.finfo(np.float64).tiny))
+        scores = np.log(np.maximum(observed.tables[which], np.finfo(np.float64).tiny))
         return super().stands_still(observed, which) or float(np.ptp(scores, axis=0).max()) < _SAME
 
     def pairs(self, observed: Observed) -> Pairs | None:
@@ -225,8 +212,7 @@ class ClassificationMetrics(TaskMetrics):
         labelled = observed.dataset.truths is not None
         truth = _true_classes(observed) if labelled else said(observed, 1)
         errors = [
-            calibration_error(observed.probabilities(which).max(axis=1), said(observed, which) == truth)
-            for which in (0, 1)
+            calibration_error(observed.tables[which].max(axis=1), said(observed, which) == truth) for which in (0, 1)
         ]
         return CalibrationError(errors[0], errors[1] if labelled else None)
 
@@ -238,13 +224,14 @@ class ClassificationMetrics(TaskMetrics):
 
 def said(observed: Observed, which: int) -> NDArray[np.int64]:
     """What a classifier holds for the likeliest: a common class, or K for its background; int64 (N,)."""
-    return top_columns(observed.probabilities(which))
+    columns: NDArray[np.int64] = observed.tables[which].argmax(axis=1)
+    return columns
 
 
 def _divergence(observed: Observed, temperature: float = 1.0) -> NDArray[np.float64]:
     """Of the first classifier from the second, image by image, over what both can say; float64 (N,)."""
     common = np.arange(observed.classes + all(p.subject.background for p in observed.participants))
-    student, teacher = (restricted(observed.probabilities(which), common) for which in (0, 1))
+    student, teacher = (restricted(observed.tables[which], common) for which in (0, 1))
     return divergences(teacher, student, temperature)
 
 
@@ -254,7 +241,7 @@ def _true_classes(observed: Observed) -> NDArray[np.int64]:
 
 def _class_places(observed: Observed, which: int) -> NDArray[np.int64]:
     """The rank of each image's true class in a classifier's answer, 0 for the likeliest; int64 (N,)."""
-    return ranks_of(observed.probabilities(which), _true_classes(observed))
+    return ranks_of(observed.tables[which], _true_classes(observed))
 
 
 class DetectionMetrics(TaskMetrics):
@@ -343,7 +330,6 @@ def _error_of_boxes(observed: Observed, which: int) -> float:
 
 
 def _found_boxes(observed: Observed, which: int) -> list[Boxes]:
-    """What a detector found in each image, down to the threshold of its own model.toml."""
     confidence = observed.participants[which].subject.spec.thresholds.confidence
     rows = [record.rows[which] for record in observed.records]
     return [row.above(confidence) for row in rows if isinstance(row, Boxes)]
@@ -375,7 +361,6 @@ def match(got: Boxes, expected: Boxes, iou: float = MATCH_IOU) -> list[tuple[int
 
 
 def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:
-    """A detector's boxes against the labels; `confident`: only what its own model.toml lets through, not the curve."""
     least = observed.participants[which].subject.spec.thresholds.confidence if confident else 0.0
     judged = []
     for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):

@@ -23,7 +23,7 @@ from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_folder
 
 MAX_IMAGES = 16
@@ -31,13 +31,7 @@ _NOISE_SCALES = (0.1, 1.0, 10.0)
 
 
 class Probe(msgspec.Struct, frozen=True, eq=False):
-    """One test input of a comparison.
-
-    Attributes:
-        name: for people: `ones`, `noise x10`, or an image's file name.
-        make: gives the input anew: float32 of model.toml's tensor shape, batch 1 unless the name says otherwise.
-        is_image: whether it comes from a real image.
-    """
+    """One test input of a comparison, which `make` gives anew: float32 of model.toml's shape, or two of it."""
 
     name: str
     make: Callable[[], Tensor]
@@ -108,8 +102,6 @@ class OutputDifference(msgspec.Struct, frozen=True):
     """How far one output lies from the original's, over all probes.
 
     Attributes:
-        name: of the output.
-        shape: of the original's output.
         absolute: the largest difference of two values.
         relative: the largest difference, as a share of the largest value on the same probe.
         probe: where the largest absolute difference was.
@@ -135,7 +127,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """The outcome of a comparison before and after an import.
 
     Attributes:
-        outputs: one an output; none where they differ in number or shape.
+        outputs: none where they differ in number or shape.
         problem: the first difference that is no rounding, in words; None when there is none.
         is_explained: whether `problem` says why, and the model is not at fault.
     """
@@ -146,13 +138,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Runner:
-    """An ONNX model in ONNX Runtime, for inputs of any batch.
-
-    Args:
-        model: its bytes, or the path of a file whose weights may lie beside it.
-        where: what to call it in errors.
-        optimize: whether ONNX Runtime may rewrite the graph, as it does by default.
-    """
+    """An ONNX model in ONNX Runtime, for inputs of any batch: its bytes, or a file beside which its weights may lie."""
 
     def __init__(self, model: bytes | str, where: str, *, optimize: bool = True) -> None:
         self.where = where
@@ -218,11 +204,7 @@ def _compare(runner: Runner, probes: Sequence[Probe], original: Observation) -> 
 
 
 def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -> tuple[OutputDifference, float | None]:
-    """Measure how far one output is from what was expected, of the same shape.
-
-    Returns:
-        The figures, and where they are too large for rounding what that explains.
-    """
+    """Measure how far one output is from what was expected; with it, what rounding explains where that is less."""
     a, b = got.astype(np.float64), expected.astype(np.float64)
     equal = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):  # inf - inf

@@ -24,7 +24,8 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importers.comparison import make_probes, observe, probe_images
 from edge_sdk_tools.importers.darknet_cfg import EPSILON, Section, Weights, read_cfg, read_weights
 from edge_sdk_tools.importers.darknet_graph import INPUT_NAME, Graph, Value, add_layer
-from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, OnProgress, check_writable
+from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, check_writable
+from edge_sdk_tools.jobs.runner import OnProgress, silent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SIDE_PX = (8, 8192)  # what model.toml allows
@@ -39,21 +40,15 @@ def import_darknet(
     *,
     name: str | None = None,
     images: Sequence[Path] = (),
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> ImportReport:
     """Convert a Darknet detector.
 
     The ONNX model (opset 17, batch 1, static shapes) takes `images`, float32 (1, C, H, W), RGB, 0-1, and gives for each
     [yolo] what the convolution before it gives: float32 (1, anchors * (5 + classes), H, W), not decoded.
 
-    Args:
-        cfg: the network.
-        weights: its numbers.
-        labels: one class a line; copied beside the model.
-        folder: where model.toml, NAME.onnx and labels.txt go; made when missing, these three are replaced.
-        name: of the model; the .cfg's file name without ending when None.
-        images: folders of images to compare on.
-        on_progress: for progress bars.
+    The network `cfg` and its numbers in `weights` become NAME.onnx in `folder`, which is made when missing, beside
+    model.toml and labels.txt, which has one class a line; these three are replaced. NAME is the .cfg's by default.
 
     Raises:
         ModelError: a file that is missing, damaged, does not fit the others, or holds what is not converted.
@@ -166,13 +161,9 @@ _ACTIVATIONS: dict[str, Callable[[_Array], _Array]] = {
 
 
 class DarknetModel:
-    """Darknet's forward pass in NumPy, on one picture; for sections that `add_layer` has accepted.
+    """Darknet's forward pass in NumPy, on one picture; for sections after [net] that `add_layer` has accepted.
 
-    Args:
-        where: name of the model in error messages.
-        layers: the sections after [net].
-        weights: by the names of the layers.
-        names: of the outputs, one a [yolo].
+    `names` are those of the outputs, one a [yolo].
     """
 
     def __init__(

@@ -28,7 +28,6 @@ class Section(msgspec.Struct, frozen=True):
         kind: the word in brackets, in lower case.
         index: Darknet's count of layers, from 0; -1 for [net].
         where: file and line of the section, for error messages.
-        options: keys and values as written, without white space.
     """
 
     kind: str
@@ -90,11 +89,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def read_cfg(path: Path) -> tuple[Section, list[Section]]:
-    """Read a .cfg file.
-
-    Returns:
-        The [net] section, and one section for each layer in order.
-    """
+    """Read a .cfg file: the [net] section, and one section for each layer in order."""
     sections: list[Section] = []
     for number, raw in enumerate(_read_text(path).splitlines(), start=1):
         line = "".join(raw.split("#")[0].split(";")[0].split())
@@ -143,9 +138,7 @@ class Convolution(msgspec.Struct, frozen=True):
 
     Attributes:
         name: of the layer, `layer_7`.
-        filters: number of output channels.
         channels: number of input channels of one group.
-        size: width and height of the kernel.
         batch_normalize: whether the file has scale, mean and variance between the bias and the kernel.
     """
 

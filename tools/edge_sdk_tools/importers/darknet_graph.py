@@ -36,8 +36,6 @@ class Head(msgspec.Struct, frozen=True):
     Attributes:
         value: the tensor: for each anchor x, y, w, h, objectness and one score a class.
         anchors: (width, height) in input pixels.
-        scale_xy: Darknet's `scale_x_y`.
-        classes: number of classes.
     """
 
     value: Value

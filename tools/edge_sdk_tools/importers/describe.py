@@ -9,12 +9,13 @@ refused with what it shows, and never described as something else.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -24,7 +25,7 @@ from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
-from edge_sdk_tools.check.report import CheckReport, TensorInfo, show_shape
+from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 
@@ -39,11 +40,17 @@ teddy bear,hair drier,toothbrush
 COCO80 = tuple(_COCO.replace("\n", "").split(","))
 """The classes of COCO, in the order in which detectors are trained on them."""
 
-_TASKS: dict[str, Task] = {"detect": "detection", "classify": "classification"}
+_TASKS: dict[str, Task] = {
+    "detect": "detection",
+    "pose": "detection",
+    "segment": "detection",
+    "classify": "classification",
+}
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
 
 _USUAL_SIDE = {"detection": 640, "classification": 224, "segmentation": 512}
 _MOST_CLASSES = 10_000
+_IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
 
 
@@ -95,14 +102,23 @@ def describe(
     _refuse_other_files(model)
     examined, input_spec, is_free = _looked_at(model, size_wh)
     report = examined.report
+    unfit = next(iter(report.of("error")), None)
+    if unfit is not None:
+        raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
     names = _names(metadata)
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
     guessed: dict[str, str] = {}
-    input_spec = _usual(input_spec, reading, guessed)
-    if is_free and size_wh is None and "imgsz" not in metadata:
+    if decoder is None and "task" not in metadata:
+        guessed["decoder"] = "by the shapes of its outputs alone"
+    input_spec = _usual(input_spec, reading, metadata, guessed)
+    if is_free and size_wh is None and _image_size(metadata) is None:
         guessed["size_wh"] = "the file takes any size"
+    if reading.entry.task == "classification" and reading.class_count == _IMAGENET_AND_BACKGROUND:
+        guessed["background_class"] = "1001 classes are mostly those of ImageNet after a background"
+        reading = reading._replace(classification=ClassificationSpec(background_class=True))
+        input_spec = msgspec.structs.replace(input_spec, mean=(127.5,) * 3, std=(127.5,) * 3)  # as TensorFlow trains
     chosen = _labels(model, reading, names, labels, guessed)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model"
     spec = ModelSpec(
@@ -112,6 +128,8 @@ def describe(
         decoder=reading.decoder,
         labels="labels.txt",
         input=input_spec,
+        classification=reading.classification,
+        detection=reading.detection,
     )
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
 
@@ -128,12 +146,16 @@ def write_description(description: Description, folder: Path) -> tuple[Path, Pat
         if path.exists():
             raise UsageError(f"{path}: exists and is kept; move it away, or choose another folder with -o")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         labels.write_text("\n".join(description.labels) + "\n", encoding="utf-8")
         relative = os.path.relpath(description.spec.model, folder.absolute())
         spec = msgspec.structs.replace(description.spec, model=relative)
         toml.write_text(to_toml(msgspec.structs.replace(description, spec=spec)), encoding="utf-8")
     except OSError as cause:
-        raise OutputError(f"{folder}: cannot be written to: {cause.strerror}") from cause
+        for path in (toml, labels):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        raise OutputError(f"{folder}: cannot be written to: {cause.strerror}; nothing was left there") from cause
     return toml, labels
 
 
@@ -146,8 +168,12 @@ def to_toml(description: Description) -> str:
     usual = InputSpec(size_wh=spec.input.size_wh)
     for key in ("size_wh", *_INPUT_KEYS, "layout"):
         value = getattr(spec.input, key)
-        if key in ("size_wh", "color") or value != getattr(usual, key):
+        if key in ("size_wh", "color") or key in guessed or value != getattr(usual, key):
             lines.append(_line(key, value, guessed))
+    if spec.classification.background_class:
+        lines += ["", "[classification]", _line("background_class", True, guessed)]
+    if spec.detection.keypoints is not None:
+        lines += ["", "[detection]", _line("keypoints", spec.detection.keypoints, guessed)]
     lines += [
         "",
         "[data]",
@@ -167,7 +193,7 @@ def _refuse_other_files(model: Path) -> None:
             f"{model}: a PyTorch checkpoint, expected .onnx; with Ultralytics: yolo export model={model} format=onnx, "
             f"then edge-sdk init {model.with_suffix('.onnx')}"
         )
-    if model.suffix != ".onnx":
+    if model.suffix.lower() != ".onnx":
         raise UsageError(f"{model}: expected an .onnx file; docs/importing.md says how others become one")
 
 
@@ -175,7 +201,7 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
     """Examine the file at the size that it or the caller says; also tell whether its own size is free."""
     side = _USUAL_SIDE["detection"]
     examined = _examined(model, InputSpec(size_wh=size_wh or (side, side)))
-    declared = examined.report.input.shape if examined.report.input else None
+    declared = examined.report.declared
     if declared is None or len(declared) != 4:
         first = next(iter(examined.report.of("error")), None)
         raise ModelError(
@@ -188,7 +214,8 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
         raise ModelError(f"{model}: its input is {width}x{height}, expected {size_wh[0]}x{size_wh[1]} as --size says")
     is_free = sum(isinstance(length, int) for length in declared[1:]) < 3
     if is_free and size_wh is None:
-        task = _TASKS.get(examined.report.metadata.get("task", ""), "detection")
+        is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
+        task = _TASKS.get(examined.report.metadata.get("task", ""), "classification" if is_one_row else "detection")
         usual = _image_size(examined.report.metadata) or (_USUAL_SIDE[task], _USUAL_SIDE[task])
         if usual != given.size_wh:
             given = msgspec.structs.replace(given, size_wh=usual)
@@ -215,6 +242,15 @@ def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
     return None
 
 
+def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
+    """Return how many points an object has, and how many values a point, as Ultralytics writes `kpt_shape`."""
+    found = {"keypoints": _literal(metadata.get("kpt_shape", ""))}
+    try:
+        return msgspec.convert(found, DetectionSpec).keypoints
+    except msgspec.ValidationError:
+        return None
+
+
 def _literal(text: str) -> Any:
     """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
     try:
@@ -234,11 +270,10 @@ def _names(metadata: dict[str, str]) -> tuple[str, ...]:
 
 def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
     said = metadata.get("task")
-    if said in ("pose", "obb", "segment"):
-        what = {"pose": "a pose model", "obb": "a model of oriented boxes", "segment": "an instance segmentation model"}
+    if said == "obb":
         raise ModelError(
-            f"{model}: its metadata say that it is {what[said]} (task {said}), which no decoder reads yet; export a "
-            "detector or a classifier"
+            f"{model}: its metadata say that it is a model of oriented boxes (task obb), which no decoder reads yet; "
+            "export another kind"
         )
     known = _TASKS.get(said or "")
     if task is not None and task not in get_args(Task):
@@ -252,18 +287,21 @@ def _recognised(
     model: Path, report: CheckReport, given: InputSpec, task: Task | None, decoder: str | None, names: int | None
 ) -> _Reading:
     shapes = [output.shape or () for output in report.outputs]
+    said = report.metadata.get("task")
     if decoder is not None and decoder not in {entry.name for entry in TABLE}:
         raise UsageError(f"--decoder {decoder}: expected one of {', '.join(dict.fromkeys(e.name for e in TABLE))}")
     readings = [
         reading
         for entry in TABLE
-        if task in (None, entry.task) and decoder in (None, entry.name)
-        for reading in _readings(entry, given, report.outputs)
+        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        for reading in _readings(entry, given, report)
     ]
     if report.outputs and report.outputs[0].operator == "Softmax":
         readings = [r for r in readings if (r.task, r.decoder) != ("classification", "logits")]
     else:
         readings = [r for r in readings if r.decoder != "softmax" or decoder == "softmax"]
+    if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
+        readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
     shown = ", ".join(show_shape(shape) for shape in shapes)
     if not readings:
         raise ModelError(
@@ -282,14 +320,21 @@ def _recognised(
     return fitting[0]
 
 
-def _readings(entry: Decoder, given: InputSpec, outputs: Sequence[TensorInfo]) -> Iterator[_Reading]:
+def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator[_Reading]:
     """Yield how an entry of the table reads exactly these outputs, for each number of classes that they may have."""
+    outputs = report.outputs
     shapes = [output.shape or () for output in outputs]
     reading = _Reading(entry.task, entry.name, given, entry)
+    if entry.said == "pose":
+        reading = reading._replace(detection=DetectionSpec(keypoints=_keypoints(report.metadata)))
     counts = (output.class_count(shapes[place]) for output, place in entry.class_outputs(reading, 1, shapes))
     for count in dict.fromkeys([*(count for count in counts if count is not None and count > 0), None]):
         found = entry.find(reading, count or 1, shapes) if entry.is_likely(reading, count or 1, shapes) else None
         if found is None or len(found[1]) < len(shapes):
+            continue
+        try:
+            entry.make(reading, count or 1, found[0])
+        except ModelError:  # such shapes cannot be read after all
             continue
         has_classes = any(output.class_axis is not None for output in found[0])
         are_ids = TRAITS[entry.task].has_class_map and not has_classes
@@ -297,13 +342,18 @@ def _readings(entry: Decoder, given: InputSpec, outputs: Sequence[TensorInfo]) -
             yield reading._replace(class_count=count)
 
 
-def _usual(given: InputSpec, reading: _Reading, guessed: dict[str, str]) -> InputSpec:
-    """Fill in how models of this decoder are usually trained."""
+def _usual(given: InputSpec, reading: _Reading, metadata: dict[str, str], guessed: dict[str, str]) -> InputSpec:
     usual = reading.entry.usual_input if given.color != "GRAY" else {}
     why = f"as {reading.decoder} models are usually trained"
+    if usual and metadata.get("description", "").startswith("Ultralytics"):
+        of_whole = {"resize": "center_crop"} if TRAITS[reading.task].is_of_whole_picture else {}
+        usual = {**of_whole, **{key: value for key, value in usual.items() if key == "resize"}, "std": (255.0,) * 3}
+        why = "as Ultralytics trains"
+    elif not usual:
+        guessed.update(dict.fromkeys(("mean", "std"), "0-255 as they are, unless it was trained otherwise"))
     guessed.update(dict.fromkeys(["color", *usual], why) if given.color != "GRAY" else {})
     if reading.decoder == "yolox":
-        guessed["decoder"] = 'a YOLOX that decodes its boxes itself needs "yolov5"'
+        guessed["decoder"] = 'by the shapes of its outputs; a YOLOX that decodes its boxes itself needs "yolov5"'
     return msgspec.structs.replace(given, **usual)
 
 
@@ -325,15 +375,17 @@ def _labels(
         guessed["labels"] = "80 classes are mostly those of COCO"
         return COCO80
     guessed["labels"] = "the file does not name its classes"
-    return tuple(f"class_{number}" for number in range(count or 0))
+    numbered = tuple(f"class_{number}" for number in range(count or 0))
+    return ("background", *numbered[:-1]) if reading.classification.background_class else numbered
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
-    """Yield what the file says about itself."""
     if report.producer:
         yield f"written by {report.producer}"
     if "description" in metadata:
         yield one_line(metadata["description"])[:120]
+    if "names" in metadata and not names:
+        yield "names that are no list of classes; they are ignored"
     if metadata.get("task"):
         yield f"task {one_line(metadata['task'])[:40]}, {len(names)} names"
     yield f"outputs {', '.join(show_shape(output.shape) for output in report.outputs)}"

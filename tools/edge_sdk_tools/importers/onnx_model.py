@@ -19,7 +19,8 @@ from edge_sdk.sources.location import is_utf8
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.graph.index import GraphIndex, attribute
 from edge_sdk_tools.importers.comparison import Runner, observe
-from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, plan_import
+from edge_sdk_tools.importers.plan import ImportReport, check_source, plan_import
+from edge_sdk_tools.jobs.runner import OnProgress, silent
 
 _RANK = 4  # NCHW
 
@@ -56,7 +57,6 @@ def _means_pictures(node: onnx.NodeProto, links: GraphIndex) -> bool:
 
 
 def _drop_axes(graph: onnx.GraphProto, names: set[str]) -> None:
-    """Remove the constants among `names` that nothing reads any more."""
     read = set(_read(graph))
     for tensor in [t for t in graph.initializer if t.name in names - read]:
         graph.initializer.remove(tensor)
@@ -75,16 +75,11 @@ def import_onnx(
     *,
     target_name: str | None = None,
     images: Sequence[Path] = (),
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> ImportReport:
-    """Rewrite an ONNX model of opset 7 or more as the ONNX file that model.toml names.
+    """Rewrite an ONNX model of opset 7 or more as the ONNX file that model.toml names, which is another one.
 
-    Args:
-        source: the model; files with its weights may lie beside it.
-        model_toml: describes the input and names the file to write, which is another one than `source`.
-        target_name: name or path of a target, whose ONNX Runtime limits the opset.
-        images: folders of images to compare on; model.toml's calibration folder by default.
-        on_progress: for progress bars.
+    Files with its weights may lie beside it. The arguments are those of `plan_import`.
     """
     check_source(source, "SOURCE is the ONNX file to import")
     if not is_utf8(str(source)):

@@ -144,7 +144,6 @@ def read_import_record(path: Path) -> ImportRecord | None:
 
 
 def _digest(proto: onnx.ModelProto) -> str:
-    """Return the SHA-256 of a model's graph, functions and opsets, without its metadata."""
     digest = hashlib.sha256(proto.graph.SerializeToString(deterministic=True))
     for part in (*proto.functions, *proto.opset_import):
         digest.update(part.SerializeToString(deterministic=True))
@@ -159,19 +158,10 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was written, and how far it is from where it came from.
 
     Attributes:
-        model_toml: describes the model.
-        model: the ONNX file.
-        source: what it was made from.
-        exporter: what made it.
-        opset: of ai.onnx.
-        nodes: how many the graph has.
+        model: the ONNX file; `source` is what it was made from, `exporter` what made it.
         size_mb: of the file, MB of 1e6 bytes.
         input_shape: of the model's input; "batch" stands for one that is free.
-        layout: NCHW or NHWC.
-        outputs: one an output, with its largest differences.
         probes, images: how many inputs were compared, and how many of them were real images.
-        warnings: what the user should know.
-        skipped: files among the images that cannot be used.
         replaced: whether an older file was at `model`.
     """
 
@@ -214,7 +204,7 @@ _MAX_MODEL_BYTES = 2**31 - 1  # of a protobuf message
 def _load_destination(model_toml: Path, source: Path) -> ModelSpec:
     """Read the model.toml of an import, and whatever would fail at its end otherwise; `source` is another file."""
     if model_toml.suffix != ".toml":
-        raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see docs/model-toml.md")
+        raise UsageError(f"{model_toml}: expected a model.toml for the new model; docs/importing.md has examples")
     spec = load_model_spec(model_toml)
     path = Path(spec.model)
     if path.suffix != ".onnx":
@@ -284,17 +274,9 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
         return min(preferred, self.target.max_opset) if self.target else preferred
 
     def verify(self, proto: onnx.ModelProto, what: str, original: Observation, blame: str, remedy: str) -> Comparison:
-        """Compare a model with its original on all probes.
+        """Compare a model with its original on all probes; a ModelError says that it computes something else.
 
-        Args:
-            proto: as it would be written.
-            what: what was done to it, for the error.
-            original: the original's outputs.
-            blame: the cause of a difference that ONNX Runtime's optimizer does not explain, as the error begins.
-            remedy: what to do about that, as the error ends.
-
-        Raises:
-            ModelError: it computes something else.
+        `what` was done to it, `blame` and `remedy` begin and end the error where the optimizer is not at fault.
         """
         found = verify(proto.SerializeToString(), f"{self.source} {what}", self.probes, original)
         if found.problem is not None:
@@ -342,7 +324,15 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
 def plan_import(
     source: str | Path, model_toml: Path, target_name: str | None, images: Sequence[Path], *, batch: bool = False
 ) -> ImportPlan:
-    """Read model.toml, target and folders of images; nothing is loaded or converted yet."""
+    """Read model.toml, target and folders of images; nothing is loaded or converted yet.
+
+    Args:
+        source: what is imported, for errors.
+        model_toml: describes the input and names the ONNX file to write.
+        target_name: name or path of a target, whose ONNX Runtime limits the opset.
+        images: folders of images to compare on; model.toml's calibration folder by default.
+        batch: whether a batch of two is compared too.
+    """
     spec = _load_destination(model_toml, Path(source))
     target = load_target(target_name) if target_name else None
     found = probe_images(spec, images)

@@ -11,7 +11,8 @@ from pathlib import Path
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import LIST_BYTES
 from edge_sdk_tools.importers.comparison import observe
-from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, needed_by, plan_import, silenced
+from edge_sdk_tools.importers.plan import ImportReport, check_source, needed_by, plan_import, silenced
+from edge_sdk_tools.jobs.runner import OnProgress, silent
 
 _ARCHIVES = {".pt2": "a torch.export archive", ".pt": "a TorchScript archive", ".pth": "a TorchScript archive"}
 
@@ -24,18 +25,13 @@ def import_pytorch(
     target_name: str | None = None,
     images: Sequence[Path] = (),
     dynamic_batch: bool = False,
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> ImportReport:
     """Export a PyTorch model to the ONNX file that model.toml names.
 
-    Args:
-        source: `FILE.py:FUNCTION` (called without arguments, returns a torch.nn.Module), a .pt2 or a TorchScript .pt.
-        model_toml: describes the input and names the file.
-        weights: a state dict for FUNCTION's module.
-        target_name: name or path of a target, whose ONNX Runtime limits the opset.
-        images: folders of images to compare on; model.toml's calibration folder by default.
-        dynamic_batch: leave the batch free.
-        on_progress: for progress bars.
+    SOURCE is `FILE.py:FUNCTION` (called without arguments, returns a torch.nn.Module, into which the state dict
+    `weights` is loaded), a .pt2 or a TorchScript .pt. `dynamic_batch` leaves the batch free. The other arguments are
+    those of `plan_import`.
     """
     path, function = _find_source(source, weights)
     plan = plan_import(source, model_toml, target_name, images, batch=dynamic_batch)
@@ -61,7 +57,6 @@ def import_pytorch(
 
 
 def _find_source(source: str, weights: Path | None) -> tuple[Path, str]:
-    """The file that SOURCE names, and its function, which is empty for an archive."""
     file, colon, function = source.rpartition(":")
     if colon and function.isidentifier():
         check_source(Path(file), "expected a Python file", most_bytes=LIST_BYTES)

@@ -33,8 +33,6 @@ class Exported(msgspec.Struct, frozen=True, eq=False):
     """The ONNX model that an exporter made, with its warnings.
 
     Attributes:
-        proto: the ONNX model.
-        exporter: its name, for people.
         frozen_at: `FILE.py:LINE` of each place where tracing took a number out of a tensor and went on with it.
     """
 
@@ -47,7 +45,6 @@ class Failure(msgspec.Struct, frozen=True):
     """Why an exporter made nothing that can be used.
 
     Attributes:
-        exporter: its name, for people.
         reason: in one line; empty where `data_decides_at` says it all.
         data_decides_at: `FILE.py:LINE` of each place where forward does one thing or another by the values of tensors.
     """
@@ -68,7 +65,6 @@ class Order(msgspec.Struct, frozen=True, eq=False):
 
 
 def _exporters_for(model: TorchModel, opset: int) -> dict[str, Callable[[Order], Exported | Failure]]:
-    """The exporters that take this model at this opset, the better one first."""
     exporters: dict[str, Callable[[Order], Exported | Failure]] = {}
     if model.form != "script" and opset >= PREFERRED_OPSET:
         exporters[_PROGRAM] = _export_program
@@ -105,7 +101,6 @@ def _export_program(order: Order) -> Exported | Failure:
 
 
 def _export_trace(order: Order) -> Exported | Failure:
-    """Export by running the model once and writing down what it did."""
     written = io.BytesIO()
     names = [INPUT_NAME, *order.output_names]
     axes = {name: {0: _BATCH} for name in names} if order.dynamic_batch else None
@@ -204,7 +199,6 @@ def _try(name: str, made: Exported | Failure, probes: Sequence[Probe], observati
 
 
 def _explain(failures: Sequence[Failure]) -> str:
-    """What is wrong and what to do about it; the exporters' own words last."""
     reasons = "; ".join(f"{failure.exporter}: {failure.reason}" for failure in reversed(failures) if failure.reason)
     places = next((failure.data_decides_at for failure in failures if failure.data_decides_at), ())
     if not places:

@@ -8,7 +8,6 @@ those that are not finite are refused.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.util
 import inspect
 import os
@@ -42,10 +41,7 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
     """One model in evaluation mode, in float32 on the CPU.
 
     Attributes:
-        where: name of the model in error messages.
         folder: the absolute folder of its file; faults are looked for there.
-        form: Python code, a torch.export archive or TorchScript.
-        module: the module to run.
         program: content of a .pt2 archive, which exporters take; None for the other forms.
         notes: what was changed for the export, in words.
     """
@@ -58,11 +54,7 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
 
     def __call__(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Run it on one float32 input of model.toml's shape.
-
-        Returns:
-            The outputs by name, in order: `output`, or the keys and numbers of the dicts and tuples they lie in.
-        """
+        """Run it on one float32 input; outputs are named `output`, or by the keys and numbers of what they lie in."""
         try:
             with torch.no_grad():
                 made = self.module(torch.from_numpy(tensor.copy()))  # a copy: forward may write to its input
@@ -172,7 +164,6 @@ def _load_function(path: Path, function: str, weights: Path | None, where: str, 
 
 
 def _call_function(file: Path, function: str, where: str, folder: Path) -> torch.nn.Module:
-    """Load the file, first on sys.path so that it can import its neighbours, and call the function."""
     sys.path.insert(0, str(folder))
     try:
         made = _attribute(_load_file(file, folder), function, file)
@@ -204,9 +195,7 @@ def _attribute(module: ModuleType, function: str, file: Path) -> object:
     found: object = getattr(module, function, None)
     if found is None:
         there = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-        near = difflib.get_close_matches(function, there, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; it has {_some(there, _NAMED)}" if there else ""
-        raise ModelError(f"{file}: has no function {function!r}{hint}")
+        raise ModelError(f"{file}: has no function {function!r}; it has {_some(there, _NAMED)}")
     return found
 
 

@@ -20,7 +20,8 @@ from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importers.comparison import observe
-from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, needed_by, plan_import, silenced
+from edge_sdk_tools.importers.plan import ImportReport, check_source, needed_by, plan_import, silenced
+from edge_sdk_tools.jobs.runner import OnProgress, silent
 
 OPSET = 17
 """The opset that tf2onnx writes; every ONNX Runtime that a target may name runs it."""
@@ -37,9 +38,7 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
     """A loaded TensorFlow model.
 
     Attributes:
-        where: name of the model in error messages.
-        layout: layout of the model's own input.
-        wanted: layout of the input in model.toml.
+        layout: of the model's own input; `wanted` is that of model.toml.
         run: takes an input in the model's own layout, and returns the outputs in order.
         convert: takes an opset and whether the input shall be NCHW, and returns the ONNX model.
     """
@@ -207,18 +206,12 @@ def import_tensorflow(
     *,
     target_name: str | None = None,
     images: Sequence[Path] = (),
-    on_progress: OnProgress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = silent,
 ) -> ImportReport:
     """Convert a TensorFlow model to the ONNX file that model.toml names.
 
-    Where model.toml says NCHW and the model is NHWC, as TensorFlow's are, the ONNX model takes NCHW.
-
-    Args:
-        source: a .tflite, .keras or .h5 file, or the folder of a SavedModel.
-        model_toml: describes the input and names the file.
-        target_name: name or path of a target, whose ONNX Runtime limits the opset.
-        images: folders of images to compare on; model.toml's calibration folder by default.
-        on_progress: for progress bars.
+    Where model.toml says NCHW and the model is NHWC, as TensorFlow's are, the ONNX model takes NCHW. The arguments are
+    those of `plan_import`.
     """
     check_source(source, f"SOURCE is {_SOURCE}", folder=True)
     if not source.is_dir() and source.suffix not in _LOADERS:

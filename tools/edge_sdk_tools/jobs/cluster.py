@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import importlib.metadata
 import logging
 import os
 import pickle
@@ -33,8 +32,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.security import Security
 
 from edge_sdk.core.errors import EdgeError, UsageError, typed_line
-from edge_sdk_tools.jobs.outcome import Outcome, Outcomes, outcome_of
-from edge_sdk_tools.jobs.store import package_versions, source_digest
+from edge_sdk_tools.jobs.results import Outcome, Outcomes, outcome_of, package_versions, source_digest
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -42,9 +40,8 @@ S = TypeVar("S")
 _ADDRESS = re.compile(r"(tcp|tls)://([\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}")
 _PATIENCE_S = 10.0
 _POLL_S = 0.5
-_ROUNDS = 3  # attempts for jobs that were lost with all the data they needed
 # Errors that Dask raises when the other side is gone; before Python 3.11 asyncio's are no OSError.
-_GONE = (OSError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError)
+_GONE = (OSError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError, concurrent.futures.CancelledError)
 
 
 class Cluster:
@@ -76,33 +73,24 @@ class Cluster:
         """Run the jobs on the cluster, and yield their outcomes; the scheduler gives jobs of a dead worker to another.
 
         Raises:
-            EdgeError: a job kills its workers, or the scheduler is gone.
+            EdgeError: a job kills its workers, workers died with what the jobs need, or the scheduler is gone.
         """
-        left = dict(items)
-        for _ in range(_ROUNDS):
-            if not left:
-                return
-            try:
-                with contextlib.closing(self._round(function, dict(left), shared)) as outcomes:
-                    for key, outcome in outcomes:
-                        del left[key]
-                        yield key, outcome
-            except _GONE as cause:
-                # Sending also fails when a worker has just died while the scheduler still runs.
-                if self._client.status != "running":
-                    raise self._lost(typed_line(cause)) from cause
-        if left:
-            raise self._lost(f"the workers of {len(left)} jobs died, with all that they needed, {_ROUNDS} times")
+        if not items:
+            return
+        try:
+            with contextlib.closing(self._outcomes(function, items, shared)) as outcomes:
+                yield from outcomes
+        except _GONE as cause:
+            raise self._lost(typed_line(cause)) from cause
 
     def close(self, *, interrupted: bool) -> None:
         """Disconnect; the workers go on, because this process did not start them."""
         self._cleanup.close()
 
-    def _round(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        """Yield the outcomes of one round; jobs that were cancelled because their data is lost need another round."""
+    def _outcomes(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         self._wait_for_workers()
         sent = self._send(shared)
-        environment = (package_versions(), source_digest())
+        environment = _environment()
         # A queue, because Dask's own threads call the callbacks.
         done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         waiting: dict[str, str] = {}
@@ -118,9 +106,7 @@ class Cluster:
             while waiting:
                 finished = self._next(done)
                 key = waiting.pop(finished.key)
-                outcome = _outcome(finished, key)
-                if outcome is not None:
-                    yield key, outcome
+                yield key, _outcome(finished, key)
         finally:
             self._cancel([future for future in futures if future.key in waiting])
 
@@ -139,15 +125,10 @@ class Cluster:
 
     def _next(self, done: queue.SimpleQueue[Future]) -> Future:
         """Wait until a job ends and return its future; raise EdgeError where the connection is lost."""
-        while True:
+        while self._client.status == "running":
             with contextlib.suppress(queue.Empty):
-                future = done.get(timeout=_POLL_S)
-                if future.status != "cancelled":
-                    return future
-                if self._client.status == "running":
-                    return future
-            if self._client.status != "running":
-                raise self._lost("the connection is closed")
+                return done.get(timeout=_POLL_S)
+        raise self._lost("the connection is closed")
 
     def _cancel(self, futures: list[Future]) -> None:
         if futures and self._client.status == "running":
@@ -194,22 +175,15 @@ class Cluster:
             ) from cause
 
     def _compare(self) -> None:
-        """Compare the workers' versions with this machine's.
-
-        Functions of the standard library come first, because a worker may not have others.
-        """
-        for package, version in package_versions().items():
-            self._refuse_others(package, version, importlib.metadata.version, package)
-        self._refuse_others("edge-sdk's sources", source_digest(), source_digest)
-        self._refuse_others("processor", platform.machine(), platform.machine)
-
-    def _refuse_others(self, what: str, expected: str, function: Callable[..., str], *arguments: str) -> None:
-        for worker, answer in self._client.run(function, *arguments, on_error="return").items():
-            got = "none" if isinstance(answer, BaseException) else answer
-            if got != expected:
+        """Compare the workers' versions with this machine's; an exception is the answer of one without edge-sdk."""
+        expected = _environment()
+        for worker, answer in self._client.run(_environment, on_error="return").items():
+            found = answer if isinstance(answer, dict) else {}
+            what = next((name for name, version in expected.items() if found.get(name) != version), None)
+            if what is not None:
                 raise UsageError(
-                    f"scheduler {self._address}: worker {worker} has {what} {got[:20]}, this machine {expected[:20]}; "
-                    "install the same environment there"
+                    f"scheduler {self._address}: worker {worker} has {what} {found.get(what, 'none')[:20]}, this "
+                    f"machine {expected[what][:20]}; install the same environment there"
                 )
 
     def _threads_per_job(self) -> int:
@@ -231,6 +205,10 @@ def _close(client: Client) -> None:
         client.close(timeout=_POLL_S)
 
 
+def _environment() -> dict[str, str]:
+    return {**package_versions(), "edge-sdk's sources": source_digest(), "processor": platform.machine()}
+
+
 def _unpacked(packed: bytes) -> object:
     return pickle.loads(packed)  # noqa: S301 - comes from the host, whose functions run here anyway
 
@@ -240,27 +218,24 @@ def _on_worker(
     item: T,
     shared: S,
     key: str,
-    environment: tuple[dict[str, str], str],
+    environment: dict[str, str],
 ) -> Outcome:
     def job(item: T, shared: S) -> object:
         # A worker may join after the versions were compared.
-        if environment != (package_versions(), source_digest()):
+        if environment != _environment():
             raise UsageError(f"worker process {os.getpid()}: joined with other versions than the host's")
         return function(item, shared)
 
     return outcome_of(job, item, shared, key)
 
 
-def _outcome(future: Future, key: str) -> Outcome | None:
-    """Return the outcome of a job; None where the job and the data it needs were lost with a worker."""
+def _outcome(future: Future, key: str) -> Outcome:
     try:
         outcome: Outcome = future.result()
     except KilledWorker as cause:
         raise EdgeError(
             f"{key}: the workers that ran it died, one after another: killed, perhaps for want of memory"
         ) from cause
-    except concurrent.futures.CancelledError:
-        return None
     except _GONE:
         raise
     except Exception as cause:  # anything that Dask could not transfer

@@ -18,12 +18,11 @@ from joblib.externals.loky import get_reusable_executor
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import EdgeError
-from edge_sdk_tools.jobs.outcome import Outcome, Outcomes, outcome_of
+from edge_sdk_tools.jobs.results import Outcome, Outcomes, outcome_of
 
 T = TypeVar("T")
 S = TypeVar("S")
 
-_DEATHS = 3  # of workers, before a run gives up
 _unpacked: dict[str, object] = {}
 """In a worker: the shared object of the run that it works for."""
 
@@ -37,27 +36,24 @@ class Processes:
         self.at_once = jobs
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        """Run the jobs in processes; repeat the jobs of a process that dies."""
+        """Run the jobs in processes; one that dies ends the run; another run takes what is finished from the store."""
         # joblib maps arrays into the workers' memory, and bytes it would send with every item.
         packed = np.frombuffer(pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
         left = dict(items)
-        deaths = 0
-        while left:
-            with (
-                contextlib.suppress(BrokenProcessPool),
-                contextlib.closing(self._round(function, dict(left), packed)) as some,
-            ):
-                for key, outcome in some:
+        try:
+            with contextlib.closing(self._outcomes(function, items, packed)) as outcomes:
+                for key, outcome in outcomes:
                     del left[key]
                     yield key, outcome
-            deaths += 1
-            if left and deaths > _DEATHS:
-                raise EdgeError(
-                    f"worker processes died {deaths} times, the last time at one of {_some(left)}: killed, perhaps "
-                    f"for want of memory; fewer than {self._jobs} jobs at once take less"
-                )
+        except BrokenProcessPool as cause:
+            raise EdgeError(
+                f"a worker process died at one of {_some(left)}: killed, perhaps for want of memory; run again with "
+                f"fewer than {self._jobs} jobs at once, what is finished is remembered"
+            ) from cause
 
-    def _round(self, function: Callable[[T, S], object], items: Mapping[str, T], packed: NDArray[np.uint8]) -> Outcomes:
+    def _outcomes(
+        self, function: Callable[[T, S], object], items: Mapping[str, T], packed: NDArray[np.uint8]
+    ) -> Outcomes:
         token = uuid.uuid4().hex
         with (
             warnings.catch_warnings(),

@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from edge_sdk.core.errors import EdgeError, MissingDependencyError, OutputError, UsageError
-from edge_sdk_tools.jobs.outcome import Executor, SerialExecutor, decoded, encoded
-from edge_sdk_tools.jobs.store import Store
+from edge_sdk.core.errors import MissingDependencyError, OutputError, UsageError
+from edge_sdk_tools.jobs.results import Executor, SerialExecutor, Store, decoded, encoded
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -21,15 +20,12 @@ R = TypeVar("R")
 
 _MOST_KEPT = 2_000_000_000  # bytes
 
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with a step's name, how much is done, and how much there is."""
 
-class Finished(msgspec.Struct, Generic[R], frozen=True):
-    """One finished job, for showing progress."""
 
-    key: str
-    result: R
-    remembered: bool
-    done: int
-    total: int
+def silent(_step: str, _done: int, _total: int) -> None:
+    """Show no progress."""
 
 
 class JobRunner:
@@ -38,14 +34,9 @@ class JobRunner:
     A context manager. Leaving it by an exception (KeyboardInterrupt too) kills the processes of this machine. On a
     cluster what has not begun is cancelled, and what has begun runs to its end for nothing: workers are threads there.
 
-    Args:
-        jobs: how many at once on this machine; 1 means in this process.
-        scheduler: "tcp://host:8786" or "tls://host:8786" of a Dask cluster, which then decides how many at once.
-        store: where results are remembered, up to 2 GB of them; nowhere by default.
-
-    Attributes:
-        remembered: how many results came out of the store until now.
-        unkept: why results are not remembered although they should be; None while they are.
+    Several `jobs` run at once on this machine; 1 means in this process. A `scheduler`, "tcp://host:8786" or
+    "tls://host:8786" of a cluster, decides that itself. Up to 2 GB of results are remembered in the folder `store`;
+    `remembered` counts those that came out of it, `unkept` says why none are remembered although they should be.
     """
 
     def __init__(self, *, jobs: int = 1, scheduler: str | None = None, store: Path | None = None) -> None:
@@ -109,48 +100,36 @@ class JobRunner:
         shared: S,
         key: Callable[[T], str],
         result: type[R],
-        on_done: Callable[[Finished[R]], None] = lambda _finished: None,
+        on_done: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> list[R]:
         """Do one job an item.
 
-        Args:
-            function: of a module (no lambda), and pure: what it needs is in its two arguments, as bytes or, on this
-                machine only, as paths, because a cluster's workers have disks of their own. It may run more than once
-                for an item whose worker died. What it returns is written as MessagePack.
-            items: what the jobs are about; pickled, each sent to the worker that does it.
-            shared: what all of them need; pickled, sent once to every worker. Jobs must not change it.
-            key: names an item by everything that decides its result (shared and the function's version too), usually by
-                a hash. Items of one key are done once.
-            result: the type that `function` returns: a msgspec struct, or what msgspec can decode as one.
-            on_done: called in this thread for every key, in the order in which they are done.
-
-        Returns:
-            The results in the items' order.
+        The function is of a module (no lambda), and pure: what it needs is in its two arguments, pickled, as bytes or,
+        on this machine only, as paths. An item is sent to the worker that does it, `shared` once to every worker. What
+        it returns is written as MessagePack and read as `result`. `key` names an item by everything that decides its
+        result (shared and the function's version too); items of one key are done once. `on_done` is called in this
+        thread with how many are done, and of how many. Results are in the items' order.
 
         Raises:
-            EdgeError: a job's own, as it is; any other exception of a job in one line that names its key; workers that
-                died again and again. What was done until then is remembered.
+            EdgeError: a job's own, as it is; any other exception of a job in one line that names its key; a worker that
+                died. What was done until then is remembered.
         """
         wanted = {key(item): item for item in items}
         done: dict[str, R] = {}
 
-        def finish(name: str, value: R, *, remembered: bool) -> None:
-            done[name] = value
-            if remembered:
-                self.remembered += 1
-            on_done(Finished(name, value, remembered, len(done), len(wanted)))
-
         for name in wanted:
             kept = self._remembered(name, result)
             if kept is not None:
-                finish(name, kept, remembered=True)
+                done[name] = kept
+                self.remembered += 1
+                on_done(len(done), len(wanted))
         left = {name: item for name, item in wanted.items() if name not in done}
         with contextlib.closing(self._open().perform(function, left, shared)) as outcomes:
             for name, outcome in outcomes:
                 data = outcome.unwrap()
-                value = _decoded(name, data, result)
+                done[name] = decoded(data, result)
                 self._keep(name, data)
-                finish(name, value, remembered=False)
+                on_done(len(done), len(wanted))
         return [done[key(item)] for item in items]
 
     def once(self, function: Callable[[], R], *, key: str, result: type[R]) -> R:
@@ -192,13 +171,6 @@ class JobRunner:
         if self._executor is None:
             raise RuntimeError("a JobRunner is used inside `with`")
         return self._executor
-
-
-def _decoded(name: str, data: bytes, result: type[R]) -> R:
-    try:
-        return decoded(data, result)
-    except msgspec.DecodeError as cause:
-        raise EdgeError(f"{name}: what the job returned is no {result.__name__}: {cause}") from cause
 
 
 def _executor(jobs: int, scheduler: str | None) -> Executor:

@@ -10,7 +10,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,12 +26,13 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet
-from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress, describe, summarise
+from edge_sdk_tools.evaluate.evaluation import Evaluation, describe, summarise
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, observe
 from edge_sdk_tools.evaluate.tasks import TASKS, WorstImage
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
+from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
 
 _SAMPLES = 3
@@ -41,10 +42,6 @@ GOLDEN_IMAGES = 2
 # the operators at the end of a model that run in float.
 _GOLDEN_RELATIVE = 1e-3
 _GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: 0.0064 where boxes of 640 pixels share a tensor with scores
-
-
-Reference: TypeAlias = Callable[[Image], Sequence[Tensor]]
-"""A function that returns a model's raw outputs for an image of the input's size."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -64,7 +61,6 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
         model_mb: size of the model file, MB of 1e6 bytes.
         samples: results of both models for a few images; `worst` are those on which they differ most.
-        images: the evaluation images that could be read.
         fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread; 0 until `timed` sets them.
     """
 
@@ -151,11 +147,15 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
 
 
 def make_golden(
-    prepare: Prepare, model: Path, images: Sequence[Image], file: str, reference: Reference | None = None
+    prepare: Prepare,
+    model: Path,
+    images: Sequence[Image],
+    file: str,
+    reference: Callable[[Image], Sequence[Tensor]] | None = None,
 ) -> tuple[bytes, Golden]:
     """Make golden inputs, which are resized images, and the outputs of the model before its conversion for them.
 
-    Returns the bytes of the .npz file, and its entry in the manifest.
+    `reference` gives the float model's outputs. Returns the bytes of the .npz file, and its entry in the manifest.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them

@@ -1,22 +1,27 @@
 """All forms of a model beside each other, on the same few images: what each adds to the error, and its memory.
 
-What runs in other processes is begun first and looked at last: the shipped file on the target's own core, emulated, and
-the memory that each form takes at its peak. What cannot be measured is left out, and never fails a build.
+Errors of independent steps add up as squares, so these are kept as energies until the end. Boxes in pixels are judged
+apart from scores, which they would drown in one sum. What runs in other processes is begun first and looked at last:
+the shipped file on the target's own core, emulated, and the memory that each form takes at its peak. What cannot be
+measured is left out, and never fails a build.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import NOISE_SHARE
 from edge_sdk.bundle.manifest import InputTensor
@@ -27,13 +32,191 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter
+from edge_sdk.tasks.decoders import decoder_of
+from edge_sdk.tasks.spec import TRAITS
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, board_outputs
+from edge_sdk_tools.arm_cost.estimate import core_of
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.prove.board import core_of
-from edge_sdk_tools.prove.output_change import Form, Inputs, OutputChange, Parts, StepKind, compare_forms, parts_of
 
-Emulated: TypeAlias = "BoardOutputs | str"
-"""An emulation that runs; or why there is none, in words; empty where the target is no ARM."""
+_BOX = 4
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """How the raw outputs of one model are taken apart.
+
+    Attributes:
+        box_axis: where each tensor has four numbers of a box first, then scores; None where nothing is mixed.
+        is_classifier: whether the largest value of the first output is the answer.
+    """
+
+    box_axis: int | None
+    is_classifier: bool
+
+    def of(self, outputs: Sequence[Tensor]) -> list[NDArray[np.generic]]:
+        """Return the parts, copied."""
+        values = [output.copy() for output in outputs]
+        if self.box_axis is None:
+            return values
+        axis = self.box_axis
+        return [
+            part
+            for value in values
+            for part in (np.split(value, [_BOX], axis=axis) if value.ndim > 1 and value.shape[axis] > _BOX else [value])
+        ]
+
+
+def parts_of(spec: ModelSpec) -> Parts:
+    """Return how the outputs of a model are split into parts."""
+    return Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
+
+
+StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8", "ort", "arm"]
+"""In the order of a build: where the model was trained (PyTorch); its teacher; the model as given; after the graph was
+simplified; quantized (QDQ ONNX); the file that ships, in ORT format or as ONNX; the same file on an emulated ARM."""
+
+
+Inputs: TypeAlias = tuple[Tensor, Tensor]
+"""One prepared image: as all forms take it, and as the one that ships does."""
+
+Run: TypeAlias = Callable[[Inputs], Sequence[Tensor]]
+"""One form of a model: a prepared image in, its raw outputs out, which it may overwrite with the next call."""
+
+_TINY = 1e-30
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Signed: TypeAlias = Annotated[float, Meta(ge=-1, le=1)]
+
+
+class OutputChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step changed in the raw outputs, on the same inputs.
+
+    Attributes:
+        against: the step whose outputs these were compared with.
+        images: on how many real images.
+        inputs: on how many inputs in all; noise and made pictures count too where an import was compared on them.
+        identical: not one bit differs; None where only the largest difference is known.
+        largest: the largest difference of two values, in units of the output.
+        largest_share: the same, over the largest value of the output on that input.
+        relative_error: root of the differences' energy over that of FP32's outputs, 0 or more: .1 is an SQNR of 20 dB.
+            The mean over outputs, of the energies; boxes and scores in one tensor count as two outputs. None where
+            outputs are whole numbers, such as classes, which have no energy.
+        total_error: the same against FP32 itself: of all steps so far together.
+        cosine: mean over images and outputs of the cosine between both, -1 to 1.
+        top1_agreement: share of the images on which both have the same first class, 0-1; None for other tasks.
+    """
+
+    against: StepKind
+    images: Count
+    inputs: Count
+    identical: bool | None = None
+    largest: Amount
+    largest_share: Amount | None = None
+    relative_error: Amount | None = None
+    total_error: Amount | None = None
+    cosine: Signed | None = None
+    top1_agreement: Share | None = None
+
+
+class Form(msgspec.Struct, frozen=True, eq=False):
+    """One form of a model that can run here."""
+
+    kind: StepKind
+    against: StepKind | None
+    run: Run
+
+
+def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts) -> dict[StepKind, OutputChange]:
+    """Run every form on every tensor, one tensor after another, and compare it with the form before.
+
+    The float model is the first form, and errors are measured by its energy. A form whose outputs have other shapes or
+    are no finite numbers gets no result.
+    """
+    sums: dict[StepKind, list[_Sums | None]] = {form.kind: [] for form in forms if form.against}
+    for tensor in tensors:
+        said: dict[StepKind, list[NDArray[np.generic]]] = {}
+        for form in forms:
+            said[form.kind] = parts.of(form.run(tensor))
+            if form.against:
+                first = said[forms[0].kind]
+                sums[form.kind].append(_sums(said[form.kind], said[form.against], first, parts))
+    changes = {}
+    for form in forms:
+        found = [one for one in sums.get(form.kind, []) if one is not None]
+        if form.against and found and len(found) == len(tensors):
+            changes[form.kind] = _change(form.against, found)
+    return changes
+
+
+class _Sums(msgspec.Struct, frozen=True, eq=False):
+    own: NDArray[np.float64]
+    total: NDArray[np.float64]
+    signal: NDArray[np.float64]
+    cosine: NDArray[np.float64]
+    largest: float
+    same_class: bool | None
+    are_real: bool
+
+
+def _sums(
+    got: Sequence[NDArray[np.generic]],
+    before: Sequence[NDArray[np.generic]],
+    first: Sequence[NDArray[np.generic]],
+    parts: Parts,
+) -> _Sums | None:
+    if [a.shape for a in got] != [b.shape for b in before] or [a.shape for a in got] != [c.shape for c in first]:
+        return None
+    are_real = all(np.issubdtype(values.dtype, np.floating) for values in (*got, *before, *first))
+    got, before, first = ([values.astype(np.float64) for values in of] for of in (got, before, first))
+    if not got or not all(np.isfinite(values).all() for values in (*got, *before, *first)):
+        return None
+    return _Sums(
+        np.array([_energy(a - b) for a, b in zip(got, before, strict=True)]),
+        np.array([_energy(a - c) for a, c in zip(got, first, strict=True)]),
+        np.array([_energy(c) for c in first]),
+        np.array([_cosine(a, b) for a, b in zip(got, before, strict=True)]),
+        max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(got, before, strict=True)),
+        bool(got[0].argmax() == before[0].argmax()) if parts.is_classifier else None,
+        are_real,
+    )
+
+
+def _change(against: StepKind, found: Sequence[_Sums]) -> OutputChange:
+    own, total, signal = (np.sum([getattr(one, name) for one in found], axis=0) for name in ("own", "total", "signal"))
+    same = [one.same_class for one in found if one.same_class is not None]
+    largest = max(one.largest for one in found)
+    are_real = all(one.are_real for one in found)
+    return OutputChange(
+        against=against,
+        images=len(found),
+        inputs=len(found),
+        identical=largest == 0,
+        largest=largest,
+        relative_error=_root(own, signal) if are_real else None,
+        total_error=_root(total, signal) if are_real else None,
+        cosine=float(np.mean([one.cosine for one in found])) if are_real else None,
+        top1_agreement=sum(same) / len(same) if same else None,
+    )
+
+
+def _root(error: NDArray[np.float64], signal: NDArray[np.float64]) -> float:
+    return math.sqrt(float(np.mean(error / (signal + _TINY))))
+
+
+def _energy(values: NDArray[np.float64]) -> float:
+    return float(np.vdot(values, values))
+
+
+def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    length = math.sqrt(_energy(a) * _energy(b))
+    if length == 0:
+        return float(_energy(a) == _energy(b))
+    return min(1.0, max(-1.0, float(np.vdot(a, b)) / length))
+
+
+BoardSaid: TypeAlias = list[tuple[Tensor, ...]] | str
+"""Outputs of as many inputs as there was time for; or why there are none; empty where the target is no ARM."""
 
 _SECONDS = 10.0  # for images, after the start of the emulated Python
 
@@ -41,34 +224,30 @@ _SECONDS = 10.0  # for images, after the start of the emulated Python
 @contextmanager
 def begin_emulation(
     model: Path, target: Target, counter: Counter | None, tensors: Sequence[Tensor]
-) -> Iterator[Emulated]:
-    """Start the file that ships on the emulated core, beside this process."""
-    cpu = core_of(target)
-    if target.machine != "aarch64":
-        yield ""
-    elif cpu is None:
-        what = target.cpu or f"{target.name}, a family of cores"
-        yield f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
-    elif counter is None:
-        yield "not run: `edge-sdk arm-cost setup` installs an emulator"
-    else:
-        try:
-            running = BoardOutputs(counter, model, cpu, tensors, _SECONDS)
-        except OSError as cause:
-            yield f"not run: {cause.strerror or cause}"
-            return
-        with running:
-            yield running
+) -> Iterator[Callable[[], BoardSaid]]:
+    """Start the file that ships on the emulated core, beside this process; what is yielded waits for what it says."""
+    cpu, left_out = core_of(target), ""
+    with ExitStack() as running:
+        if target.machine == "aarch64" and cpu is None:
+            what = target.cpu or f"{target.name}, a family of cores"
+            left_out = f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
+        elif target.machine == "aarch64" and counter is None:
+            left_out = "not run: `edge-sdk arm-cost setup` installs an emulator"
+        elif target.machine == "aarch64" and counter is not None and cpu is not None:
+            try:
+                finish = running.enter_context(board_outputs(counter, model, cpu, tensors, _SECONDS))
+            except OSError as cause:
+                left_out = f"not run: {cause.strerror or cause}"
 
+        def said() -> BoardSaid:
+            if left_out or target.machine != "aarch64":
+                return left_out
+            try:
+                return finish()
+            except EdgeError as cause:
+                return f"not run: {cause}"
 
-def outputs_of(emulated: Emulated) -> list[tuple[Tensor, ...]] | str:
-    """Return the outputs of as many tensors as there was time for; or why there are none, in words."""
-    if isinstance(emulated, str):
-        return emulated
-    try:
-        return emulated.finish()
-    except EdgeError as cause:
-        return f"not run: {cause}"
+        yield said
 
 
 _CHILD = Path(__file__).with_name("peak_memory_child.py")
@@ -76,45 +255,36 @@ _TIME_LIMIT_S = 60.0  # six models of a YOLOv8m's size take ten seconds on two s
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
 
 
-class PeakMemory:
-    """A measurement that runs; use it as a context, at whose end its process is gone.
+@contextmanager
+def peak_memory(models: Sequence[Path], shipped: Path) -> Iterator[Callable[[], list[float | None]]]:
+    """Measure beside this process; what is yielded waits for the MB of 1e6 bytes that each model adds to a process.
 
-    `models` are files that can be trusted. The `shipped` one is loaded as a device does, from bytes that it has read.
+    None stands where that is not known. `models` are files that can be trusted. The `shipped` one is loaded as a device
+    does, from bytes that it has read.
     """
 
-    def __init__(self, models: Sequence[Path], shipped: Path) -> None:
-        self._count = len(models)
-        self._process = subprocess.Popen(
-            [sys.executable, str(_CHILD), *(str(model.absolute()) for model in (shipped, *models))],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **_ENVIRONMENT},
-        )
-
-    def __enter__(self) -> PeakMemory:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)  # with the fork that holds a model
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-
-    def finish(self) -> list[float | None]:
-        """Wait for the MB of 1e6 bytes that each model adds to a process; None where that is not known."""
+    def finish() -> list[float | None]:
         try:
-            said, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
+            said, _ = process.communicate(timeout=_TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
             said = ""
-        lines = said.splitlines()[: self._count]
-        found: list[float | None] = [int(line) / 1e6 if line.isdigit() else None for line in lines]
-        return found + [None] * (self._count - len(found))
+        lines = [*said.splitlines(), *[""] * len(models)]
+        return [int(line) / 1e6 if line.isdigit() else None for line in lines[: len(models)]]
+
+    with subprocess.Popen(
+        [sys.executable, str(_CHILD), *(str(model.absolute()) for model in (shipped, *models))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **_ENVIRONMENT},
+    ) as process:
+        try:
+            yield finish
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with the fork that holds a model
 
 
 CHAIN_IMAGES = 8
@@ -141,7 +311,6 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
     """What was measured, by step; a step that is missing was not.
 
     Attributes:
-        changes: of the raw outputs.
         peak_memory_mb: of one process that loads the form and runs it once, MB of 1e6 bytes above those without it.
         core: that the emulated ARM has; None where none was tried.
         arm_left_out: why there is no `arm` among the changes; empty where there is, or where the target is no ARM.
@@ -182,14 +351,14 @@ def measure_chain(
     parts, kinds = parts_of(spec), list(forms.files)
     with (
         begin_emulation(forms.files["ort"], target, counter, [own for _, own in few]) as emulated,
-        PeakMemory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
+        peak_memory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
     ):
         here = _forms_here(forms)
         changes = compare_forms(here, tensors, parts)
 
         def finish() -> Chain:
-            peaks = {kind: peak for kind, peak in zip(kinds, memory.finish(), strict=True) if peak is not None}
-            found = outputs_of(emulated)
+            peaks = {kind: peak for kind, peak in zip(kinds, memory(), strict=True) if peak is not None}
+            found = emulated()
             left_out = found if isinstance(found, str) else ""
             arm = {} if isinstance(found, str) else _on_board(here, found, few, parts)
             if not left_out and not arm and target.machine == "aarch64":

@@ -67,7 +67,6 @@ def _peak_bytes(model: str, *, from_bytes: bool) -> int:
 
 
 def _status(name: str) -> int:
-    """Return one figure of this process from /proc/self/status, in bytes."""
     found = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
     if found is None:
         raise OSError(f"{_STATUS} has no {name}")

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
@@ -29,10 +29,10 @@ from edge_sdk_tools.datasets.images import ImageSet, Skipped
 from edge_sdk_tools.evaluate.predictions import look_at
 from edge_sdk_tools.graph.index import GraphIndex, copy_of
 from edge_sdk_tools.graph.profile import register_extensions
+from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner
-from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.quantize.forms import entrance
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
-from edge_sdk_tools.quantize.uint8_graph import entrance
 
 BINS = 2**16
 """Of a histogram: one for every pattern of sixteen bits."""
@@ -85,11 +85,6 @@ class Histogram:
     def is_constant(self) -> bool:
         """Whether all values are the same, or so nearly that a float32 scale between them would be 0."""
         return self.high - self.low <= _SMALLEST_SPAN
-
-    @property
-    def total(self) -> int:
-        """The number of values that were counted."""
-        return int(self._counts.sum())
 
     def spanned(self, share: float) -> tuple[float, float]:
         """Return the range that holds a `share` (0-1) of the values, as many cut off below as above.
@@ -162,11 +157,6 @@ _SHARES = np.geomspace(1.0, 0.1, 64)  # of the whole range, that entropy tries
 _TINY = 1e-12
 
 
-def ranges_of(activations: Mapping[str, Histogram], calibration: Calibration) -> dict[str, tuple[float, float]]:
-    """Return the range of every activation."""
-    return {name: range_of(histogram, calibration) for name, histogram in activations.items()}
-
-
 def range_of(histogram: Histogram, calibration: Calibration) -> tuple[float, float]:
     """Return the range of one activation: low and high."""
     if calibration == "min-max" or histogram.low == histogram.high:
@@ -234,7 +224,7 @@ class Activations(msgspec.Struct, frozen=True, eq=False):
 
     def ranges(self, calibration: Calibration) -> dict[str, tuple[float, float]]:
         """Return low and high of every activation."""
-        return {**ranges_of(self.histograms, calibration), **self.known}
+        return {**{name: range_of(one, calibration) for name, one in self.histograms.items()}, **self.known}
 
 
 def watch_activations(
@@ -248,13 +238,8 @@ def watch_activations(
 ) -> Activations:
     """Run the float model on every image and count the values of all tensors that may be quantized.
 
-    Args:
-        model: simplified.
-        images: to calibrate with.
-        spec: how images are prepared.
-        symmetric: whether activations before a Relu or Clip are wanted too: symmetric integers keep those nodes.
-        on_image: called with the number done.
-        jobs: threads; one for each core by default, fewer where their tensors would not fit.
+    `symmetric` integers keep a Relu or Clip as a node, and activations before it are wanted too. `jobs` are threads:
+    one for each core by default, fewer where their tensors would not fit.
 
     Raises:
         DataError: no image can be read.
@@ -334,7 +319,6 @@ def every_of(size: int, images: int) -> int:
 
 
 def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str, str]]:
-    """Return the float tensors to watch, and those that a Relu or Clip absorbs, with what follows each."""
     graph = model.proto.graph
     links = GraphIndex(graph)
     kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
@@ -367,7 +351,6 @@ def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
 
 
 def _held_mb(proto: onnx.ModelProto, names: list[str]) -> float:
-    """Return the memory of these tensors for one image, in MB."""
     sizes = {
         v.name: int(np.prod([d.dim_value for d in v.type.tensor_type.shape.dim])) * 4
         for v in (*proto.graph.value_info, *proto.graph.output)

@@ -26,8 +26,8 @@ from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_all
 from edge_sdk_tools.graph.profile import silenced
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Calibration
+from edge_sdk_tools.quantize.forms import offsets_weights, wide_weights
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
-from edge_sdk_tools.quantize.target_form import offsets_weights, wide_weights
 
 _SHORT = {"QUInt8": "U8", "QInt8": "S8"}
 
@@ -210,7 +210,6 @@ def _copies(
 
 
 def _times(node: onnx.NodeProto, links: GraphIndex, larger: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return how often it repeats rows and columns, where it does nothing else."""
     scales = links.value(node.input[2]) if len(node.input) > 2 else None
     if len(larger) != 4 or scales is None or scales.shape != (4,) or scales[0] != 1 or scales[1] != 1:
         return None

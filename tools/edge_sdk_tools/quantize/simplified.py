@@ -89,7 +89,6 @@ def _leaves_one(node: onnx.NodeProto, shape: tuple[int, ...]) -> bool:
 
 
 def _follows_softmax(name: str, links: GraphIndex) -> bool:
-    """Tell whether a tensor holds a softmax's values, wherever they were moved since."""
     node = links.makers.get(name)
     while node is not None and node.op_type in _MOVES:
         node = links.makers.get(node.input[0])

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
-from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.prove.parity import OutputChange, StepKind
 from edge_sdk_tools.report.schema import Candidate, LayerNoise, LayerSensitivity, Measure, OperatorSize, Step
 
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -53,13 +53,7 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 def axis_over(values: Iterable[float], *, least: float, holds: float | None = 0.0) -> Axis:
-    """Return an axis that holds all values.
-
-    Args:
-        values: any number of finite values.
-        least: the least length of the axis, so that one value, or equal values, have an axis too.
-        holds: a further value that must lie on the axis; None for none.
-    """
+    """Return an axis that holds all finite values and `holds`, at least `least` long, so that one value has one too."""
     known = [*values, *(() if holds is None else (holds,))] or [0.0]
     low, high = min(known), max(known)
     missing = least - (high - low)
@@ -84,13 +78,7 @@ _BAR_PX = 14
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One bar of a chart.
-
-    Attributes:
-        start, width: percent of the chart's width.
-        tone: what the bar stands for, which gives its colour.
-        y_px, height_px: top and height of the bar within its row.
-    """
+    """One bar of a chart: start and width in percent of the chart's, top and height within its row."""
 
     start: float
     width: float
@@ -107,15 +95,7 @@ class Whisker(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One row of a chart.
-
-    Attributes:
-        label: the name of what the row shows.
-        detail: a few words on it; may be empty.
-        value: the figures as text; for None the page shows "not measured".
-        bars: the bars of the row; empty where nothing was measured.
-        whisker: the interval around the end of the bar.
-    """
+    """One row of a chart: its figures as text, for None the page shows "not measured"; bars only of what was."""
 
     label: str
     detail: str
@@ -125,16 +105,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class BarChart(msgspec.Struct, frozen=True):
-    """A bar chart: rows on one axis.
-
-    Attributes:
-        title: what the chart shows, for screen readers.
-        unit: the unit of the axis, in words.
-        rows: the rows that are visible at once.
-        ticks: the numbers on the axis.
-        zero: the position of 0 on the axis, in percent of the width.
-        folded: further rows, which the page shows on demand.
-    """
+    """A bar chart: rows on one axis, whose 0 is at `zero` percent; the page shows the folded ones on demand."""
 
     title: str
     unit: str
@@ -153,7 +124,6 @@ def bar_between(axis: Axis, start: float, end: float, tone: Tone) -> Bar:
 def _two_bars(
     axis: Axis, values: Sequence[float | None], tones: tuple[Tone, Tone] = ("fp32", "int8")
 ) -> tuple[Bar, ...]:
-    """Return two bars, one above the other, without those whose value is None."""
     places = zip(values, tones, (4.0, 15.0), strict=True)
     return tuple(Bar(0.0, axis.at(value), tone, y_px, 9.0) for value, tone, y_px in places if value is not None)
 
@@ -252,7 +222,6 @@ def milliseconds(low_ms: float | None, high_ms: float | None) -> str | None:
 
 
 def _settled(value: float) -> float:
-    """Round to a tenth; turn a minus zero into zero."""
     return round(value, 1) + 0.0
 
 
@@ -413,15 +382,7 @@ _MARGIN = 0.08  # of each axis, so that no point lies on the edge
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One recipe as a point of the scatter chart.
-
-    Attributes:
-        number: the recipe's number in the table.
-        x: percent of the width.
-        y_px, top_px, bottom_px: the recipe's change and the ends of its interval, in pixels from the top.
-        state: `chosen`, `held` (passed the gate) or `missed`.
-        title: all of this in words.
-    """
+    """One recipe as a point of the scatter chart: percent of the width, pixels from the top, and all of it in words."""
 
     number: int
     x: float
@@ -433,15 +394,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Scatter(msgspec.Struct, frozen=True):
-    """The scatter chart of the recipes: latency against change in quality.
-
-    Attributes:
-        points: the recipes; the chosen one is last, so that it is drawn on top.
-        x_ticks: numbers of the latency axis, in percent of the width.
-        y_ticks: numbers of the change axis, in pixels from the top.
-        gate_px: position of the gate, in pixels from the top; None without a gate.
-        left_out: number of recipes without a latency or a change.
-    """
+    """The scatter chart of the recipes, latency against change in quality; `left_out` of them lack one of both."""
 
     points: tuple[Point, ...]
     x_ticks: tuple[Tick, ...]
@@ -470,7 +423,7 @@ def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scat
 
 
 def _point(number: int, candidate: Candidate, across: Axis, upwards: Axis) -> Point:
-    state = "chosen" if candidate.chosen else "held" if candidate.held else "missed"
+    state: str = "chosen" if candidate.chosen else "held" if candidate.held else "missed"
     change = candidate.change
     y, top, bottom = (
         _y(upwards.at(100 * value)) for value in ((change.value, change.high, change.low) if change else (0, 0, 0))
@@ -485,12 +438,10 @@ def _wider(axis: Axis) -> Axis:
 
 
 def _x(along: float) -> float:
-    """Convert percent of the axis to percent of the whole width."""
     return round(_LEFT + (_RIGHT - _LEFT) * along / 100, 2)
 
 
 def _y(along: float) -> float:
-    """Convert percent of the axis to pixels from the top."""
     return round(_BOTTOM_PX - (_BOTTOM_PX - _TOP_PX) * along / 100, 1)
 
 
@@ -587,7 +538,6 @@ def _fall(axis: Axis, step: Step, start: float, change: Interval) -> Row:
 
 
 def _base(steps: Sequence[Step]) -> StepKind | None:
-    """Return the step that the first change is measured from; None without any change."""
     before: StepKind | None = None
     for step in steps:
         if step.change:

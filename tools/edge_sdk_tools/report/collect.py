@@ -25,8 +25,7 @@ from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
 from edge_sdk_tools.prove.golden import Proof
-from edge_sdk_tools.prove.output_change import OutputChange, StepKind
-from edge_sdk_tools.prove.parity import Chain
+from edge_sdk_tools.prove.parity import Chain, OutputChange, StepKind
 from edge_sdk_tools.report.schema import (
     BuildReport,
     Candidate,
@@ -57,15 +56,8 @@ class Compared(NamedTuple):
 class Steps(NamedTuple):
     """The results of a build's steps, after their gates have passed.
 
-    Attributes:
-        model: the float model at the input size of model.toml.
-        images: the calibration images and the evaluation images.
-        checked: the checked source model.
-        distilled: the result of the distillation check; None without a teacher.
-        search: the result of the search for a recipe.
-        variants: all models that were made; the first is the one that runs by default.
-        input: the input type of the first variant, and the reason for it.
-        int8, chain, noise: see `Compared`.
+    `model` is of the size in model.toml, the first of `variants` runs by default and takes `input`. `distilled` is None
+    without a teacher.
     """
 
     model: VariantSpec
@@ -225,7 +217,6 @@ def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
 
 
 def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bool = False) -> Step:
-    """Return the row of a step with its measurements compared with FP32."""
     quality, agreement = (
         [Measure(f.name, f.value, f.unit) for f in figures]
         for figures in (proof.evaluation.quality, proof.evaluation.agreement)
@@ -382,7 +373,6 @@ def _noise(layer: LocalNoise) -> LayerNoise:
 
 
 def _decibels(noise: float | None) -> float | None:
-    """Return signal over noise in decibels; None where there is no noise."""
     return -10 * math.log10(noise) if noise else None
 
 

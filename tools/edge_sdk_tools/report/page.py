@@ -110,7 +110,6 @@ def _facts(report: BuildReport) -> list[tuple[str, str | None]]:
 
 
 def _is_bare(step: Step) -> bool:
-    """Whether nothing of it was measured."""
     told = (step.size_mb, step.quality, step.agreement, step.change, step.latency_ratio, step.peak_memory_mb)
     return all(value is None for value in told)
 

@@ -24,7 +24,7 @@ from edge_sdk.bundle.manifest import BoardEstimate, Precision
 from edge_sdk.core.frame import Detections, Geometry, Image, Result, Segmentation
 from edge_sdk.events.annotate import Annotator
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
-from edge_sdk_tools.prove.output_change import Amount, Count, OutputChange, Share, Signed, StepKind
+from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
 
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -315,15 +315,6 @@ def to_json(report: BuildReport) -> bytes:
     return msgspec.json.format(data, indent=2) + b"\n"
 
 
-def from_json(data: bytes) -> BuildReport:
-    """Read what `to_json` wrote; unknown keys, of later versions, are passed over.
-
-    Raises:
-        msgspec.ValidationError: it is something else.
-    """
-    return msgspec.json.decode(data, type=BuildReport)
-
-
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -383,7 +374,6 @@ def operator_sizes(fp32: onnx.ModelProto | None, int8: onnx.ModelProto | None) -
 
 
 def _operator_of(name: str, uses: dict[str, list[onnx.NodeProto]], fixed: set[str]) -> str | None:
-    """Return the type of operator that computes with a constant; None if no operator reads it."""
     while name in uses:
         node = uses[name][0]
         if not _only_passes(node, fixed):
@@ -393,12 +383,10 @@ def _operator_of(name: str, uses: dict[str, list[onnx.NodeProto]], fixed: set[st
 
 
 def _only_passes(node: onnx.NodeProto, fixed: set[str]) -> bool:
-    """Whether a node makes one constant of another."""
     return node.op_type in _PASSING and node.input[0] in fixed
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
-    """Names and bytes."""
     for inner in _graphs(graph):
         for weight in inner.initializer:
             yield weight.name, _bytes_of(weight)
@@ -409,7 +397,6 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -438,17 +425,9 @@ _JPEG_QUALITY = 85
 def side_by_side(
     image: Image, fp32_result: Result, int8_result: Result, labels: Sequence[str], *, background_class: bool = False
 ) -> bytes:
-    """Draw both results on copies of an image, FP32 left and INT8 right.
+    """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG.
 
-    Args:
-        image: uint8 (H, W, 3), BGR, that both were asked about; stays as it is.
-        fp32_result: in pixels of `image`, drawn left.
-        int8_result: the same, drawn right.
-        labels: one a class, in output order.
-        background_class: of a classifier: whether the first label is the background.
-
-    Returns:
-        JPEG.
+    Labels are in output order; `background_class` says that a classifier's first one is the background.
     """
     annotator = Annotator(labels, background_class=background_class)
     factor = PANEL_PX / max(image.shape[:2])
@@ -475,12 +454,11 @@ def _half(small: Image, image: Image, result: Result, annotator: Annotator, name
 
 
 def _scaled(result: Result, image: Image, small: Image) -> Result:
-    """The same result, in pixels of the small picture."""
     factor_x, factor_y = small.shape[1] / image.shape[1], small.shape[0] / image.shape[0]
     frame = msgspec.structs.replace(result.frame, image=small)
     if isinstance(result, Detections):
-        boxes = result.boxes_xyxy * np.array([factor_x, factor_y] * 2, np.float32)
-        return msgspec.structs.replace(result, frame=frame, boxes_xyxy=boxes)
+        boxes = result.xyxy * np.array([factor_x, factor_y] * 2, np.float32)
+        return msgspec.structs.replace(result, frame=frame, xyxy=boxes)
     if isinstance(result, Segmentation):
         old = result.geometry
         geometry = Geometry(old.scale_x / factor_x, old.scale_y / factor_y, old.offset_x, old.offset_y)

@@ -188,7 +188,7 @@ class RecipeSearch:
             spec,
             recipes,
             lambda recipe: self._activations.ranges(recipe.calibration),
-            lambda one: spec.on_progress("try recipes", done + one.done, total),
+            lambda more, _: spec.on_progress("try recipes", done + more, total),
         )
         judged = [self._judged(one) for one in made]
         self._trials += judged

@@ -23,11 +23,10 @@ from onnx import numpy_helper
 
 from edge_sdk.bundle.bundle import judged_rows
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.index import GraphIndex, attribute
 from edge_sdk_tools.graph.profile import register_extensions
-from edge_sdk_tools.jobs.runner import JobRunner
-from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.jobs.results import key_of
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress
 from edge_sdk_tools.quantize.calibration import Activations, Histogram
 from edge_sdk_tools.quantize.quantize import Recipe, quantized_proto
 from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified
@@ -101,7 +100,7 @@ def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress
         shared=ranking,
         key=lambda layer: layer.key(ranking),
         result=float,
-        on_done=lambda one: on_progress("rank layers", one.done, one.total),
+        on_done=lambda done, total: on_progress("rank layers", done, total),
     )
     total = max(1, sum(model.macs.values()))
     found = [
@@ -166,10 +165,7 @@ def _activation(layer: onnx.NodeProto, links: GraphIndex) -> list[onnx.NodeProto
 def with_inner_nodes(proto: onnx.ModelProto, names: Sequence[str]) -> tuple[str, ...]:
     """Float nodes, and those without weights between them or the image: all that they read and give is float.
 
-    Integers there would only be made to be undone.
-
-    Returns:
-        Names, in the graph's order.
+    Integers there would only be made to be undone. Names are returned in the graph's order.
     """
     links, given, inside = GraphIndex(proto.graph), set(names), set(names)
     makers = {name: node for name, node in links.makers.items() if node.op_type != "Constant"}
@@ -186,7 +182,6 @@ def with_inner_nodes(proto: onnx.ModelProto, names: Sequence[str]) -> tuple[str,
 
 
 def _outputs(proto: onnx.ModelProto, tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
-    """Return every output of every tensor, float64 (R, N)."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     model = proto.SerializeToString()
@@ -201,7 +196,6 @@ def _noise(got: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
     return float(np.minimum(error / ((expected**2).sum(axis=1) + _TINY), 1.0).mean())
 
 
-_TINY = 1e-30
 _LEVELS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 
@@ -247,8 +241,6 @@ def local_noise(model: Simplified, activations: Activations, quantized: onnx.Mod
 
 
 class _Integers:
-    """The scales and integers of a QDQ graph."""
-
     def __init__(self, proto: onnx.ModelProto) -> None:
         self._links = GraphIndex(proto.graph)
 

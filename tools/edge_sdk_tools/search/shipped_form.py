@@ -37,8 +37,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
-from edge_sdk_tools.quantize.target_form import core_form
-from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
+from edge_sdk_tools.quantize.forms import LevelGraph, core_form, level_graphs, with_fourth_channel
 from edge_sdk_tools.search.variant import ModelVariant
 
 _TOLERANCE = Golden(file="", count=1, absolute=0.0, relative=1e-6, noise_share=NOISE_SHARE)
@@ -72,7 +71,6 @@ def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVar
 
 
 def _computes_the_same(model: Path, variant: ModelVariant) -> bool:
-    """Compare a model's outputs with a variant's as a device compares golden outputs."""
     one, other = (Session(f.read_bytes(), SessionSettings(), f.name) for f in (model, variant.converted.model))
     reference, spec = variant.fp32.clone(), variant.spec.input
     floats, taken = Prepare(spec), Prepare(spec, variant.tensor)
@@ -92,12 +90,7 @@ _RUN = "model_run"
 
 
 class KernelRun(msgspec.Struct, frozen=True):
-    """One inference. A kernel is named by its operator, and what it reads and makes after a space.
-
-    Attributes:
-        counts: how often each kernel ran.
-        ms: milliseconds of each, all its runs together.
-    """
+    """One inference: runs and milliseconds of each kernel, by its operator, and what it reads and makes."""
 
     counts: Counter[str]
     ms: dict[str, float]

@@ -23,16 +23,16 @@ from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.arm_cost.counter import Counter
+from edge_sdk_tools.arm_cost.estimate import estimate_board
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset, carried
-from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress
+from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.model import OutputMemory, Subject, from_checked
 from edge_sdk_tools.evaluate.statistics import Figure
 from edge_sdk_tools.graph.profile import host_saturates
-from edge_sdk_tools.jobs.runner import Finished, JobRunner
-from edge_sdk_tools.jobs.store import key_of
-from edge_sdk_tools.prove.board import estimate_board
+from edge_sdk_tools.jobs.results import key_of
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 from edge_sdk_tools.prove.golden import Proof, measure, timed
 from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
@@ -90,7 +90,7 @@ class VariantSpec:
         return {**vars(self), **here, "folder": None if self._is_elsewhere else self.folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _loading=threading.Lock(), on_progress=_silent)
+        self.__dict__.update(state, _loading=threading.Lock(), on_progress=silent)
 
     @property
     def fp32(self) -> Subject:
@@ -119,10 +119,6 @@ class VariantSpec:
                 "a worker's CPU saturates sums of INT8 (x86 without VNNI), and this machine's does not: their figures "
                 "are not comparable; take such workers out of the cluster"
             )
-
-
-def _silent(_step: str, _done: int, _total: int) -> None:
-    """Show no progress."""
 
 
 class BuiltModel(msgspec.Struct, frozen=True):
@@ -177,11 +173,8 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         spec: model.toml, with this model's input size; `is_resized` says that it is not model.toml's own.
         fp32: the float model of the same size, loaded; the proof was measured beside it.
         onnx: the model before conversion, by which golden outputs are computed.
-        converted: the file that ships.
-        float_nodes, macs, has_integers: as `Quantized` has them.
         tensor: what it takes; None for float32 as `spec` says.
         timed: the file whose time was taken here, where the one that ships is written for another core.
-        gate_failure: why the search does not take it.
         board: its times on the target's core, where the search counted them.
         evaluation, agreement: beside FP32 of model.toml's own size, where that is not the size of the proof.
         reference_ms: latency of FP32 of model.toml's own size, where all were timed in turn.
@@ -241,7 +234,7 @@ def make_variants(
     spec: VariantSpec,
     recipes: Sequence[Recipe],
     ranges: Callable[[Recipe], Ranges],
-    on_done: Callable[[Finished[BuiltModel]], None] = lambda _: None,
+    on_done: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[ModelVariant]:
     """Build the models of several recipes, as many at once as the job runner does, then time one after another."""
     built = spec.job_runner.run(

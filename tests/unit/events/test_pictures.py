@@ -1,10 +1,12 @@
-"""Boxes, classes and segments drawn on pictures, and videos that are whole or not there."""
+"""Boxes, classes and segments drawn on pictures, videos that are whole or not there, and snapshots."""
 
 from __future__ import annotations
 
 import resource
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import cv2
@@ -14,7 +16,10 @@ import pytest
 from edge_sdk.core.errors import EdgeError, OutputError, UsageError
 from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Segmentation
 from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter, class_colour, fit, writer_of
+from edge_sdk.events.rules import SnapshotSettings
+from edge_sdk.events.snapshots import MAX_BYTES, Jpeg, Snapshots, jpeg_of
 from tests.support.absent import not_installed
+from tests.support.connections import until
 from tests.support.pictures import number_in, numbered_image
 
 GREY = 90
@@ -38,9 +43,9 @@ def _detections(image: Image, boxes: list[list[float]]) -> Detections:
     return Detections(
         frame=Frame(image, 0, 0.0, 0, "c"),
         inference_ns=1,
-        boxes_xyxy=np.array(boxes, np.float32).reshape(count, 4),
-        confidences=np.linspace(0.9, 0.5, count, dtype=np.float32),
-        class_ids=np.arange(count),
+        xyxy=np.array(boxes, np.float32).reshape(count, 4),
+        confidence=np.linspace(0.9, 0.5, count, dtype=np.float32),
+        class_id=np.arange(count),
     )
 
 
@@ -117,17 +122,6 @@ def test_any_size_and_any_label(size_wh: tuple[int, int]) -> None:
     assert image.shape[1::-1] == size_wh
     assert (_painted(np.full((1, 1), 3), labels, size_wh) != GREY).any()
     assert (_painted(np.full((90, 70), NO_CLASS), labels, size_wh) == GREY).all()
-
-
-def test_sizes_grow_with_the_picture() -> None:
-    tags = []
-    for factor in (1, 3):
-        image = _grey(1280 * factor, 720 * factor)
-        Annotator(["person"]).draw(image, _detections(image, [[600 * factor, 400 * factor] * 2]))
-        x1, y1, x2, y2 = _extent(image)
-        tags.append((x2 - x1, y2 - y1))
-    assert tags[1][0] == pytest.approx(3 * tags[0][0], rel=0.1)
-    assert tags[1][1] == pytest.approx(3 * tags[0][1], rel=0.15)
 
 
 def test_the_first_three_classes_are_written_one_below_the_other() -> None:
@@ -213,7 +207,7 @@ def _read_all(path: Path) -> list[Image]:
 
 def test_a_video_holds_every_frame(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
-    with VideoWriter(path, 29.97, ffmpeg=ffmpeg) as writer:
+    with closing(VideoWriter(path, 29.97, ffmpeg=ffmpeg)) as writer:
         for number in range(25):
             writer.write(numbered_image(number))
             assert not path.exists()
@@ -238,7 +232,7 @@ def test_a_picture_is_the_last_one(tmp_path: Path, name: str) -> None:
 def test_odd_and_changing_sizes(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
     sizes = [(321, 241)] * 3 + [(640, 480), (200, 100), (100, 300), (1, 1)]
-    with VideoWriter(path, 25, ffmpeg=ffmpeg) as writer:
+    with closing(VideoWriter(path, 25, ffmpeg=ffmpeg)) as writer:
         for number, size_wh in enumerate(sizes):
             writer.write(numbered_image(number + 1, size_wh))
     images = _read_all(path)
@@ -250,7 +244,7 @@ def test_odd_and_changing_sizes(tmp_path: Path, ffmpeg: str) -> None:
 @pytest.mark.parametrize("ffmpeg", ["ffmpeg"], indirect=True)
 def test_ffmpeg_writes_h264_that_starts_at_once(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
-    with VideoWriter(path, 25, ffmpeg=ffmpeg) as writer:
+    with closing(VideoWriter(path, 25, ffmpeg=ffmpeg)) as writer:
         writer.write(numbered_image(1))
     data = path.read_bytes()
     assert b"avc1" in data
@@ -267,12 +261,9 @@ def test_a_picture_is_fitted_into_the_middle() -> None:
     assert fit(same, canvas) is same
 
 
-def test_without_a_picture_there_is_no_file(tmp_path: Path, ffmpeg: str) -> None:
-    VideoWriter(tmp_path / "a.mp4", 25, ffmpeg=ffmpeg).close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    VideoWriter(tmp_path / "a.mp4", 25).close()  # without a picture there is no file
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     (tmp_path / "folder.mp4").mkdir()
     no_name = "expected a name that ends in .mp4"
@@ -297,7 +288,7 @@ def test_missing_results_show_the_one_before_for_a_second_at_most(
 ) -> None:
     path = tmp_path / "a.mp4"
     image = numbered_image(1)
-    with VideoWriter(path, 10, ffmpeg="no-such-program") as writer:
+    with closing(VideoWriter(path, 10, ffmpeg="no-such-program")) as writer:
         video = AnnotatedVideo(Annotator(["a"]), writer, 10)
         for captured_ns in (0, gap_frames * 100_000_000):
             video.put(
@@ -356,3 +347,157 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, ffmpeg: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     writer.close()
     assert list(tmp_path.iterdir()) == []
+
+
+# Pictures of a camera, made beside its loop.
+
+MS = 1_000_000
+
+
+class Album:
+    """Takes files; may be told to hang."""
+
+    def __init__(self) -> None:
+        self.files: list[tuple[bytes, int]] = []
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.waits = 0
+
+    def take(self, jpeg: bytes, seq: int) -> None:
+        self.waits += 1
+        self.may_go.wait()
+        self.files.append((jpeg, seq))
+
+    def wait_for(self, count: int) -> None:
+        until(lambda: len(self.files) == count)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [seq for _, seq in self.files]
+
+
+def _result(seq: int, image: Image, at_ms: int) -> Detections:
+    frame = Frame(image, at_ms * MS, 0.0, seq, "door")
+    return Detections(frame, 0, np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
+
+
+@contextmanager
+def _snapshots(settings: SnapshotSettings, album: Album) -> Iterator[Snapshots]:
+    snapshots = Snapshots(settings, album.take)
+    try:
+        yield snapshots
+    finally:
+        album.may_go.set()
+        snapshots.close()
+
+
+def _picture(level: int, size_wh: tuple[int, int] = (64, 48)) -> Image:
+    return np.full((size_wh[1], size_wh[0], 3), level, np.uint8)
+
+
+def _level(jpeg: bytes) -> int:
+    return round(float(cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR).mean()))
+
+
+def test_at_an_interval_one_is_made_whatever_happens() -> None:
+    album = Album()
+    with _snapshots(SnapshotSettings(on="interval", interval_s=0.1), album) as snapshots:
+        for seq in range(10):
+            snapshots.put(_result(seq, _picture(0), 40 * seq))
+            if seq in (0, 3, 6, 9):
+                album.wait_for(seq // 3 + 1)
+    assert album.numbers == [0, 3, 6, 9]
+
+
+def test_with_events_one_is_made_when_asked_and_not_too_often() -> None:
+    album = Album()
+    with _snapshots(SnapshotSettings(on="event", max_per_s=10), album) as snapshots:
+        for seq in range(8):
+            if seq in (1, 2, 3):
+                snapshots.ask()
+            snapshots.put(_result(seq, _picture(0), 40 * seq))
+            album.wait_for((seq >= 1) + (seq >= 4))
+    assert album.numbers == [1, 4]  # of those that came too soon the newest, once its time has come
+
+
+def test_one_waits_at_most_the_newest_and_it_shows_its_frame_although_the_source_overwrites_it() -> None:
+    album = Album()
+    with _snapshots(SnapshotSettings(on="interval", interval_s=0.1), album) as snapshots:
+        album.may_go.clear()
+        snapshots.put(_result(0, _picture(10), 0))
+        until(lambda: album.waits == 1)
+        for seq in range(1, 5):
+            image = _picture(50 * seq, (64 + seq, 48))
+            snapshots.put(_result(seq, image, 100 * seq))
+            image[:] = 20
+        album.may_go.set()
+        album.wait_for(2)
+    assert [(_level(jpeg), seq) for jpeg, seq in album.files] == [(10, 0), (200, 4)]
+
+
+def test_the_one_that_waits_is_made_before_the_end() -> None:
+    album = Album()
+    snapshots = Snapshots(SnapshotSettings(on="event"), album.take)
+    snapshots.ask()
+    snapshots.put(_result(7, _picture(0), 0))
+    snapshots.close()
+    assert album.numbers == [7]
+
+
+@pytest.mark.parametrize(
+    ("size_wh", "width", "expected_wh"),
+    [
+        ((64, 48), 640, (64, 48)),
+        ((1280, 720), 640, (640, 360)),
+        ((1014, 760), 480, (480, 360)),
+        ((1000, 10), 16, (16, 1)),
+        ((100, 10_000), 1920, (77, 7680)),
+    ],
+)
+def test_larger_pictures_are_made_smaller_and_keep_their_proportions(
+    size_wh: tuple[int, int], width: int, expected_wh: tuple[int, int]
+) -> None:
+    picture = np.linspace(0, 255, size_wh[0] * size_wh[1] * 3).astype(np.uint8).reshape(size_wh[1], size_wh[0], 3)
+    jpeg = jpeg_of(picture, width, 80)
+    assert (jpeg.width, jpeg.height) == expected_wh
+    assert len(jpeg.data) <= MAX_BYTES
+    assert cv2.imdecode(np.frombuffer(jpeg.data, np.uint8), cv2.IMREAD_COLOR).shape[1::-1] == expected_wh
+
+
+@pytest.mark.parametrize(
+    ("size_wh", "expected_wh"), [((1920, 1080), (1920, 1080)), ((4096, 3000), (2048, 1500))], ids=["worse", "smaller"]
+)
+def test_noise_gets_worse_and_then_smaller_until_it_fits(
+    size_wh: tuple[int, int], expected_wh: tuple[int, int]
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (size_wh[1], size_wh[0], 3), np.uint8)
+    assert len(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 85])[1]) > MAX_BYTES
+    jpeg = jpeg_of(noise, 4096, 85)
+    assert (jpeg.width, jpeg.height) == expected_wh
+    assert len(jpeg.data) <= MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"on": "interval"}, {"interval_s": 5.0}, {"max_per_s": 11.0}, {"width": 15}, {"quality": 19}, {"quality": 101}],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        SnapshotSettings(**{"on": "event", **wrong})  # type: ignore[arg-type]
+
+
+def test_one_that_cannot_be_made_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    album, failed = Album(), threading.Event()
+
+    def fail(*_: object) -> Jpeg:
+        failed.set()
+        raise MemoryError
+
+    with _snapshots(SnapshotSettings(on="interval", interval_s=0.1), album) as snapshots:
+        with monkeypatch.context() as patch:
+            patch.setattr("edge_sdk.events.snapshots.jpeg_of", fail)
+            snapshots.put(_result(0, _picture(0), 0))
+            assert failed.wait(30.0)
+        snapshots.put(_result(1, _picture(0), 200))
+        album.wait_for(1)
+    assert album.numbers == [1]

@@ -1,22 +1,34 @@
-"""The chain of steps: errors of raw outputs that add up, and the memory that a form of a model takes."""
+"""The forms of a model beside each other, their memory, and golden inputs replayed in other runtimes."""
 
 from __future__ import annotations
 
 import math
+import os
+import signal
+import subprocess
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import parse_version
 from edge_sdk.bundle.target import load_target
+from edge_sdk.core.errors import IncompatibleError, MissingDependencyError, UsageError
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.prove.output_change import Form, OutputChange, Parts, compare_forms
-from edge_sdk_tools.prove.parity import Chain, PeakMemory
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.packages import Fetch
+from edge_sdk_tools.prove.parity import Chain, Form, OutputChange, Parts, compare_forms, peak_memory
+from edge_sdk_tools.prove.runtime_versions import replay_in
 from edge_sdk_tools.quantize.convert import convert
 from tests.support import models as tiny
+from tests.support.projects import write_project
 
 PLAIN = Parts(None, is_classifier=False)
 SIGNAL = np.array([[3.0, 4.0]], np.float32)  # of energy 25
@@ -102,8 +114,8 @@ def test_memory_is_that_of_each_model_alone(tmp_path: Path) -> None:
     folder = tmp_path / "ort"
     folder.mkdir()
     ort = convert(small, load_target("x86_64"), folder).model
-    with PeakMemory([small, large, junk, small, ort], ort) as memory:
-        first, most, broken, again, converted = memory.finish()
+    with peak_memory([small, large, junk, small, ort], ort) as memory:
+        first, most, broken, again, converted = memory()
     assert broken is None
     assert None not in (first, most, again, converted)
     weights_mb = 4096 * 3 * 32 * 32 * 4 / 1e6
@@ -112,9 +124,85 @@ def test_memory_is_that_of_each_model_alone(tmp_path: Path) -> None:
     assert max(first, again, converted) < weights_mb / 2
 
 
-def test_a_measurement_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+def test_a_measurement_that_nobody_waits_for_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(popen(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
     large = _convolutions(tmp_path / "large.onnx", 4096)
-    with PeakMemory([large] * 50, large) as memory:
-        process = memory._process
-        assert process.poll() is None
-    assert process.poll() is not None
+    with peak_memory([large] * 50, large):
+        pass
+    assert started[0].returncode == -signal.SIGKILL
+
+
+# Wheels for Python 3.10 to 3.13 exist of each; the lowest is what the targets name.
+OLDER = "1.20.1"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(folder))
+    return folder
+
+
+def test_an_older_runtime_replays_golden_and_is_promised(tmp_path: Path) -> None:
+    model = write_project(tmp_path)
+    try:
+        build(model, "arm64", tmp_path / "a.edge", prove_runtimes=[OLDER])
+    except MissingDependencyError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"no package index: {error}")
+    promised = Bundle.open(tmp_path / "a.edge").manifest.onnxruntime
+    assert (promised.minimum, promised.maximum) == (OLDER, ort.__version__)
+
+
+@pytest.mark.skipif(
+    parse_version(ort.__version__) <= (1, 23, 2), reason="this host's ONNX Runtime is one that a Jetson can have"
+)
+def test_a_target_that_cannot_have_the_builder_s_version_asks_for_a_proof(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"jetson_orin_nano has ONNX Runtime 1\.23\.2 at most .* --prove-runtime 1\.23\.2"
+    ):
+        build(write_project(tmp_path), "jetson_orin_nano", tmp_path / "a.edge")
+
+
+def _stand_in(body: str) -> Fetch:
+    """A wheel whose `onnxruntime` is this source: stands for a version that fails."""
+
+    def fetch(requirement: str, folder: Path) -> None:
+        with zipfile.ZipFile(folder / f"{requirement}.whl", "w") as archive:
+            archive.writestr("onnxruntime/__init__.py", body)
+
+    return fetch
+
+
+def test_a_runtime_that_fails_is_named_and_without_proof_none_but_the_builders_is_promised(tmp_path: Path) -> None:
+    build(write_project(tmp_path), "arm64", tmp_path / "a.edge")
+    promised = Bundle.open(tmp_path / "a.edge").manifest.onnxruntime
+    assert promised.minimum == promised.maximum == ort.__version__
+    for version, body, expected in (
+        ("1.21.5", "__version__ = '1.21.5'\nraise SystemExit(132)", "with ONNX Runtime 1.21.5: "),
+        (
+            "1.22.1",
+            "__version__ = '9.9.9'\ndef __getattr__(name): raise RuntimeError('no such kernel')",
+            "no such kernel",
+        ),
+    ):
+        with pytest.raises(IncompatibleError, match=expected) as caught:
+            replay_in(version, tmp_path / "a.edge", _stand_in(body))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_runtime_that_cannot_be_had(tmp_path: Path, cache: Path) -> None:
+    def fetch(requirement: str, folder: Path) -> None:
+        raise RuntimeError("no matching distribution")
+
+    with pytest.raises(MissingDependencyError, match=r"onnxruntime==1\.21\.5 cannot be downloaded: no matching"):
+        replay_in("1.21.5", tmp_path, fetch)
+    assert not list(cache.rglob("*.py"))

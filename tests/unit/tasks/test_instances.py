@@ -1,0 +1,116 @@
+"""Keypoints and masks belong to the objects that remain, and lie in pixels of the frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
+from edge_sdk.core.frame import Detections, Frame, Geometry, Inferred, Prepared
+from edge_sdk.events.annotate import Annotator
+from edge_sdk.tasks.spec import DetectionSpec
+from edge_sdk.tasks.task import make_task
+from tests.support.results import make_encoder
+
+SIZE = (64, 64)
+WORLD = Geometry(0.5, 0.5, 0.0, 8.0)  # a frame of 128 x 96, halved, with 8 pixels of padding above and below
+CELLS = 84
+
+
+def _detect(decoder: str, *outputs: np.ndarray, **detection: Any) -> Detections:
+    spec = ModelSpec(
+        model="m.onnx",
+        name="m",
+        task="detection",
+        decoder=decoder,
+        labels="l.txt",
+        input=InputSpec(size_wh=SIZE),
+        detection=DetectionSpec(**detection),
+    )
+    frame = Frame(np.zeros((96, 128, 3), np.uint8), 0, 0.0, 0, "camera")
+    inferred = Inferred(outputs, 0, Prepared(np.empty(0, np.float32), WORLD, frame))
+    result = make_task(spec, 2, [output.shape for output in outputs])(inferred)
+    assert isinstance(result, Detections)
+    return result
+
+
+def _output(decoder: str, objects: list[tuple[list[float], int, float, list[float]]], extras: int) -> np.ndarray:
+    """The output in which these objects stand: left, top, right, bottom in input pixels, class, confidence, extras."""
+    if decoder.startswith("end_to_end"):
+        rows = np.zeros((1, 20, 6 + extras), np.float32)
+        for place, (box, class_id, confidence, rest) in enumerate(objects):
+            rows[0, place] = [*box, confidence, class_id, *rest]
+        return rows
+    columns = np.zeros((1, 6 + extras, CELLS), np.float32)
+    for place, ((x1, y1, x2, y2), class_id, confidence, rest) in enumerate(objects):
+        scores = [confidence if number == class_id else 0.0 for number in range(2)]
+        columns[0, :, 7 * place] = [(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, *scores, *rest]
+    return columns
+
+
+POSES = [
+    ([8.0, 16.0, 24.0, 40.0], 1, 0.9, [10.0, 20.0, 0.75, 16.0, 30.0, 0.25]),
+    ([9.0, 16.0, 25.0, 40.0], 1, 0.4, [0.0] * 6),  # hidden by the first, which overlaps it
+    ([40.0, 16.0, 56.0, 40.0], 0, 0.8, [48.0, float("nan"), 0.9, 50.0, 30.0, 1.0]),
+]
+
+
+@pytest.mark.parametrize("decoder", ["yolov8_pose", "end_to_end_pose"])
+def test_keypoints_go_with_their_boxes(decoder: str) -> None:
+    objects = POSES if decoder == "yolov8_pose" else [POSES[0], POSES[2]]
+    got = _detect(decoder, _output(decoder, objects, 6), keypoints=(2, 3))
+    assert got.xyxy.tolist() == [[16, 16, 48, 64], [80, 16, 112, 64]]
+    assert got.class_id.tolist() == [1, 0]
+    assert got.keypoints is not None
+    assert got.keypoints.tolist() == [[[20, 24, 0.75], [32, 44, 0.25]], [[0, 0, 0], [100, 44, 1]]]
+    sent = msgspec.json.decode(make_encoder().encode(got))["detections"]
+    assert sent[0]["keypoints"] == [[20.0, 24.0, 0.75], [32.0, 44.0, 0.25]]
+    picture = got.frame.image.copy()
+    Annotator(["a", "b"]).draw(picture, got)
+    assert picture[24, 20].any()
+    assert not picture[44, 32].any()  # a point that is not sure
+
+
+def test_points_without_confidences_are_sure() -> None:
+    got = _detect("yolov8_pose", _output("yolov8_pose", [(POSES[0][0], 0, 0.9, [10.0, 20.0])], 2), keypoints=(1, 2))
+    assert got.keypoints is not None
+    assert got.keypoints.tolist() == [[[20, 24, 1]]]
+
+
+@pytest.mark.parametrize("decoder", ["yolov8_seg", "end_to_end_seg"])
+def test_masks_lie_within_their_boxes(decoder: str) -> None:
+    prototypes = np.zeros((1, 2, 16, 16), np.float32)
+    prototypes[0, 0, :, :4], prototypes[0, 0, :, 4:] = 1, -1  # the left quarter: 16 input pixels, 32 of the frame
+    prototypes[0, 1] = -1
+    objects = [([8.0, 16.0, 24.0, 40.0], 1, 0.9, [2.0, 0.0]), ([40.0, 16.0, 56.0, 40.0], 0, 0.8, [0.0, 1.0])]
+    got = _detect(decoder, _output(decoder, objects, 2), prototypes)
+    assert got.mask is not None
+    assert got.mask.shape == (2, 96, 128)
+    expected = np.zeros((96, 128), bool)
+    expected[16:64, 16:32] = True
+    assert (got.mask[0] == expected).all()
+    assert not got.mask[1].any()
+    [outline] = got.polygons(0)
+    assert {tuple(corner) for corner in outline.tolist()} == {(16, 16), (31, 16), (31, 63), (16, 63)}
+    sent = msgspec.json.decode(make_encoder().encode(got))["detections"]
+    assert len(sent[0]["polygons"][0]) == 4
+    assert sent[1]["polygons"] == []
+    picture = got.frame.image.copy()
+    Annotator(["a", "b"]).draw(picture, got)
+    assert picture[40, 24].any()
+    assert not picture[40, 40].any()
+
+
+@pytest.mark.parametrize("decoder", ["yolov8_pose", "yolov8_seg"])
+def test_where_nothing_is_found_there_are_no_points_and_no_masks(decoder: str) -> None:
+    outputs = [_output(decoder, [], 6)] + [np.zeros((1, 6, 16, 16), np.float32)] * (decoder == "yolov8_seg")
+    got = _detect(decoder, *outputs, keypoints=(2, 3) if decoder == "yolov8_pose" else None)
+    if decoder == "yolov8_pose":
+        assert got.keypoints is not None
+        assert got.keypoints.shape == (0, 2, 3)
+    else:
+        assert got.mask is not None
+        assert got.mask.shape == (0, 96, 128)

@@ -1,0 +1,416 @@
+"""The formats of labels, each a reader of a folder, and the table of them.
+
+Class folders: the images of a class lie in a folder of its name, at any depth. labels.csv: one image a line, with the
+id or the label of its class. COCO: boxes in one JSON file, and images in folders near it; polygons, masks and other
+parts of the file are ignored. YOLO: images/ and labels/ beside each other, a text file an image with a line an object.
+Masks: images/ and masks/ beside each other, a PNG of class ids an image.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import open_regular, read_regular
+from edge_sdk.core.toml import shown
+from edge_sdk.tasks.spec import Task
+from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, read_text, whole_number
+from edge_sdk_tools.datasets.dataset import (
+    BoxTruth,
+    ClassTruth,
+    Format,
+    Found,
+    Labelled,
+    MaskTruth,
+    listed_file,
+    mask_size,
+)
+from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, is_file, is_folder, subfolders
+
+
+def are_class_folders(folder: Path, names: ClassNames) -> bool:
+    """Whether one folder at least bears the name of a class; folders such as `day` and `night` do not."""
+    return any(_is_class(path.name, names) for path in subfolders(folder))
+
+
+def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
+    """Read a folder of class folders."""
+    found, skipped = [], []
+    class_ids: dict[str, int] = {}
+    for path in filter(is_candidate, files_below(folder)):
+        first, *inside = path.relative_to(folder).parts
+        if not inside:
+            skipped.append(Skipped(path, "lies in no class folder"))
+            continue
+        if first not in class_ids:
+            class_ids[first] = _class_id(folder / first, names)
+        found.append(Found(path, ClassTruth(class_ids[first])))
+    return Labelled(found, tuple(skipped))
+
+
+def _is_class(name: str, names: ClassNames) -> bool:
+    return bool(names.find(name)) or (_is_number(name) and int(name) < len(names))
+
+
+def _class_id(folder: Path, names: ClassNames) -> int:
+    """A label that is a number goes before the class id of this number."""
+    if _is_number(folder.name) and not names.find(folder.name):
+        return names.checked(int(folder.name), str(folder))
+    return names.class_id(folder.name, str(folder))
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
+LABELS_CSV = "labels.csv"
+_HEADERS = ["file", "class_id"], ["file", "label"]
+
+
+def read_labels_csv(folder: Path, names: ClassNames) -> Labelled:
+    """Read FOLDER/labels.csv."""
+    path = folder / LABELS_CSV
+    rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        column = _class_column(next(rows, []), path)
+        class_ids: dict[Path, int] = {}
+        for row in rows:
+            if row:
+                _add(class_ids, folder, row, column, names, f"{path}: line {rows.line_num}")
+    except csv.Error as cause:
+        raise DataError(f"{path}: line {rows.line_num}: not comma-separated values: {cause}") from cause
+    if not class_ids:
+        raise DataError(f"{path}: no images in it, expected one a line after the header")
+    return Labelled([Found(file, ClassTruth(class_id)) for file, class_id in sorted(class_ids.items())])
+
+
+def _class_column(header: Sequence[str], path: Path) -> str:
+    columns = [name.strip().casefold() for name in header]
+    if columns not in _HEADERS:
+        raise DataError(f"{path}: line 1 is {shown(','.join(header))}, expected file,class_id or file,label")
+    return columns[1]
+
+
+def _add(
+    class_ids: dict[Path, int], folder: Path, row: Sequence[str], column: str, names: ClassNames, where: str
+) -> None:
+    if len(row) != 2:
+        raise DataError(
+            f"{where}: has {len(row)} column{'s' if len(row) > 1 else ''}, expected 2: file,{column}; a label with "
+            "commas needs quotes"
+        )
+    name, value = row[0].strip(), row[1].strip()
+    file = listed_file(name, [folder], where)
+    if file is None:
+        raise DataError(f"{where}: no file {shown(name)} in {folder}; take the line out or copy the image there")
+    class_id = names.class_id(value, where) if column == "label" else _csv_class_id(value, names, where)
+    if class_ids.setdefault(file, class_id) != class_id:
+        raise DataError(f"{where}: {shown(name)} has class {class_id} here and {class_ids[file]} above; keep one line")
+
+
+def _csv_class_id(value: str, names: ClassNames, where: str) -> int:
+    class_id = whole_number(value)
+    if class_id is None:
+        raise DataError(f"{where}: class_id is {shown(value)}, expected a whole number from 0 to {len(names) - 1}")
+    return names.checked(class_id, where)
+
+
+_LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
+_LOOKED_AT = 65536  # bytes that are searched for the first list, before which a COCO file has at most `info`
+_MOST_BYTES = 4 << 30  # about the size of the largest public files, for two million pictures
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class CocoImage(msgspec.Struct, frozen=True, gc=False):
+    """One image of a COCO file; width and height are those of the picture that was annotated."""
+
+    id: int | str
+    file_name: str
+    width: float | None = None
+    height: float | None = None
+
+    @property
+    def size_wh(self) -> tuple[int, int] | None:
+        """Width and height in pixels; None where the file lacks one of them."""
+        return (int(self.width), int(self.height)) if self.width and self.height else None
+
+
+class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
+    """One annotated box of a COCO file: x and y of the upper left corner, width and height, in pixels."""
+
+    image_id: int | str
+    category_id: int
+    bbox: tuple[float, float, float, float]
+    iscrowd: int | bool = 0
+
+
+class CocoCategory(msgspec.Struct, frozen=True, gc=False):
+    """One category of a COCO file: the id that annotations refer to, and its name."""
+
+    id: int
+    name: str
+
+
+class CocoFile(msgspec.Struct, frozen=True):
+    """The parts of a COCO file that are read."""
+
+    images: list[CocoImage]
+    annotations: list[CocoAnnotation]
+    categories: list[CocoCategory]
+
+
+def read_coco_file(path: Path) -> CocoFile:
+    """Read one file."""
+    try:
+        data = read_regular(path, _MOST_BYTES).removeprefix(_BYTE_ORDER_MARK)
+        return msgspec.json.decode(data, type=CocoFile)
+    except OSError as cause:
+        raise DataError(f"{path}: cannot be read: {cause.strerror}") from cause
+    except msgspec.ValidationError as cause:
+        raise DataError(f"{path}: {cause}; expected images, annotations and categories as COCO has them") from cause
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
+        raise DataError(f"{path}: not valid JSON in UTF-8: {cause}; export or copy it again") from cause
+
+
+def coco_files(folder: Path) -> list[Path]:
+    """Return the .json files in `folder` and in its `annotations` that look like COCO's, in order of their paths."""
+    files = (*folder.glob("*.json"), *(folder / "annotations").glob("*.json"))
+    return sorted(path for path in files if not path.name.startswith(".") and _looks_like_coco(path))
+
+
+def image_folders(path: Path) -> list[Path]:
+    """List the folders in which the images of this file are searched, in order.
+
+    Beside it, in `images`, or in a folder of its name: for instances_val2017.json also `val2017`. As COCO itself keeps
+    its files in `annotations`, all this is true of the folder above that one too.
+    """
+    homes = [path.parent, *([path.parent.parent] if path.parent.name == "annotations" else [])]
+    split = path.stem.rpartition("_")[2]
+    names = (".", "images", path.stem, split, f"images/{split}")
+    folders = dict.fromkeys(home / name for home in homes for name in names)
+    return [folder for folder in folders if is_folder(folder)]
+
+
+def _looks_like_coco(path: Path) -> bool:
+    try:
+        with open_regular(path) as file:
+            return _LOOKS_LIKE_COCO.search(file.read(_LOOKED_AT)) is not None
+    except OSError:
+        return False
+
+
+def read_coco(path: Path, names: ClassNames) -> Labelled:
+    """Read one file of COCO."""
+    path = _the_file(path)
+    coco = read_coco_file(path)
+    rows = _rows_by_image(coco, path)
+    boxes_xyxy = _boxes(coco, path)
+    class_ids = _class_ids(coco, names, path)
+    crowd = np.array([bool(a.iscrowd) for a in coco.annotations], np.bool_)
+    folders = image_folders(path)
+    found, skipped = [], []
+    for index, image in enumerate(coco.images):
+        file = listed_file(image.file_name, folders, f"{path}: images[{index}]")
+        if file is None:
+            skipped.append(Skipped(folders[0] / image.file_name, f"listed in {path.name} and not there"))
+            continue
+        of = rows[image.id]
+        found.append(Found(file, BoxTruth(boxes_xyxy[of], class_ids[of], crowd[of], relative=False), image.size_wh))
+    if not found:
+        raise DataError(f"{path}: {_none_there(len(skipped), folders)}")
+    return Labelled(sorted(found, key=lambda item: item.path), tuple(skipped))
+
+
+def _the_file(path: Path) -> Path:
+    if not is_folder(path):
+        return path
+    files = coco_files(path)
+    if len(files) != 1:
+        listed = ", ".join(file.name for file in files)
+        raise DataError(f"{path}: {len(files)} COCO files in it ({listed}), expected one; give the .json that is meant")
+    return files[0]
+
+
+def _rows_by_image(coco: CocoFile, path: Path) -> dict[int | str, list[int]]:
+    rows: dict[int | str, list[int]] = {}
+    for index, image in enumerate(coco.images):
+        if image.id in rows:
+            raise DataError(f"{path}: images[{index}].id is {shown(image.id)}, which another image has too")
+        rows[image.id] = []
+    for index, annotation in enumerate(coco.annotations):
+        if annotation.image_id not in rows:
+            raise DataError(
+                f"{path}: annotations[{index}].image_id is {shown(annotation.image_id)}, expected the id of an image"
+            )
+        rows[annotation.image_id].append(index)
+    return rows
+
+
+def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
+    """Return the boxes of all annotations: float64 (N, 4), x1, y1, x2, y2 in pixels."""
+    boxes = np.array([a.bbox for a in coco.annotations], np.float64).reshape(-1, 4)
+    with np.errstate(over="ignore"):
+        xyxy = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
+    wrong = np.flatnonzero((boxes[:, 2:] < 0).any(axis=1) | ~np.isfinite(xyxy).all(axis=1))
+    if wrong.size:
+        raise DataError(
+            f"{path}: annotations[{wrong[0]}].bbox is {boxes[wrong[0]].tolist()}, expected x, y, width and height in "
+            "pixels, width and height 0 or more"
+        )
+    return xyxy
+
+
+def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int64]:
+    """Return the class id of each annotation, int64 (N,); unused categories need not be classes of the model."""
+    categories = {category.id: category.name for category in coco.categories}
+    class_ids: dict[int, int] = {}
+    for index, annotation in enumerate(coco.annotations):
+        used = annotation.category_id
+        if used not in class_ids:
+            if used not in categories:
+                raise DataError(
+                    f"{path}: annotations[{index}].category_id is {used}, expected the id of one of its "
+                    f"{len(categories)} categories"
+                )
+            class_ids[used] = names.class_id(categories[used], f"{path}: category {used}")
+    return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
+
+
+def _none_there(count: int, folders: Sequence[Path]) -> str:
+    if not count:
+        return "no images in it, expected a list of them"
+    return f"none of its {count} images is there, looked in {', '.join(map(str, folders))}; put them into one of these"
+
+
+def read_masks(folder: Path, names: ClassNames) -> Labelled:
+    """Read FOLDER/images and FOLDER/masks; a mask has the name of its image at the same place, and ends in .png.
+
+    Of a mask only the header is read; `MaskTruth.read` reads the rest.
+    """
+    masks = {path.relative_to(folder / MASKS).with_suffix(""): path for path in _pngs(folder / MASKS)}
+    found, skipped, wanted = [], [], set()
+    for path in filter(is_candidate, files_below(folder / IMAGES)):
+        name = path.relative_to(folder / IMAGES).with_suffix("")
+        mask = masks.get(name)
+        if mask is None:
+            skipped.append(Skipped(path, f"no mask of this name in {MASKS}/"))
+        else:
+            wanted.add(name)
+            found.append(Found(path, MaskTruth(mask, len(names)), mask_size(mask)))
+    if skipped and not found:
+        raise DataError(f"{folder}: not one image has a mask, expected {MASKS}/NAME.png for {IMAGES}/NAME.jpg")
+    lonely = [mask for name, mask in masks.items() if name not in wanted]
+    return Labelled(found, (*skipped, *(Skipped(mask, f"no image of this name in {IMAGES}/") for mask in lonely)))
+
+
+def _pngs(folder: Path) -> list[Path]:
+    return [path for path in files_below(folder) if path.suffix.lower() == ".png"]
+
+
+IMAGES, LABELS, MASKS = "images", "labels", "masks"
+_OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it is cut off
+_LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
+
+
+def read_yolo(folder: Path, names: ClassNames) -> Labelled:
+    """Read FOLDER/images and FOLDER/labels; a label has the name of its image at the same place."""
+    labels = _labels_by_name(folder / LABELS)
+    images = [path for path in files_below(folder / IMAGES) if is_candidate(path)]
+    named = [(path, path.relative_to(folder / IMAGES).with_suffix("")) for path in images]
+    found = [Found(path, _read_boxes(labels.get(name), names)) for path, name in named]
+    wanted = {name for _, name in named}
+    if images and not wanted & labels.keys():
+        raise DataError(
+            f"{folder}: none of {len(labels)} files in {LABELS}/ belongs to an image, expected {LABELS}/NAME.txt for "
+            f"{IMAGES}/NAME.jpg"
+        )
+    lonely = [path for name, path in labels.items() if name not in wanted and path.name != _LIST_OF_CLASSES]
+    return Labelled(found, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in lonely))
+
+
+def _labels_by_name(folder: Path) -> dict[Path, Path]:
+    files = (path for path in files_below(folder) if path.suffix.lower() == ".txt")
+    return {path.relative_to(folder).with_suffix(""): path for path in files}
+
+
+def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
+    """The objects of one image; without a file there are none."""
+    lines = read_text(path).split("\n") if path else []
+    rows = [_row(line.split(), names, f"{path}: line {n}") for n, line in enumerate(lines, start=1) if line.strip()]
+    boxes_xyxy = np.array([box for _, box in rows], np.float64).reshape(-1, 4)
+    class_ids = np.array([class_id for class_id, _ in rows], np.int64)
+    return BoxTruth(boxes_xyxy, class_ids, np.zeros(len(rows), np.bool_), relative=True)
+
+
+def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tuple[float, ...]]:
+    """Class id and x1, y1, x2, y2, 0-1."""
+    numbers = [finite_number(field) for field in fields[1:]]
+    values = [number for number in numbers if number is not None]
+    class_id = whole_number(fields[0])
+    if class_id is None:
+        raise DataError(f"{where}: class is {shown(fields[0])}, expected a whole number from 0 to {len(names) - 1}")
+    if len(values) < len(numbers):
+        raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
+    if len(values) < 4 or len(values) % 2:
+        raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
+    names.checked(class_id, where)
+    return class_id, _cut(_box(values, where) if len(values) == 4 else _around(values), where)
+
+
+def _box(values: Sequence[float], where: str) -> tuple[float, float, float, float]:
+    x, y, width, height = values
+    if width < 0 or height < 0:
+        raise DataError(f"{where}: the box is {width:g} wide and {height:g} high, expected 0 or more")
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _around(values: Sequence[float]) -> tuple[float, float, float, float]:
+    """The box around a polygon of x1 y1 x2 y2 x3 y3 and more."""
+    return min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
+
+
+def _cut(box_xyxy: tuple[float, float, float, float], where: str) -> tuple[float, ...]:
+    if min(box_xyxy) < -_OVERSHOOT or max(box_xyxy) > 1 + _OVERSHOOT:
+        raise DataError(
+            f"{where}: the box reaches from {box_xyxy[0]:.4g}, {box_xyxy[1]:.4g} to {box_xyxy[2]:.4g}, "
+            f"{box_xyxy[3]:.4g}, expected 0 to 1, as parts of the image's width and height"
+        )
+    return tuple(min(max(side, 0.0), 1.0) for side in box_xyxy)
+
+
+class LabelFormat(NamedTuple):
+    """One format of labels: what it is for, its sign in words, whether a folder has it, and its reader."""
+
+    task: Task
+    sign: str
+    is_there: Callable[[Path, ClassNames], bool]
+    read: Callable[[Path, ClassNames], Labelled]
+
+
+def _has_folders(folder: Path, *names: str) -> bool:
+    return all(is_folder(folder / name) for name in names)
+
+
+FORMATS: dict[Format, LabelFormat] = {
+    "labels.csv": LabelFormat(
+        "classification", "labels.csv", lambda folder, _: is_file(folder / LABELS_CSV), read_labels_csv
+    ),
+    "class folders": LabelFormat("classification", "a folder a class", are_class_folders, read_class_folders),
+    "coco": LabelFormat("detection", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
+    "yolo": LabelFormat(
+        "detection", "images/ beside labels/", lambda folder, _: _has_folders(folder, IMAGES, LABELS), read_yolo
+    ),
+    "masks": LabelFormat(
+        "segmentation", "images/ beside masks/", lambda folder, _: _has_folders(folder, IMAGES, MASKS), read_masks
+    ),
+}
+"""All formats, in the order in which they are tried."""

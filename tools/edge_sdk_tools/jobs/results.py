@@ -1,0 +1,265 @@
+"""Outcomes of jobs as bytes, between processes and on disk, so that none is computed twice.
+
+A result or an error becomes bytes where the job ran, and is turned back on the host. Paths are bytes, because file
+names may not be valid text. The store keeps results under keys made of all that decides them, edge-sdk's own sources
+and the versions of packages among it; the key and a hash lie beside each, so that a damaged one is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import os
+import pickle
+import re
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+
+import edge_sdk
+import edge_sdk.core.errors
+import edge_sdk_tools
+from edge_sdk.core.errors import EdgeError, OutputError, typed_line
+
+T = TypeVar("T")
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+class RemoteError(Exception):
+    """Stands as the cause of an error from another process, whose traceback it holds as text."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The outcome of one job.
+
+    Attributes:
+        result: as MessagePack; None after an error.
+        error: class, arguments and attributes of an EdgeError, pickled; None where the job gave a result.
+        trace: the error's traceback.
+    """
+
+    result: bytes | None
+    error: bytes | None = None
+    trace: str = ""
+
+    def unwrap(self) -> bytes:
+        """The result as MessagePack.
+
+        Raises:
+            EdgeError: the job's own, or one line about any other exception.
+        """
+        if self.error is not None:
+            kind, arguments, attributes = pickle.loads(self.error)  # noqa: S301 - of workers, whose results are believed too
+            # Not through the constructor: an error's text is made of its arguments only there, once.
+            error: EdgeError = kind.__new__(kind)
+            error.args = arguments
+            error.__dict__.update(attributes)
+            raise error from RemoteError(self.trace)
+        assert self.result is not None
+        return self.result
+
+
+def outcome_of(function: Callable[[T, S], object], item: T, shared: S, key: str) -> Outcome:
+    """Do one job. Only what is meant to end the process (KeyboardInterrupt, SystemExit) leaves this as an exception."""
+    try:
+        return Outcome(encoded(function(item, shared)))
+    except EdgeError as error:
+        return _failed(error, error)
+    except Exception as error:  # noqa: BLE001 - a job may do anything, and one line has to name its item
+        return _failed(EdgeError(f"{key}: {typed_line(error)}"), error)
+
+
+def encoded(result: object) -> bytes:
+    """A result, or what decides one, as MessagePack; arrays only go in."""
+    return msgspec.msgpack.encode(result, enc_hook=_encode)
+
+
+def decoded(data: bytes, kind: type[R]) -> R:
+    """Decode what `encoded` made."""
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode_path)
+
+
+def _encode(value: object) -> object:
+    if isinstance(value, Path):
+        return os.fsencode(value)
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, list(value.shape), value.tobytes()]
+    raise NotImplementedError(f"{type(value).__name__} is no result of a job")
+
+
+def _decode_path(kind: type, value: object) -> object:
+    if issubclass(kind, Path) and isinstance(value, bytes):
+        return Path(os.fsdecode(value))
+    raise NotImplementedError(f"{kind.__name__} is no result of a job")
+
+
+def _failed(error: EdgeError, cause: Exception) -> Outcome:
+    return Outcome(None, _packed(error), "".join(traceback.format_exception(cause)))
+
+
+def _packed(error: EdgeError) -> bytes:
+    attributes = {name: value for name, value in vars(error).items() if not name.startswith("__")}
+    try:
+        packed = pickle.dumps((type(error), error.args, attributes))
+        pickle.loads(packed)  # noqa: S301 - what was just written: some classes only fail on the way back
+    except Exception:  # noqa: BLE001 - pickling runs whatever the attributes define
+        family = next(kind for kind in type(error).__mro__ if kind.__module__ == edge_sdk.core.errors.__name__)
+        return pickle.dumps((family, (str(error),), {}))
+    return packed
+
+
+Outcomes: TypeAlias = Generator[tuple[str, Outcome], None, None]
+"""Outcomes under their keys, as they come; closing it cancels the rest."""
+
+
+class Executor(Protocol):
+    """Does jobs, `at_once` of them, each of which may take so many threads that all share the cores."""
+
+    threads_per_job: int
+    at_once: int
+
+    def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
+        """Do a job an item and yield the outcomes under their keys, as they come; closing it cancels the rest."""
+        ...
+
+    def close(self, *, interrupted: bool) -> None:
+        """Let the workers go, at once where something went wrong."""
+        ...
+
+
+class SerialExecutor:
+    """This process, one job after another."""
+
+    def __init__(self, cores: int) -> None:
+        self.threads_per_job = cores
+        self.at_once = 1
+
+    def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
+        """Do the jobs in the items' order."""
+        for key, item in items.items():
+            yield key, outcome_of(function, item, shared, key)
+
+    def close(self, *, interrupted: bool) -> None:
+        """Nothing to let go."""
+
+
+PACKAGES = ("edge-sdk", "msgspec", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
+"""Those that decide what a job computes, and how its result is written."""
+
+
+@functools.cache
+def package_versions() -> dict[str, str]:
+    """This process's versions of `PACKAGES`; "none" for one that is not installed."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+@functools.cache
+def source_digest() -> str:
+    """SHA-256 of edge-sdk's sources: two checkouts may differ and have the same version."""
+    digest = hashlib.sha256()
+    for package in (edge_sdk, edge_sdk_tools):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            digest.update(f"{root.name}/{path.relative_to(root).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def key_of(step: str, *decides: object) -> str:
+    """The key of one step, made of all that decides it: bytes, or what `encoded` takes; sources and packages always."""
+    parts = (encoded([source_digest(), package_versions()]), *(_bytes(part) for part in decides))
+    return f"{step}-{hashlib.sha256(b''.join(hashlib.sha256(part).digest() for part in parts)).hexdigest()}"
+
+
+def _bytes(part: object) -> bytes:
+    return part if isinstance(part, bytes) else encoded(part)
+
+
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    key: str
+    sha256: bytes
+    result: bytes
+
+
+class Store:
+    """A folder of results; several processes may use it at once.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> bytes | None:
+        """The result under a key; None when there is none, or none that is whole."""
+        path = self._path(key)
+        try:
+            kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+        except (OSError, msgspec.DecodeError):
+            return None
+        if kept.key != key or kept.sha256 != hashlib.sha256(kept.result).digest():
+            return None
+        with contextlib.suppress(OSError):  # a read-only folder can still be read
+            os.utime(path)
+        return kept.result
+
+    def put(self, key: str, result: bytes) -> None:
+        """Keep a result; a reader sees all of it or nothing.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        path = self._path(key)
+        partial = path.with_name(f".{key}.{os.getpid()}.partial")
+        kept = _Kept(key, hashlib.sha256(result).digest(), result)
+        # Nothing waits for the disk: what a power cut leaves half written is noticed by its hash.
+        with self._writing():
+            try:
+                partial.write_bytes(msgspec.msgpack.encode(kept))
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
+
+    def prune(self, max_bytes: int) -> None:
+        """Remove the results that were not used for longest, until the rest takes at most `max_bytes`."""
+        with self._writing():
+            # What killed processes left half written is among them.
+            found = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in self._folder.iterdir())
+            total = sum(size for _, size, _ in found)
+            for _, size, path in found:
+                if total <= max_bytes:
+                    break
+                path.unlink(missing_ok=True)
+                total -= size
+
+    def _path(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"{key!r}: expected a key of letters, digits, '.', '_' and '-', which names a file")
+        return self._folder / f"{key}.msgpack"
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as cause:
+            raise OutputError(f"{self._folder}: results cannot be kept: {cause.strerror or cause}") from cause
