@@ -33,14 +33,16 @@ class _Watching:
 
     def __init__(self, broker: Broker | DeafBroker, *arguments: object, in_terminal: bool = False) -> None:
         command = [sys.executable, "-m", "edge_sdk", "watch", "--mqtt", broker.url, *map(str, arguments)]
-        out = err = subprocess.PIPE
+        environment = {**os.environ, "TERM": "xterm"}
         if in_terminal:
-            master, out = pty.openpty()
-            err = out
-        self.process = subprocess.Popen(command, stdin=out, stdout=out, stderr=err, env={**os.environ, "TERM": "xterm"})
-        if in_terminal:
-            os.close(out)
-        files = [os.fdopen(master, "rb")] if in_terminal else [self.process.stdout, self.process.stderr]
+            master, slave = pty.openpty()
+            self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+            os.close(slave)
+            files = [os.fdopen(master, "rb")]
+        else:
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment)
+            files = [self.process.stdout, self.process.stderr]
         self._lines: tuple[list[str], list[str]] = ([], [])
         self._ears = [ear(*each) for each in zip(files, self._lines, strict=False)]
 
