@@ -155,8 +155,8 @@ def _key() -> str:
     for root in (Path(edge_sdk.__file__).parent, Path(edge_sdk_tools.__file__).parent):
         for source in sorted(root.rglob("*.py")):
             digest.update(source.read_bytes())
-    for name in ("bench_models", "efficientnet_lite", "yolov8_shape", "by_hand"):
-        digest.update((_HERE / f"{name}.py").read_bytes())
+    for name in ("figures/bench_models", "figures/efficientnet_lite", "figures/yolov8_shape", "rivals/by_hand"):
+        digest.update((_HERE.parent / f"{name}.py").read_bytes())
     return digest.hexdigest()[:16]
 
 

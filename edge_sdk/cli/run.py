@@ -80,6 +80,8 @@ _LABEL = 11  # columns
 @key_option("--every-frame", "every_frame", PipelineConfig)
 @click.option("--duration", type=POSITIVE, help="Stop after so many seconds.")
 @key_option("--latency-ms", "latency_ms", PipelineConfig)
+@key_option("--confidence", "confidence", PipelineConfig)
+@key_option("--iou", "iou", PipelineConfig)
 @key_option("--variant", "variant", PipelineConfig, metavar="NAME")
 @key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")

@@ -30,6 +30,7 @@ from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, 
 from edge_sdk.service.process import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tuning.live import Window
 
 _log = logging.getLogger(__name__)
@@ -145,7 +146,13 @@ class PipelineRunner:
         self._promised = {  # of the thresholds that this camera has
             name: getattr(manifest.thresholds, name) for name in _THRESHOLDS if not refusals[name]
         }
-        self._thresholds: dict[str, float] = {}  # those that commands have set
+        wanted = {name: getattr(settings, name) for name in ("confidence", "iou")}
+        self._configured: dict[str, float] = {name: value for name, value in wanted.items() if value is not None}
+        if self._configured and not TRAITS[manifest.task].has_objects:
+            _log.warning(f"{' and '.join(self._configured)}: a bundle for {manifest.task} has no such threshold")
+            self._configured = {}
+        self._promised |= {name: value for name, value in self._configured.items() if name in self._promised}
+        self._thresholds = self._configured  # and those that commands have set
         self._control.known = CameraTraits(
             name=stream.camera,
             task=manifest.task,
@@ -258,10 +265,11 @@ class PipelineRunner:
         self._applied = state
         self.loop.least_gap_ns = int(1e9 / state.max_fps) if self._source.paced and state.max_fps > 0 else 0
         given = {name: getattr(state, name) for name in self._promised}
-        self._thresholds = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        commanded = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        self._thresholds = self._configured | commanded
         if self._controls.are_told:
             absent = dict.fromkeys(_THRESHOLDS, msgspec.UNSET)
-            shown = absent | self._promised | self._thresholds
+            shown = absent | self._promised | commanded
             self._stream.report_controls(msgspec.structs.replace(state, **shown))
 
 

@@ -39,6 +39,13 @@ def _pictures(folder: Path, levels: list[int]) -> Path:
 
 
 @pytest.mark.smoke
+def test_thresholds_of_a_run_take_the_place_of_the_bundle_s(cell_bundle: Path, cell_pictures: Path) -> None:
+    ran = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--no-tune", "--confidence", 0, "--iou", 1, "-q")
+    assert ran.returncode == 0, ran.stderr
+    results = [msgspec.json.decode(line)["detections"] for line in ran.stdout.splitlines()]
+    assert [any(found["confidence"] < 0.2 for found in result) for result in results] == [True] * 4
+
+
 def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
     cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path
 ) -> None:
