@@ -216,6 +216,20 @@ def test_what_cannot_run_is_said_and_what_ran_goes_on(site: Site) -> None:
     assert_increasing(site.results("bars"))
 
 
+def test_during_the_start(site: Site) -> None:
+    with site.start() as device:
+        device.hear("no trusted key")  # the first bundle is tried
+        replace_bundle(site.bundle, 2)
+        site.cameras["yard"] = site.cameras.pop("bars")
+        device.reload(site.text())
+        site.wait_for_version("film", 2)
+        site.wait_for_version("yard", 2)
+        site.wait_for_cameras("film", "yard")
+        site.stop(device)
+    assert_whole(site.results("film"), FILM)
+    assert_increasing(site.results("yard"))
+
+
 _RELOADS = 12
 
 
