@@ -169,9 +169,11 @@ class Output:
         # Without Python's buffer, which is flushed when the process ends, and whose lock a blocked write would keep.
         stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
         keeps_all = not any(pipeline.paced for pipeline in self._settings.pipelines)
-        in_words = None
+        in_words: Callable[[bytes], str] | None = None
         if self._settings.in_words:
-            from edge_sdk.fleet.messages import line_words as in_words  # 15 ms of a start that only a terminal needs
+            from edge_sdk.fleet.messages import line_words  # 15 ms of a start that only a terminal needs
+
+            in_words = line_words
         return JsonLinesPublisher(stdout, keeps_all=keeps_all, is_stopped=self._is_stopped, in_words=in_words)
 
     def _opened_events(self, mqtt: MqttSettings) -> EventOutbox:
