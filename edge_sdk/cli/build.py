@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_VERSION = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 _GARBAGE_OBJECTS = 100_000
+_COLOURS = {"ok": "green", "worse": "yellow", "bad": "red"}
 
 
 def _precision_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -120,6 +121,8 @@ def _show(report: BuildResult) -> None:
         warn(warning)
     title = f"{report.name} for {report.target}, measured on {agreement.images} images"
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
+    if band := report.verdict.band:
+        click.secho(folded(f"the loss is {band}: {report.verdict.loss}"), fg=_COLOURS[band])
     for sample in report.samples:
         click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
     _show_trials(report)

@@ -39,6 +39,7 @@ from edge_sdk_tools.report.schema import (
     operator_sizes,
     side_by_side,
 )
+from edge_sdk_tools.search.gates import loss_of
 from edge_sdk_tools.search.search import Search
 from edge_sdk_tools.search.sensitivity import LocalNoise, Sensitivity
 from edge_sdk_tools.search.shipped_form import InputTrial
@@ -294,7 +295,8 @@ def report_of(steps: Steps) -> BuildReport:
 
 def _verdict(steps: Steps) -> Verdict:
     gates, reason = steps.spec.gates, steps.search.fallback_reason
-    figure = steps.search.int8.proof.evaluation.figure
+    evaluation = steps.search.int8.proof.evaluation
+    figure = evaluation.figure
     if figure.reference is not None:
         least = -gates.int8_max_drop_relative * figure.reference.value
     else:
@@ -304,12 +306,16 @@ def _verdict(steps: Steps) -> Verdict:
         "calibrate with more images like those that the camera sees",
         "lower gates.int8_max_drop_relative or int8_min_agreement",
     )
+    loss = loss_of(evaluation) if reason is None else None
+    held = ", ".join(_change_line(one) for one in evaluation.gated or (figure,))
     return Verdict(
         carries="int8" if reason is None else "fp32",
-        why=reason or steps.search.doubt or f"INT8 holds its gates: {_change_line(figure)}",
+        why=reason or steps.search.doubt or f"INT8 holds its gates: {held}",
         next_steps=mend if reason else (),
         least_change=least,
         latency_budget_ms=steps.model.latency_budget_ms,
+        band=loss.band if loss else None,
+        loss=loss.line if loss else "",
     )
 
 

@@ -25,6 +25,7 @@ from edge_sdk.core.frame import Detections, Geometry, Image, Result, Segmentatio
 from edge_sdk.events.annotate import Annotator
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
+from edge_sdk_tools.search.gates import Band
 
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -243,6 +244,8 @@ class Verdict(Record, frozen=True, kw_only=True):
         next_steps: what to change, the most promising first; empty where nothing failed.
         least_change: the gate: quality less FP32's, -1 to 0, below which a candidate did not hold it.
         latency_budget_ms: promised to the device.
+        band: how bad INT8's loss is, whatever the gates allow; None where the bundle carries FP32.
+        loss: the figure that says so.
     """
 
     carries: ShippedPrecision | None
@@ -250,6 +253,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     next_steps: tuple[str, ...] = ()
     least_change: Annotated[float, Meta(ge=-1, le=0)] | None = None
     latency_budget_ms: Amount | None = None
+    band: Band | None = None
+    loss: str = ""
 
 
 class BuildReport(Record, frozen=True, kw_only=True):

@@ -61,10 +61,9 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         gate_failure = self.chosen.gate_failure if self.chosen else None
         if gate_failure is None:
             return None
-        noisy = sum(trial.gate_failure is not None and trial.gate_failure.may_be_noise for trial in self.trials)
+        noisy = sum(bool(trial.gate_failure and trial.gate_failure.noise) for trial in self.trials)
         which = f" (of {noisy} such recipes the one that agrees most with FP32 is carried)" if noisy > 1 else ""
-        noise = "that may be noise, as the interval of the difference holds zero: give more images"
-        return f"{gate_failure.line}; {noise}{which}"
+        return f"{gate_failure.line}; {gate_failure.noise}{which}"
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -120,7 +119,7 @@ class RecipeSearch:
                 if trial.gate_failure is None:
                     return trial
         best = min(self._trials, key=lambda one: relative_drop(one.proof))
-        if best.gate_failure is not None and best.gate_failure.may_be_noise:
+        if best.gate_failure is not None and best.gate_failure.noise:
             return closest_to_fp32(self._trials)
         apart = msgspec.structs.replace(best.recipe, shared_scales=False)
         if best.recipe.shared_scales and self._joins():
@@ -241,5 +240,5 @@ def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant | None:
 
     Agreement has less noise than figures on labels, because every detection counts.
     """
-    noisy = [trial for trial in trials if trial.gate_failure is not None and trial.gate_failure.may_be_noise]
+    noisy = [trial for trial in trials if trial.gate_failure is not None and trial.gate_failure.noise]
     return max(noisy, key=lambda trial: trial.proof.agreement.value, default=None)
