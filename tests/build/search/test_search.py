@@ -115,7 +115,7 @@ def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As if INT8 took twice the time: nothing here is slow enough to say so.
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     model, bundle = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
     assert run(["build", str(model), "--target", "x86_64", "-o", str(bundle)]) == 0
     out = capsys.readouterr().out
@@ -137,7 +137,7 @@ def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
 
 
 def test_a_model_too_small_to_be_slower_stays_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [0.05, 0.02])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [0.05, 0.02])
     assert _built(tmp_path, tiny.classifier()).precision == "int8"
 
 

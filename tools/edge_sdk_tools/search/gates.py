@@ -30,7 +30,8 @@ _SLOWER = 1.02  # what noise makes of two equal times
 _SLOWER_ELSEWHERE = 1.5
 """What a time on this machine must show before it says something of a core whose kernels are others: ShuffleNet's INT8
 takes 2.1x FP32's time on x86; counted, it takes 1.35x on a Cortex-A76 and 1.05x on an A72 (docs/arm-cost.md)."""
-
+TIME_LIMITS = (_SLOWER, _SLOWER_ELSEWHERE)
+"""Ratios of times on this machine by which something is decided."""
 
 _SLOWER_ON_BOARD = 1.1  # the estimates' error is mostly the same for both, but not all of it
 

@@ -21,7 +21,7 @@ from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calib
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.search.gates import NOTHING_IN_INTEGERS, BoardTimes, GateFailure, gate_failure_of, relative_drop
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers, with_inner_nodes
-from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants, time_again
+from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
 T = TypeVar("T")
 
@@ -194,11 +194,8 @@ class RecipeSearch:
         return judged
 
     def _judged(self, variant: ModelVariant) -> ModelVariant:
-        """Add what keeps a model from its gates; what this machine's clock calls slow is timed twice."""
+        """Add what keeps a model from its gates."""
         gate_failure, board = self._gate_failure(variant)
-        if board is None and gate_failure is not None and gate_failure.kind == "slow":
-            variant = time_again(self._spec, variant)
-            gate_failure, board = self._gate_failure(variant)
         if not variant.has_integers:
             gate_failure = NOTHING_IN_INTEGERS
         return msgspec.structs.replace(variant, gate_failure=gate_failure, board=board)
