@@ -220,7 +220,30 @@ def test_what_may_be_noise_is_carried_and_said() -> None:
     trial = model_variant(proof, gate_failure=gate_failure_of(proof, Gates()))
     doubt = Search((trial,), trial, ()).doubt
     assert doubt.startswith("top-1 fell from 80.0% to 79.0%, by 1.3% of what FP32 has")
-    assert doubt.endswith("that may be noise: 650 images show a loss in four of five cases from 2.9 points on; give more images")
+    assert doubt.endswith(
+        "that may be noise: 650 images show a loss in four of five cases from 2.9 points on; give more images"
+    )
+
+
+@pytest.mark.parametrize(
+    ("proof", "carried", "doubted"),
+    [
+        (_proof(0.80, -0.01, 0.01), True, False),
+        (_proof(0.78, -0.06, 0.02), True, True),  # a search would pass it over
+        (_proof(0.75, -0.10, 0.01), False, False),
+        (_proof(0.79, -0.02, -0.001), False, False),
+    ],
+)
+def test_images_that_chose_nothing_may_take_the_choice_back(
+    monkeypatch: pytest.MonkeyPatch, proof: Proof, carried: bool, doubted: bool
+) -> None:
+    monkeypatch.setattr(search, "make_variants", lambda *_: [model_variant(proof)])
+    trial = model_variant(_proof(0.80, -0.01, 0.01))
+    found = search.claim(Search((trial,), trial, ()), SimpleNamespace(spec=SimpleNamespace(gates=Gates())), None)
+    assert found.int8.proof is proof
+    assert (found.chosen is not None, found.doubt is not None) == (carried, doubted)
+    if not carried:
+        assert found.fallback_reason.startswith("on 650 images that chose nothing, top-1 fell from 80.0% to")
 
 
 def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:

@@ -258,7 +258,7 @@ class DetectionMetrics(TaskMetrics):
         curve = AveragePrecision(judged)
         if not len(curve.class_ids):
             raise DataError(f"nothing is labelled on {len(observed.records)} images, expected boxes on some of them")
-        # The mean over the classes leaves as much to chance as its rarest class: one curve of all detections tells more.
+        # The mean over the classes leaves as much to chance as its rarest class: a curve of all detections tells more.
         pooled = AveragePrecision([one.pooled for one in judged])
         found = np.array(
             [

@@ -1,8 +1,8 @@
 """Sessions of the workstation: ONNX Runtime's profile, operators of onnxruntime-extensions, and latency here.
 
-Latencies are taken side by side, in CPU time: they make ratios, and never a claim about the device. x86 before VNNI sums U8S8
-products in saturating 16-bit lanes: with full-range weights such a host would write down as golden what no ARM board
-gives.
+Latencies are taken side by side, in CPU time: they make ratios, never a claim about the device. x86 before VNNI sums U8S8
+products in saturating 16-bit lanes: with full-range weights such a host would write down as golden what no ARM
+board gives.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def interleaved_latency_ms(
 ) -> list[float]:
     """Return the milliseconds of each call: its median ratio to the last call, round by round, times that one's median.
 
-    The calls are measured in turn, in CPU time of this thread, in which they must do all their work: what else a machine
-    does disturbs all of them alike, and hardly at all. Each is called twice to warm up. Where the interval of the first
-    call's ratio holds one of `limits`, more rounds follow. About six seconds of CPU time are spent at most, and three
-    rounds at least. `on_round` gets the rounds done and all rounds.
+    The calls are measured in turn, in CPU time of this thread, in which they must do all their work: what else the
+    machine does disturbs all of them alike, and hardly at all. Each is called twice to warm up. Where the interval of
+    the first call's ratio holds one of `limits`, more rounds follow. About six seconds of CPU time are spent at most,
+    and three rounds at least. `on_round` gets the rounds done and all rounds.
     """
     for call in calls:
         call()

@@ -18,10 +18,10 @@ from edge_sdk.core.machine import Cpu
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check.gate import CheckedModel
-from edge_sdk_tools.datasets.images import MAX_BYTES, decode_image
+from edge_sdk_tools.datasets.images import MAX_BYTES, ImageSet, decode_image
 from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.distillation.gate import Distilled
-from edge_sdk_tools.evaluate.model import Subject
+from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
 from edge_sdk_tools.prove.golden import Proof
@@ -32,6 +32,7 @@ from edge_sdk_tools.report.schema import (
     LayerNoise,
     LayerSensitivity,
     Measure,
+    Split,
     Step,
     VariantRow,
     Verdict,
@@ -274,7 +275,7 @@ def report_of(steps: Steps) -> BuildReport:
         name=steps.spec.name,
         target=steps.model.target.name,
         task=steps.spec.task,
-        data=str(steps.images.evaluation.format),
+        data=str(steps.images.claim.format),
         images=evaluation.images,
         verdict=_verdict(steps),
         steps=_step_rows(steps),
@@ -285,12 +286,19 @@ def report_of(steps: Steps) -> BuildReport:
         worst_images=tuple(_pictured(steps)),
         boards=(steps.first.estimate,) if steps.first.estimate else (),
         variants=tuple(_variant_row(one) for one in steps.variants),
-        warnings=(*evaluation.warnings, *search.doubts, *steps.chain.doubts),
+        warnings=(*evaluation.warnings, *steps.images.warnings, *search.doubts, *steps.chain.doubts),
+        split=_split(steps.images),
         command=(_program(Path(sys.argv[0]).name), *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
         created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         host_cpu=Cpu.read().name,
     )
+
+
+def _split(images: ImageSplit) -> Split:
+    choice = images.choice.images if images.has_claim else ImageSet(())
+    parts = (images.calibration, choice, images.claim.images)
+    return Split(*(tuple(image.sha256[:DIGEST_LENGTH] for image in part.images) for part in parts))
 
 
 def _verdict(steps: Steps) -> Verdict:
@@ -332,7 +340,7 @@ def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
         latency_ratio=trial.proof.latency_ratio,
         held=trial.gate_failure is None,
         why=trial.gate_failure.line if trial.gate_failure else "",
-        chosen=trial is chosen,
+        chosen=chosen is not None and trial.recipe == chosen.recipe,
         board_minstructions=trial.board.int8_millions if trial.board else None,
     )
 

@@ -97,7 +97,8 @@ def _tone(report: BuildReport) -> str:
     """The colour of the verdict: that of the loss, and never the best one where something is doubted."""
     if report.verdict.carries != "int8":
         return "fair" if report.verdict.carries else "bad"
-    doubted = any(candidate.chosen and not candidate.held for candidate in report.candidates)
+    chose = report.split is None or not report.split.choice
+    doubted = chose and any(candidate.chosen and not candidate.held for candidate in report.candidates)
     tone = {"worse": "fair", "bad": "bad"}.get(report.verdict.band or "ok", "good")
     return "fair" if doubted and tone == "good" else tone
 

@@ -257,6 +257,20 @@ class Verdict(Record, frozen=True, kw_only=True):
     loss: str = ""
 
 
+class Split(Record, frozen=True):
+    """The images of a build by their purpose: the first 16 hex digits of each file's SHA-256.
+
+    Attributes:
+        calibration: they set the ranges of INT8.
+        choice: by them recipes were judged; empty where those of the claim did that too, being few.
+        claim: on them all figures of the report were measured.
+    """
+
+    calibration: tuple[str, ...]
+    choice: tuple[str, ...]
+    claim: tuple[str, ...]
+
+
 class BuildReport(Record, frozen=True, kw_only=True):
     """The record of one build.
 
@@ -276,6 +290,7 @@ class BuildReport(Record, frozen=True, kw_only=True):
         boards: estimates.
         variants: all models that were made for the bundle, the one that runs in front.
         warnings: what a reader should know before believing.
+        split: which images calibrated, chose and measured; None in reports of earlier versions.
         command: the program and its arguments, as they were given.
         libraries: versions by name.
         created_at: ISO 8601, UTC.
@@ -298,6 +313,7 @@ class BuildReport(Record, frozen=True, kw_only=True):
     boards: tuple[BoardEstimate, ...] = ()
     variants: tuple[VariantRow, ...] = ()
     warnings: tuple[str, ...] = ()
+    split: Split | None = None
     command: tuple[str, ...] = ()
     libraries: dict[str, str] = {}
     created_at: str = ""
@@ -307,6 +323,14 @@ class BuildReport(Record, frozen=True, kw_only=True):
     def shipped(self) -> Step | None:
         """The step whose file the bundle carries; None without one."""
         return next((step for step in self.steps if step.shipped), None)
+
+    @property
+    def measured_on(self) -> str:
+        """On what the figures were measured, in words."""
+        if self.images is None:
+            return self.data
+        chose = ", which also chose the recipe" if len(self.candidates) > 1 else ""
+        return f"{self.images} images{', which chose nothing' if self.split and self.split.choice else chose}"
 
 
 def to_json(report: BuildReport) -> bytes:

@@ -70,6 +70,19 @@ def gate_failure_of(
     return _float_work(proof) or slow or _agreement(proof, gates, name) or _drop(proof, gates)
 
 
+def claim_failure_of(proof: Proof, gates: Gates) -> GateFailure | None:
+    """Return what takes a choice back on images that chose nothing, or a doubt, which has `noise`; else None.
+
+    These images judge one model once. It is therefore refused for a loss that is proved, or bad, and not for one that a
+    search would rather avoid: of good models that would refuse one of six.
+    """
+    most = max(NEVER_NOISE * gates.int8_max_drop_relative, _BAD_LOSS)
+    found = _agreement(proof, gates, "INT8") or _drop(proof, gates, most)
+    if found is None:
+        return None
+    return msgspec.structs.replace(found, line=f"on {proof.evaluation.images} images that chose nothing, {found.line}")
+
+
 def check_size(gates: Gates, size_mb: float) -> None:
     """Raise SizeGateError (exit code 5) for a model that is too large."""
     if gates.max_size_mb is not None and size_mb > gates.max_size_mb:
@@ -149,15 +162,17 @@ def _agreement(proof: Proof, gates: Gates, name: str) -> GateFailure | None:
     )
 
 
-def _drop(proof: Proof, gates: Gates) -> GateFailure | None:
+def _drop(proof: Proof, gates: Gates, most: float | None = None) -> GateFailure | None:
+    """`most` is the largest relative loss that may be noise."""
     limit, images = gates.int8_max_drop_relative, proof.evaluation.images
+    most = NEVER_NOISE * limit if most is None else most
     fallen = [figure for figure in proof.evaluation.gated if figure.drop > limit + _ROUNDING]
     if not fallen:
         return None
     worst = max(fallen, key=lambda figure: figure.drop)
     assert worst.reference is not None  # or nothing had fallen
     noise = ""
-    if worst.drop <= NEVER_NOISE * limit + _ROUNDING and all(figure.may_be_noise for figure in fallen):
+    if worst.drop <= most + _ROUNDING and all(figure.may_be_noise for figure in fallen):
         noise = (
             f"that may be noise: {images} images show a loss in four of five cases from {100 * worst.detectable:.1f} "
             "points on; give more images"

@@ -84,6 +84,16 @@ class VariantSpec:
         self._loading = threading.Lock()
         self._fp32: Subject | None = fp32
 
+    def on(self, images: Dataset) -> VariantSpec:
+        """Return the same with other evaluation images."""
+        other = object.__new__(VariantSpec)
+        vars(other).update(
+            vars(self),
+            evaluation=carried(images) if self._is_elsewhere else images,
+            digest=key_of("variant-spec-on", self.digest, images, *images.mask_contents()),
+        )
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
         here = dict.fromkeys(("job_runner", "counter", "on_progress", "_fp32", "_loading"))
         # A cluster's workers have disks of their own.
