@@ -1,7 +1,7 @@
 """Sessions of the workstation: ONNX Runtime's profile, operators of onnxruntime-extensions, and latency here.
 
-Latencies are taken side by side, in CPU time: they make ratios, never a claim about the device. x86 before VNNI sums U8S8
-products in saturating 16-bit lanes: with full-range weights such a host would write down as golden what no ARM
+Latencies are taken side by side, in CPU time: they make ratios, never a claim about the device. x86 before VNNI sums
+U8S8 products in saturating 16-bit lanes: with full-range weights such a host would write down as golden what no ARM
 board gives.
 """
 
