@@ -109,7 +109,7 @@ def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
     finally:
         process.kill()
     assert process.returncode == 130, stderr
-    assert stderr.strip() == "edge-sdk: interrupted"
+    assert stderr.splitlines()[-1] == "edge-sdk: interrupted"  # a slow build says before how far it is
     assert not list(tmp_path.glob(".a.edge*"))
     assert not (tmp_path / "a.edge").exists()
     assert not list(cache.glob("builds/.*"))
