@@ -79,7 +79,7 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """This machine says that INT8 is twice as fast; the board says that it takes 1.25 times as long."""
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [10.0, 20.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
     _use(monkeypatch, _Fixed(60, fp32_times=0.8))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
     assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
@@ -111,7 +111,7 @@ def test_without_a_counter_the_cost_of_kernels_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: dict[str, float], carried: str, factor: str
 ) -> None:
     """This machine says that INT8 takes half the time."""
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [10.0, 20.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
     monkeypatch.setattr(
         variant, "kernels_ms", lambda model, _proto, _target, core: int8_ms[core] if "carried" in model.name else 10.0
     )
