@@ -21,9 +21,12 @@ from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk_tools.arm_cost import estimate
 from edge_sdk_tools.arm_cost.counter import Counter, Counts, board_outputs
 from edge_sdk_tools.arm_cost.instructions import CLASSES
+from edge_sdk_tools.arm_cost.kernels import kernels_ms
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
 from edge_sdk_tools.prove import golden
+from edge_sdk_tools.quantize.convert import float_file
+from edge_sdk_tools.search import variant
 from tests.support import models as tiny
 from tests.support.projects import write_project
 from tests.support.reports import from_json
@@ -82,17 +85,78 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
     assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "THE BUNDLE CARRIES FP32" in out
-    assert "FP32 11.8 ms on one thread of cortex-a76, by counted instructions: it gains nothing" in out
+    assert "FP32 11.8 ms on one thread of cortex-a76, 1.25 times as long, by counted instructions: it gains" in out
 
 
 @pytest.mark.parametrize(
-    ("target", "int8_ms", "carried"), [("raspberry_pi_5", 13.0, "int8"), ("raspberry_pi_5", 16.0, "fp32")]
+    ("target", "int8_ms", "carried", "factor"),
+    [
+        ("raspberry_pi_5", {"cortex-a76": 9.0}, "int8", "on cortex-a76: by the cost of its kernels, INT8 takes 0.90"),
+        (
+            "raspberry_pi_zero_2w",
+            {"cortex-a72": 10.2},
+            "fp32",
+            "on cortex-a53: by the cost of its kernels, INT8 takes 1.02",
+        ),
+        # A family of cores: it must be faster on both.
+        (
+            "arm64",
+            {"cortex-a72": 7.0, "cortex-a76": 12.0},
+            "fp32",
+            "on cortex-a76: by the cost of its kernels, INT8 takes 1.20",
+        ),
+    ],
 )
-def test_a_time_here_says_less_of_another_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: float, carried: str
+def test_without_a_counter_the_cost_of_kernels_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: dict[str, float], carried: str, factor: str
 ) -> None:
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [int8_ms, 10.0])
-    assert build(write_project(tmp_path), target, tmp_path / "a.edge").precision == carried
+    """This machine says that INT8 takes half the time."""
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
+    monkeypatch.setattr(
+        variant, "kernels_ms", lambda model, _proto, _target, core: int8_ms[core] if "carried" in model.name else 10.0
+    )
+    built = build(write_project(tmp_path), target, tmp_path / "a.edge")
+    assert built.precision == carried
+    assert [line for line in built.warnings if factor in line]
+    if carried == "fp32":
+        assert "by the cost of its kernels, not counted: it gains nothing" in built.fallback_reason
+
+
+def _layer(weight: tuple[int, ...], channels: int, size: int, stride: int) -> onnx.ModelProto:
+    node = onnx.helper.make_node(
+        "Conv",
+        ["images", "w"],
+        ["y"],
+        "layer",
+        group=channels // weight[1],
+        strides=[stride] * 2,
+        pads=[weight[2] // 2] * 4,
+    )
+    return tiny.model(
+        [node],
+        [1, channels, size, size],
+        {"y": [1, weight[0], size // stride, size // stride]},
+        {"w": np.ones(weight, np.float32)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("weight", "channels", "size", "stride", "counted_millions"),
+    [
+        ((144, 24, 1, 1), 24, 56, 1, 4.67),
+        ((32, 3, 3, 3), 3, 224, 2, 7.05),
+        ((144, 1, 3, 3), 144, 56, 1, 6.82),
+        ((96, 1, 3, 3), 96, 112, 2, 21.68),
+    ],
+)
+def test_a_kernel_costs_what_was_counted(
+    tmp_path: Path, weight: tuple[int, ...], channels: int, size: int, stride: int, counted_millions: float
+) -> None:
+    target, model = load_target("raspberry_pi_4"), _layer(weight, channels, size, stride)
+    onnx.save(model, tmp_path / "layer.onnx")
+    file = float_file(tmp_path / "layer.onnx", target, tmp_path).model
+    took_ms = kernels_ms(file, model, target, "cortex-a72")
+    assert took_ms * 1e-3 * 1800e6 / 1.33 == pytest.approx(counted_millions * 1e6, rel=0.2)
 
 
 def test_without_a_counter_nothing_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
