@@ -45,8 +45,6 @@ def wheel(archive: Path) -> Wheel:
 
 
 class Shop:
-    """Hands out one wheel and counts how often."""
-
     def __init__(self, archive: Path) -> None:
         self.archive = archive
         self.asked: list[str] = []

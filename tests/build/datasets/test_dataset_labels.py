@@ -143,9 +143,7 @@ def test_other_folders_are_images_without_labels(tmp_path: Path, folders: list[s
         ("masks", "detection", "holds masks (images/ beside masks/), but the model's task is detection"),
     ],
 )
-def test_of_several_formats_the_first_that_fits_the_task_is_read(
-    tmp_path: Path, kept: str, task: Task, expected: str
-) -> None:
+def test_of_several_formats_the_first_that_fits_is_read(tmp_path: Path, kept: str, task: Task, expected: str) -> None:
     write_pictures(tmp_path / "images", 2)
     if "masks" in kept:
         write_pictures(tmp_path / "masks", 2)
@@ -390,9 +388,7 @@ def test_without_one_mask_there_is_nothing_to_measure(tmp_path: Path) -> None:
         (lambda path: path.unlink(), "mask cannot be read: No such file"),
     ],
 )
-def test_what_only_reading_can_show_is_refused_then(
-    tmp_path: Path, change: Callable[[Path], object], expected: str
-) -> None:
+def test_what_only_reading_shows_is_refused(tmp_path: Path, change: Callable[[Path], object], expected: str) -> None:
     truth = _mask(read_dataset(_masks(tmp_path, _png()), LABELS, "segmentation"))
     change(truth.path)
     with pytest.raises(DataError) as caught:

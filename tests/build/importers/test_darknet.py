@@ -188,9 +188,7 @@ def test_every_layer_does_what_darknet_does(tmp_path: Path, rng: np.random.Gener
 
 
 @pytest.mark.parametrize(("channels", "color"), [(1, "GRAY"), (3, "RGB")])
-def test_two_heads_become_two_outputs_with_their_own_anchors(
-    tmp_path: Path, rng: np.random.Generator, channels: int, color: str
-) -> None:
+def test_each_head_has_its_own_anchors(tmp_path: Path, rng: np.random.Generator, channels: int, color: str) -> None:
     second = ("yolo", {**YOLO[1], "mask": "2,0", "scale_x_y": "1.2"})
     layers = [
         *[conv(6, batch_normalize=1, stride=2), HEAD, YOLO],
@@ -213,9 +211,7 @@ def test_two_heads_become_two_outputs_with_their_own_anchors(
         assert all(dim.dim_value > 0 for dim in value.type.tensor_type.shape.dim)
 
 
-def test_a_conversion_that_computes_something_else_is_refused(
-    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_that_differs(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     _, cfg, weights, labels = write_network(tmp_path, [conv(4), HEAD, YOLO], rng)
     monkeypatch.setattr("edge_sdk_tools.importers.darknet_graph._LEAKY_SLOPE", 0.2)
     with pytest.raises(ModelError, match=r"the ONNX model computes something else than Darknet: output .* differs by"):
@@ -335,9 +331,7 @@ def test_labels_and_name_must_fit(tmp_path: Path, rng: np.random.Generator) -> N
         import_darknet(cfg, weights, labels, tmp_path / "out", name="../x")
 
 
-def test_a_full_disk_leaves_nothing_of_an_import(
-    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_nothing(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     _, cfg, weights, labels = write_network(tmp_path, [HEAD, YOLO], rng)
     write_bytes = Path.write_bytes
 

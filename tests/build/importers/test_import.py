@@ -69,9 +69,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("by_option", [True, False])
-def test_files_that_cannot_be_used_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_option: bool
-) -> None:
+def test_a_file_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str], by_option: bool) -> None:
     source, toml = map(str, write_source(tmp_path))
     pictures = write_pictures(tmp_path / "pictures", 2)
     broken = [pictures / f"broken{index}.png" for index in range(4)]
@@ -137,11 +135,7 @@ def test_a_missing_package_is_named(tmp_path: Path, missing: str, arguments: lis
 _CASES: list[tuple[str, int, str]] = [
     ("import onnx a.onnx", 2, "Missing option '--model'"),
     ("import darknet none.cfg none.weights --labels none -o out", 2, "none.cfg: "),
-    (
-        "import darknet none.cfg none.weights --labels none.txt -o /proc/yolo/v4",
-        1,
-        "/proc/yolo/v4: cannot be written: ",
-    ),
+    ("import darknet none.cfg none.weights --labels none.txt -o /proc/yolo/v4", 1, "/proc/yolo/v4: cannot be writ"),
     ("import pytorch none.py:net --model model.toml", 2, "none.py: no such file; expected a Python file"),
     ("import pytorch a.py:net --model model.toml --weights none.pth", 2, "none.pth: no such file; expected a file of"),
     ("import pytorch a.py:net --model shape.toml", 2, "size_wh"),
