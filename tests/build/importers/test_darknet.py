@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import ModelError, OutputError
 from edge_sdk_tools.importers.darknet import import_darknet
+from tests.support.logs import refusal
 
 Array: TypeAlias = NDArray[np.float32]
 Options: TypeAlias = dict[str, Any]
@@ -221,9 +222,8 @@ def test_a_conversion_that_differs(tmp_path: Path, rng: np.random.Generator, mon
 
 def test_a_head_that_no_build_takes_is_refused_under_its_own_name(tmp_path: Path, rng: np.random.Generator) -> None:
     _, cfg, weights, labels = write_network(tmp_path, [conv(4, pad=0), HEAD, YOLO], rng)
-    with pytest.raises(ModelError) as caught:
-        import_darknet(cfg, weights, labels, tmp_path / "out")
-    assert str(caught.value).startswith(f"{tmp_path / 'out' / 'tiny.onnx'}: decoder yolov4: a head of 18x10 cells")
+    said = refusal(ModelError, import_darknet, cfg, weights, labels, tmp_path / "out")
+    assert said.startswith(f"{tmp_path / 'out' / 'tiny.onnx'}: decoder yolov4: a head of 18x10 cells")
 
 
 def test_an_old_header_with_32_bits_is_read(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -279,11 +279,9 @@ def test_a_wrong_cfg_is_named(tmp_path: Path, text: str | bytes | None, expected
 
 def _complaint(folder: Path, cfg: Path) -> str:
     (folder / "names").write_text("cat\ndog\n")
-    with pytest.raises(ModelError) as caught:
-        import_darknet(cfg, folder / "tiny.weights", folder / "names", folder / "out")
+    said = refusal(ModelError, import_darknet, cfg, folder / "tiny.weights", folder / "names", folder / "out")
     assert not (folder / "out").exists()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return said
 
 
 @pytest.mark.parametrize(
