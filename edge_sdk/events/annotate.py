@@ -75,7 +75,13 @@ class Annotator:
             colour = class_colour(int(result.class_id[index]))
             if result.keypoints is not None:
                 _draw_keypoints(image, result.keypoints[index], colour, pen)
-            cv2.rectangle(image, (x1, y1), (x2, y2), colour, pen.line_px, cv2.LINE_AA)
+            if result.corners is not None:
+                outline = np.rint(result.corners[index]).clip(-_FAR_PX, _FAR_PX).astype(np.int32)
+                cv2.polylines(
+                    image, [outline], isClosed=True, color=colour, thickness=pen.line_px, lineType=cv2.LINE_AA
+                )
+            else:
+                cv2.rectangle(image, (x1, y1), (x2, y2), colour, pen.line_px, cv2.LINE_AA)
         for index, (x1, y1, _, _) in zip(order, corners, strict=True):
             class_id = int(result.class_id[index])
             text = f"{self._name(class_id)} {result.confidence[index]:.0%}"
@@ -120,6 +126,7 @@ _DRAWING: dict[type[Result], Callable[[Annotator, Image, Any, _Pen], None]] = {
 }
 
 
+_FAR_PX = 1e5  # oriented boxes may reach out of the picture
 _LEAST_SURE = 0.5  # confidence of a keypoint that is drawn
 _PERSON = 17  # keypoints of COCO's persons: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles
 _BONES = np.reshape(

@@ -124,7 +124,7 @@ class ResultEncoder:
         rows = np.column_stack((result.xyxy, result.confidence))
         rounded, ids = _rounded(rows, result.class_id)
         items = self._items(DetectionItem, ids, rounded[:, 4].tolist(), rounded[:, :4].tolist())
-        if result.keypoints is not None or result.masks is not None:
+        if result.keypoints is not None or result.masks is not None or result.corners is not None:
             places = np.flatnonzero(np.isfinite(rows).all(axis=1)).tolist()
             items = [_with_details(item, result, place) for item, place in zip(items, places, strict=True)]
         return DetectionMessage(detections=items, **header)
@@ -135,13 +135,16 @@ class ResultEncoder:
 
 
 def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
-    """Add the keypoints and the outlines of one object."""
+    """Add the keypoints, the outlines and the corners of one object."""
     if result.keypoints is not None:
         points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
         item = msgspec.structs.replace(item, keypoints=points.tolist())
     if result.masks is not None:
         outlines = [outline.astype(int).tolist() for outline in result.polygons(place)[:_MOST_OUTLINES]]
         item = msgspec.structs.replace(item, polygons=outlines)
+    if result.corners is not None:
+        corners = np.rint(result.corners[place].astype(np.float64) * _STEPS[:2]) / _STEPS[:2]
+        item = msgspec.structs.replace(item, corners=corners.tolist())
     return item
 
 

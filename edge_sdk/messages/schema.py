@@ -57,7 +57,8 @@ class DetectionItem(msgspec.Struct, frozen=True, gc=False):
 
     `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
     of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
-    models with masks: outlines of the object's parts, the largest first, in whole pixels.
+    models with masks: outlines of the object's parts, the largest first, in whole pixels. `corners` are of models of
+    oriented boxes: x and y in pixels to 0.1, clockwise from the object's own left top; the box encloses them.
     """
 
     label: str
@@ -68,6 +69,7 @@ class DetectionItem(msgspec.Struct, frozen=True, gc=False):
     zones: list[str] | msgspec.UnsetType = msgspec.UNSET
     keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
     polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
+    corners: list[tuple[float, float]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ClassItem(msgspec.Struct, frozen=True, gc=False):

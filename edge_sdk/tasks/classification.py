@@ -1,4 +1,4 @@
-"""Classification: one row of logits or probabilities -> the most likely classes."""
+"""Classification: one row of logits or probabilities -> the most likely classes, or all that are likely enough."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Classification, Inferred
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape
 from edge_sdk.tasks.spec import ClassificationSpec, TaskSpec
 
 Floats = NDArray[np.float32]
@@ -43,6 +43,34 @@ class Classify:
             math.isfinite(confidences.sum()),  # a NaN counts as the largest value, so `top` always contains it
             self.names,
         )
+
+
+class ClassifyEach(Classify):
+    """The decode stage of a classifier whose classes do not exclude each other: all that reach the threshold.
+
+    `read` turns float (classes,) into confidences 0-1.
+    """
+
+    def __init__(self, read: Callable[[Floats], Floats], spec: TaskSpec) -> None:
+        self._read_all, self._least = read, np.float32(spec.thresholds.confidence)
+        self._offset = int(spec.classification.background_class)
+        self.names = {}
+
+    def __call__(self, inferred: Inferred, /) -> Classification:
+        """Read float (1, classes) of one frame."""
+        confidences = self._read_all(inferred.outputs[0].reshape(-1)).astype(np.float32, copy=False)
+        likely = np.flatnonzero(confidences >= self._least)
+        found = likely[(-confidences[likely]).argsort(kind="stable")]
+        is_finite = math.isfinite(confidences.sum())
+        frame, ids = inferred.prepared.frame, found - self._offset
+        return Classification(frame, inferred.inference_ns, confidences[found], ids, is_finite, self.names)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Return 1 / (1 + exp(-logits)), by tanh, which cannot overflow."""
+    half = np.float32(0.5)
+    probabilities: Floats = np.tanh(logits * half) * half + half
+    return probabilities
 
 
 class Softmax:
@@ -79,12 +107,20 @@ _IMAGENET: dict[str, Any] = {
     "std": (58.395, 57.12, 57.375),
 }
 
+_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+
+
+def _is_activated_as(decoder: str) -> Callable[[Sequence[SeenOutput]], bool]:
+    return lambda seen: _ACTIVATIONS.get(seen[0].operator, "logits") == decoder
+
+
 LOGITS = Decoder(
     name="logits",
     task="classification",
     layouts=_layouts,
     make=lambda _spec, count, _layout: Softmax(_several(count)),
     usual_input=_IMAGENET,
+    is_shown=_is_activated_as("logits"),
 )
 SOFTMAX = Decoder(
     name="softmax",
@@ -92,4 +128,21 @@ SOFTMAX = Decoder(
     layouts=_layouts,
     make=lambda _spec, count, _layout: operator.getitem if _several(count) else None,
     usual_input=_IMAGENET,
+    is_shown=_is_activated_as("softmax"),
+)
+SIGMOID = Decoder(
+    name="sigmoid",
+    task="classification",
+    layouts=_layouts,
+    make=lambda spec, _count, _layout: ClassifyEach(lambda probabilities: probabilities, spec),
+    usual_input=_IMAGENET,
+    is_shown=_is_activated_as("sigmoid"),
+)
+SIGMOID_LOGITS = Decoder(
+    name="sigmoid_logits",
+    task="classification",
+    layouts=_layouts,
+    make=lambda spec, _count, _layout: ClassifyEach(sigmoid, spec),
+    usual_input=_IMAGENET,
+    is_shown=lambda _seen: False,
 )

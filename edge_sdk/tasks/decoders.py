@@ -12,14 +12,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.tasks.classification import LOGITS, SOFTMAX
-from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, END_TO_END
-from edge_sdk.tasks.faces import CENTERFACE, SCRFD, YUNET
+from edge_sdk.tasks.centernet import CENTERFACE, CENTERNET
+from edge_sdk.tasks.classification import LOGITS, SIGMOID, SIGMOID_LOGITS, SOFTMAX
+from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, DETR_SOFTMAX, END_TO_END
+from edge_sdk.tasks.faces import SCRFD, YUNET
+from edge_sdk.tasks.fastestdet import FASTESTDET
 from edge_sdk.tasks.instances import END_TO_END_POSE, END_TO_END_SEG, YOLOV8_POSE, YOLOV8_SEG
+from edge_sdk.tasks.movenet import MOVENET
 from edge_sdk.tasks.nanodet import NANODET
+from edge_sdk.tasks.oriented import END_TO_END_OBB, YOLOV8_OBB
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
-from edge_sdk.tasks.ssd import SSD
+from edge_sdk.tasks.ssd import EFFICIENTDET, SSD, ULTRAFACE
+from edge_sdk.tasks.suppressed import TENSORFLOW, TORCHVISION
 from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
 
 
@@ -58,22 +63,34 @@ def _make_ids(_spec: TaskSpec, label_count: int, _layout: Layout) -> Any:
 TABLE: tuple[Decoder, ...] = (
     LOGITS,
     SOFTMAX,
+    SIGMOID,
+    SIGMOID_LOGITS,
     YOLOV4,
     YOLOX,
     YOLOV5,
     YOLOV8,
     YOLOV8_POSE,
     YOLOV8_SEG,
+    YOLOV8_OBB,
     NANODET,
     CENTERFACE,
+    CENTERNET,
     YUNET,
     SCRFD,
+    MOVENET,
     END_TO_END,
     END_TO_END_POSE,
     END_TO_END_SEG,
     DETR_END_TO_END,
     DETR,
+    DETR_SOFTMAX,
+    END_TO_END_OBB,
+    ULTRAFACE,
+    EFFICIENTDET,
     SSD,
+    TENSORFLOW,
+    TORCHVISION,
+    FASTESTDET,
     Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),
     Decoder(name="argmax", task="segmentation", layouts=_id_layouts, make=_make_ids),
 )

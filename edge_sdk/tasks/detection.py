@@ -22,6 +22,9 @@ _CHECKED_A_FRAME = 4096
 Decode: TypeAlias = Callable[[Sequence[Tensor]], Candidates]
 """Reads the outputs of one family of detectors, batch 1, in the decoder's own order."""
 
+Keep: TypeAlias = Callable[[Candidates, Thresholds], NDArray[np.int64]]
+"""Returns the indices of candidates that no stronger one of their class hides, the most confident first."""
+
 
 class Detect:
     """The decode stage of a detector; not for several threads at once.
@@ -32,13 +35,14 @@ class Detect:
 
     Args:
         decode: reads the outputs. Where objects have keypoints or masks, its attribute `details` reads these, as in
-            `tasks.instances`.
+            `tasks.instances`; where they overlap in another way than upright boxes, its attribute `keep` judges it.
         places: indices of the model's outputs that the decoder reads, in its own order.
     """
 
     def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds) -> None:
         self._decode = decode
         self._details = getattr(decode, "details", None)
+        self._keep: Keep = getattr(decode, "keep", keep_upright)
         self._places = tuple(places)
         self._thresholds = thresholds
         self._unchecked_left = 0  # frames until all outputs are checked again
@@ -59,7 +63,7 @@ class Detect:
             return Detections(
                 prepared.frame, inferred.inference_ns, *found, is_finite=is_finite, names=self.names, **more
             )
-        keep = suppress(candidates, self._thresholds)
+        keep = suppress(candidates, self._thresholds, self._keep)
         boxes = candidates.boxes_xywh[keep]
         boxes[:, 2:] += boxes[:, :2]
         boxes = prepared.geometry.boxes_to_frame(boxes, prepared.frame.size_wh)
@@ -111,23 +115,9 @@ def are_finite(outputs: Sequence[Tensor]) -> bool:
     return all(math.isfinite(output.max()) for output in outputs if output.size)
 
 
-def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
-    """Keep, class by class, the most confident box of each overlapping group.
-
-    Returns:
-        int64 (M,), indices of the kept candidates, most confident first.
-    """
+def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Keep what overlaps no stronger box by more than `thresholds.iou` of both, as OpenCV does."""
     boxes = candidates.boxes_xywh
-    if not len(boxes):
-        return NO_CANDIDATES.class_ids
-    if not math.isfinite(boxes.sum()):
-        # Infinite boxes are left out, because one would suppress all others.
-        chosen = np.isfinite(boxes).all(axis=1).nonzero()[0]
-        return chosen[suppress(_some_of(candidates, chosen), thresholds)]
-    if len(boxes) > MAX_CANDIDATES:
-        # OpenCV would drop the same ones, but only after it has read them all.
-        chosen = strongest(candidates.confidences)
-        return chosen[suppress(_some_of(candidates, chosen), thresholds)]
     lowest = boxes[:, :2].min()
     if lowest < 0:
         # OpenCV separates classes by moving each behind the largest coordinate of the one before, so negative
@@ -144,8 +134,30 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
         1.0,
         MAX_CANDIDATES,
     )
-    return np.asarray(kept, np.int64).reshape(-1)[:_MAX_DETECTIONS]
+    return np.asarray(kept, np.int64).reshape(-1)
+
+
+def suppress(candidates: Candidates, thresholds: Thresholds, keep: Keep = keep_upright) -> NDArray[np.int64]:
+    """Keep, class by class, the most confident box of each overlapping group.
+
+    Returns:
+        int64 (M,), indices of the kept candidates, most confident first.
+    """
+    boxes = candidates.boxes_xywh
+    if not len(boxes):
+        return NO_CANDIDATES.class_ids
+    if not math.isfinite(boxes.sum()):
+        # Infinite boxes are left out, because one would suppress all others.
+        chosen = np.isfinite(boxes).all(axis=1).nonzero()[0]
+        return chosen[suppress(_some_of(candidates, chosen), thresholds, keep)]
+    if len(boxes) > MAX_CANDIDATES:
+        # OpenCV would drop the same ones, but only after it has read them all.
+        chosen = strongest(candidates.confidences)
+        return chosen[suppress(_some_of(candidates, chosen), thresholds, keep)]
+    return keep(candidates, thresholds)[:_MAX_DETECTIONS]
 
 
 def _some_of(candidates: Candidates, chosen: NDArray[np.int64]) -> Candidates:
-    return Candidates(candidates.boxes_xywh[chosen], candidates.confidences[chosen], candidates.class_ids[chosen])
+    extras = None if candidates.extras is None else candidates.extras[chosen]
+    boxes, confidences, class_ids = candidates.boxes_xywh, candidates.confidences, candidates.class_ids
+    return Candidates(boxes[chosen], confidences[chosen], class_ids[chosen], extras=extras)

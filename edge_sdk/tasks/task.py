@@ -15,7 +15,7 @@ from edge_sdk.core.protocols import Stage
 from edge_sdk.tasks.classification import Classify
 from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.detection import Detect
-from edge_sdk.tasks.outputs import Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import BareOutput, Layout, ModelOutput, Shape
 from edge_sdk.tasks.segmentation import Segment
 from edge_sdk.tasks.spec import TRAITS, TaskSpec, Thresholds, has_background
 
@@ -66,7 +66,9 @@ def _segment(read: Any, _places: tuple[int, ...], spec: TaskSpec, label_count: i
 
 
 _STAGES: dict[str, Callable[[Any, tuple[int, ...], TaskSpec, int], Task]] = {
-    "classification": lambda read, _places, spec, count: Classify(read, spec.classification, count),
+    "classification": lambda read, _places, spec, count: (
+        read if isinstance(read, Classify) else Classify(read, spec.classification, count)
+    ),
     "detection": _detect,
     "segmentation": _segment,
 }
@@ -134,7 +136,13 @@ def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
         is_same = (other.task, other.name) == (spec.task, spec.decoder)
         if is_same or (TRAITS[other.task].has_class_map and label_count < 2):
             continue
-        if other.is_likely(spec, label_count, got):
+        found = other.find(spec, label_count, got) if other.is_likely(spec, label_count, got) else None
+        # Where names and operators decide, shapes alone are no hint; nor are rows that have one number more.
+        if (
+            found is not None
+            and other.said != "obb"
+            and other.is_shown([BareOutput(got[p]) for p in found[1]]) is not False
+        ):
             needs = f" and give {other.needs}" if other.needs else ""
             if other.task == spec.task:
                 return f"; this looks like {other.name}: correct decoder{needs} in model.toml"
