@@ -15,6 +15,7 @@ from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 _STRIDE = 4
 _LANDMARKS = 5
+_AROUND = np.array(np.divmod(np.arange(9)[:, None], 3)) - 1  # rows down and columns right of a cell and its neighbours
 _SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
 
 
@@ -53,15 +54,14 @@ def read_centernet(confidence: float, are_logits: bool, outputs: Sequence[Tensor
     heat: Floats = outputs[0][0]
     rows, columns = heat.shape[1:]
     lowest = np.float32(logit_of(confidence) - _SLACK if are_logits else confidence)
-    class_ids, row, column = np.nonzero(heat >= lowest)
-    if not len(class_ids):
+    class_ids, places = np.divmod(np.flatnonzero(heat >= lowest), rows * columns)
+    if not len(places):
         return NO_CANDIDATES
+    row, column = np.divmod(places, columns)
+    down, right = _AROUND
+    around = heat[class_ids, (row + down).clip(0, rows - 1), (column + right).clip(0, columns - 1)]
     scores = heat[class_ids, row, column]
-    highest = scores
-    for down, right in np.ndindex(3, 3):
-        y, x = (row + down - 1).clip(0, rows - 1), (column + right - 1).clip(0, columns - 1)
-        highest = np.maximum(highest, heat[class_ids, y, x])
-    is_peak = scores == highest
+    is_peak = scores == around.max(axis=0)
     class_ids, row, column, scores = (values[is_peak] for values in (class_ids, row, column, scores))
     size, offset = (output[0][:, row, column].T for output in outputs[1:3])
     boxes = np.hstack([np.column_stack([column, row]) + offset, size]) * np.float32(_STRIDE)

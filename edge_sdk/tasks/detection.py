@@ -35,14 +35,15 @@ class Detect:
 
     Args:
         decode: reads the outputs. Where objects have keypoints or masks, its attribute `details` reads these, as in
-            `tasks.instances`; where they overlap in another way than upright boxes, its attribute `keep` judges it.
+            `tasks.instances`.
         places: indices of the model's outputs that the decoder reads, in its own order.
+        keep: which of the candidates remain.
     """
 
-    def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds) -> None:
+    def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds, keep: Keep) -> None:
         self._decode = decode
         self._details = getattr(decode, "details", None)
-        self._keep: Keep = getattr(decode, "keep", keep_upright)
+        self._keep = keep
         self._places = tuple(places)
         self._thresholds = thresholds
         self._unchecked_left = 0  # frames until all outputs are checked again
@@ -113,6 +114,12 @@ class Detect:
 def are_finite(outputs: Sequence[Tensor]) -> bool:
     """Tell whether no value is NaN or infinite; minus infinity is allowed, because some models use it for "never"."""
     return all(math.isfinite(output.max()) for output in outputs if output.size)
+
+
+def keep_all(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Keep what is confident enough, for models that have suppressed overlaps themselves."""
+    order = np.argsort(-candidates.confidences, kind="stable")
+    return order[candidates.confidences[order] >= np.float32(thresholds.confidence)]
 
 
 def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:

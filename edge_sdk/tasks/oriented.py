@@ -23,6 +23,8 @@ from edge_sdk.tasks.spec import Thresholds
 from edge_sdk.tasks.yolo import floored_cells, read_yolov8
 
 _EPSILON = 1e-7  # as in Ultralytics' `batch_probiou`
+_APART_PX = 1e5  # between the boxes of one class and of the next
+_ROUNDING = 1e-2
 _CORNERS = 8  # x and y of four
 
 
@@ -59,15 +61,16 @@ class ReadSuppressed(ReadOriented):
         along, across = corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0]
         spread = (along**2 + across**2) / 12  # variances of x and of y, in square pixels
         mixed = (along.prod(axis=1) + across.prod(axis=1)) / 12  # covariances
-        x, y = corners.mean(axis=1).T
-        class_ids = candidates.class_ids[order]
+        centres = corners.mean(axis=1)
         # ProbIoU = 1 - sqrt(1 - exp(-distance)): what overlaps by more lies nearer than this.
         limit = -math.log(1 + _EPSILON - (1 - thresholds.iou) ** 2)
-        # Only boxes whose centres are near enough can: most pairs end here.
-        reach = 4 * limit * spread.sum(axis=1)
-        near = (x[:, None] - x) ** 2 + (y[:, None] - y) ** 2 < reach[:, None] + reach
-        one, other = np.nonzero(np.triu(near & (class_ids[:, None] == class_ids), k=1))
-        dx, dy = x[one] - x[other], y[one] - y[other]
+        # Only boxes of a class whose centres are near enough can, |a - b|^2 < reach a + reach b: most pairs end here.
+        places = np.column_stack([centres.astype(np.float64), candidates.class_ids[order] * _APART_PX])
+        least = ((places**2).sum(axis=1) - 4 * limit * spread.sum(axis=1)) / 2 - _ROUNDING
+        pairs = np.flatnonzero(places @ places.T > least[:, None] + least)
+        one, other = np.divmod(pairs, len(order))
+        one, other = one[one < other], other[one < other]
+        dx, dy = (centres[one] - centres[other]).T
         (across_x, across_y), both = (spread[one] + spread[other]).T, mixed[one] + mixed[other]
         area = across_x * across_y - both**2
         own = np.maximum(spread.prod(axis=1) - mixed**2, 0)

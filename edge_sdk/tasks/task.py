@@ -14,10 +14,10 @@ from edge_sdk.core.logs import counted
 from edge_sdk.core.protocols import Stage
 from edge_sdk.tasks.classification import Classify
 from edge_sdk.tasks.decoders import TABLE, decoder_of
-from edge_sdk.tasks.detection import Detect
+from edge_sdk.tasks.detection import Detect, keep_all, keep_upright
 from edge_sdk.tasks.outputs import BareOutput, Layout, ModelOutput, Shape
 from edge_sdk.tasks.segmentation import Segment
-from edge_sdk.tasks.spec import TRAITS, TaskSpec, Thresholds, has_background
+from edge_sdk.tasks.spec import TRAITS, TaskSpec, has_background
 
 Task: TypeAlias = Stage[Inferred, Result]
 
@@ -47,9 +47,8 @@ def make_task(
 
 
 def _detect(read: Any, places: tuple[int, ...], spec: TaskSpec, _label_count: int) -> Task:
-    # No boxes overlap by more than all of their area.
-    iou = spec.thresholds.iou if decoder_of(spec).suppresses else 1.0
-    return Detect(read, places, Thresholds(spec.thresholds.confidence, iou))
+    keep = getattr(read, "keep", keep_upright) if decoder_of(spec).suppresses else keep_all
+    return Detect(read, places, spec.thresholds, keep)
 
 
 def _segment(read: Any, _places: tuple[int, ...], spec: TaskSpec, label_count: int) -> Task:
