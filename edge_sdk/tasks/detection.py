@@ -118,7 +118,7 @@ def are_finite(outputs: Sequence[Tensor]) -> bool:
 
 def keep_all(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
     """Keep what is confident enough, for models that have suppressed overlaps themselves."""
-    order = np.argsort(-candidates.confidences, kind="stable")
+    order: NDArray[np.int64] = np.argsort(-candidates.confidences, kind="stable")
     return order[candidates.confidences[order] >= np.float32(thresholds.confidence)]
 
 
