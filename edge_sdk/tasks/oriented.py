@@ -24,7 +24,6 @@ from edge_sdk.tasks.yolo import floored_cells, read_yolov8
 
 _EPSILON = 1e-7  # as in Ultralytics' `batch_probiou`
 _APART_PX = 1e5  # between the boxes of one class and of the next
-_ROUNDING = 1e-2
 _CORNERS = 8  # x and y of four
 
 
@@ -56,30 +55,41 @@ class ReadSuppressed(ReadOriented):
     def keep(self, candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
         """Keep what overlaps no stronger box of its class by a ProbIoU of more than `thresholds.iou`."""
         assert candidates.extras is not None
-        order = np.argsort(-candidates.confidences, kind="stable")
-        corners = candidates.extras[order].reshape(-1, 4, 2)
+        corners = candidates.extras.reshape(-1, 4, 2)
         along, across = corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0]
-        spread = (along**2 + across**2) / 12  # variances of x and of y, in square pixels
-        mixed = (along.prod(axis=1) + across.prod(axis=1)) / 12  # covariances
-        centres = corners.mean(axis=1)
+        wide, high = ((along**2 + across**2) / 12).T  # variances of x and of y, in square pixels
+        mixed = (along[:, 0] * along[:, 1] + across[:, 0] * across[:, 1]) / 12  # covariances
+        own = np.maximum(wide * high - mixed**2, 0)
+        x, y = ((corners[:, 0] + corners[:, 2]) / 2).T
         # ProbIoU = 1 - sqrt(1 - exp(-distance)): what overlaps by more lies nearer than this.
         limit = -math.log(1 + _EPSILON - (1 - thresholds.iou) ** 2)
-        # Only boxes of a class whose centres are near enough can, |a - b|^2 < reach a + reach b: most pairs end here.
-        places = np.column_stack([centres.astype(np.float64), candidates.class_ids[order] * _APART_PX])
-        least = ((places**2).sum(axis=1) - 4 * limit * spread.sum(axis=1)) / 2 - _ROUNDING
-        pairs = np.flatnonzero(places @ places.T > least[:, None] + least)
-        one, other = np.divmod(pairs, len(order))
-        one, other = one[one < other], other[one < other]
-        dx, dy = (centres[one] - centres[other]).T
-        (across_x, across_y), both = (spread[one] + spread[other]).T, mixed[one] + mixed[other]
-        area = across_x * across_y - both**2
-        own = np.maximum(spread.prod(axis=1) - mixed**2, 0)
-        distance = ((across_x * dy**2 + across_y * dx**2) / 4 - both * dx * dy / 2) / (area + _EPSILON)
+        # Only boxes can whose centres are near enough: |a - b|^2 < reach of a + reach of b.
+        reach = 4 * limit * (wide + high)
+        one, other = _near(candidates.class_ids * _APART_PX + x, math.sqrt(max(0.0, 2 * reach.max())))
+        dx, dy = x[one] - x[other], y[one] - y[other]
+        near = np.flatnonzero(dx**2 + dy**2 < reach[one] + reach[other])
+        one, other, dx, dy = one[near], other[near], dx[near], dy[near]
+        a, b, c = wide[one] + wide[other], high[one] + high[other], mixed[one] + mixed[other]
+        area = a * b - c**2
+        distance = ((a * dy**2 + b * dx**2) / 4 - c * dx * dy / 2) / (area + _EPSILON)
         distance += np.log(area / (4 * np.sqrt(own[one] * own[other]) + _EPSILON) + _EPSILON) / 2
+        order: NDArray[np.int64] = np.argsort(-candidates.confidences, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
         is_hidden = np.zeros(len(order), np.bool_)
-        is_hidden[other[distance < limit]] = True
+        is_hidden[np.maximum(rank[one], rank[other])[distance < limit]] = True
         kept: NDArray[np.int64] = order[~is_hidden]
         return kept
+
+
+def _near(places: NDArray[np.float64], reach: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of all pairs of float64 (N,) that lie at most `reach` apart, each pair once."""
+    order = places.argsort()
+    ends = np.searchsorted(places[order], places[order] + reach, side="right")
+    counts = ends - np.arange(len(order)) - 1  # how many follow each within reach
+    first = np.arange(len(order)).repeat(counts)
+    within = np.arange(len(first)) - (counts.cumsum() - counts).repeat(counts)
+    return order[first], order[first + 1 + within]
 
 
 class ReadCorners:
