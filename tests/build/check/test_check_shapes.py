@@ -69,7 +69,7 @@ def test_an_image_of_another_shape(tmp_path: Path, shape: list[int | str], expec
 @pytest.mark.parametrize(
     ("elements", "expected"),
     [
-        ([TensorProto.UINT8], "input 'images' is UINT8, expected FLOAT"),
+        ([TensorProto.UINT16], "input 'images' is UINT16, expected FLOAT"),
         ([77], "input 'images' is of unknown type 77"),
         ([TensorProto.FLOAT, TensorProto.INT64], "has 2 inputs, expected one image input (images, more)"),
         ([], "has 0 inputs, expected one image input"),

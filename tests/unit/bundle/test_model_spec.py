@@ -68,7 +68,7 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decoder = "yolov7"', "'yolox' or 'yunet'"),  # another number is no slip
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
-        ('decoder = "yolov8"', "", "decoder is missing, expected 'argmax', 'centerface', 'detr', 'detr_end_to_end'"),
+        ('decoder = "yolov8"', "", "decoder is missing, expected 'argmax', 'centerface', 'centernet', 'detr'"),
         ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line, in output order"),
         ('task = "detection"', 'task = "detect"', "'detection' or 'segmentation'; did you mean detection?"),
         ('detection"\ndecoder = "yolov8', 'segmentation"\ndecoder = "softmax', "expected logits or argmax"),
