@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from edge_sdk.publisher import Publisher
     from edge_sdk.sources.location import SourceOptions
     from edge_sdk.sources.opening import open_source
+    from edge_sdk.tasks.embedding import Embedding
 
 __all__ = [
     "NO_CLASS",
@@ -39,6 +40,7 @@ __all__ = [
     "Classification",
     "Detections",
     "EdgeError",
+    "Embedding",
     "Event",
     "EventRule",
     "EventSink",
@@ -73,6 +75,7 @@ _NAMES = {
     "publisher": ("Publisher",),
     "sources.location": ("SourceOptions",),
     "sources.opening": ("open_source",),
+    "tasks.embedding": ("Embedding",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

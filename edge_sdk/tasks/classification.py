@@ -139,5 +139,5 @@ CLASSIFICATION = TaskEntry(
     message=ClassificationMessage,
     items=_items,
     draw=_draw,
-    stage=lambda parts: Classify(parts.read, parts.spec.classification, parts.label_count, parts.names),
+    stage=lambda parts: Classify(parts.read, parts.spec.classification, len(parts.labels), parts.names),
 )

@@ -13,6 +13,7 @@ from edge_sdk.core.frame import Result
 from edge_sdk.tasks.classification import CLASSIFICATION, LOGITS, SOFTMAX
 from edge_sdk.tasks.detection import DETECTION
 from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, END_TO_END
+from edge_sdk.tasks.embedding import EMBEDDING, VECTOR
 from edge_sdk.tasks.entry import TaskEntry
 from edge_sdk.tasks.faces import CENTERFACE, SCRFD, YUNET
 from edge_sdk.tasks.instances import END_TO_END_POSE, END_TO_END_SEG, YOLOV8_POSE, YOLOV8_SEG
@@ -44,6 +45,7 @@ TABLE: tuple[Decoder, ...] = (
     SSD,
     CELL_LOGITS,
     ARGMAX,
+    VECTOR,
 )
 """All decoders, in the order in which hints compare outputs with them. YOLO11 heads have YOLOv8's layout."""
 
@@ -52,7 +54,7 @@ DECODERS: dict[Task, dict[str, Decoder]] = {
 }
 """Decoders by task, then by name."""
 
-TASKS: dict[Task, TaskEntry] = {entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION)}
+TASKS: dict[Task, TaskEntry] = {entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING)}
 """What every task brings along."""
 
 _BY_RESULT = {entry.result: entry for entry in TASKS.values()}

@@ -12,12 +12,14 @@ from onnx import numpy_helper
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk.core.errors import AccuracyGateError
+from edge_sdk.cli.root import run
+from edge_sdk.core.errors import AccuracyGateError, DataError, UsageError
 from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.distillation.gate import distill_check
 from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.gallery import make_gallery
 from edge_sdk_tools.evaluate.model import open_subject
 from tests.support import models as heads
 from tests.support import models as tiny
@@ -127,3 +129,54 @@ def test_classes_are_counted_in_the_scores(tmp_path: Path) -> None:
     assert finding.next_step.endswith(
         "is no score the background's? Then set background_class = false under [detection]"
     )
+
+
+VECTORS = """
+model = "model.onnx"
+name = "colours"
+task = "embedding"
+decoder = "vector"
+labels = "labels.txt"
+
+[input]
+size_wh = [16, 16]
+resize = "stretch"
+mean = [128, 128, 128]
+std = [128, 128, 128]
+
+[thresholds]
+confidence = 0.9
+"""
+
+
+def _write_colours(folder: Path, colours: dict[str, list[tuple[int, int, int]]]) -> Path:
+    for name, pictures in colours.items():
+        (folder / name).mkdir(parents=True)
+        for number, bgr in enumerate(pictures):
+            cv2.imwrite(str(folder / name / f"{number}.png"), np.full((20, 30, 3), bgr, np.uint8))
+    return folder
+
+
+def test_a_gallery_names_pictures_and_evaluate_counts_the_right_names_and_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model's vector is the mean colour, so that the truth can be counted by hand."""
+    mean = tiny.parsed("p = GlobalAveragePool(images) y = Flatten(p)", {"y": (1, 3)})
+    toml = write_project(tmp_path / "project", VECTORS, mean, labels="red\nblue\n", pictures=0)
+    gallery = _write_colours(tmp_path / "gallery", {"blue": [(255, 0, 0)], "red": [(0, 0, 255)]})
+    assert run(["gallery", str(toml), str(gallery)]) == 0
+    assert "2 names, 2 vectors" in capsys.readouterr().out
+    toml.write_text(VECTORS.replace("labels.txt", "gallery.npz"))
+    shown = {"red": [(1, 1, 250), (9, 9, 240), (250, 9, 9)], "blue": [(240, 1, 1), (200, 20, 255)]}
+    found = evaluate(toml, _write_colours(tmp_path / "data", shown), reference=toml)
+    # The third red picture is blue, and the second blue one resembles nothing: 3 of 5. Of 4 pairs of one class the
+    # first two red ones are alike, and of 6 pairs of two classes all but one, the blue pictures of both, are not.
+    assert [(figure.name, figure.value.value) for figure in found.quality] == [
+        ("top-1", pytest.approx(3 / 5)),
+        ("verification accuracy", pytest.approx((1 / 4 + 5 / 6) / 2)),
+    ]
+    assert found.agreement[0].value.value == pytest.approx(1)
+    with pytest.raises(DataError, match="lies in no folder of"):
+        make_gallery(toml, gallery / "blue", tmp_path / "new.npz")
+    with pytest.raises(UsageError, match="nothing is overwritten"):
+        make_gallery(toml, gallery, toml.parent / "gallery.npz")

@@ -286,7 +286,8 @@ def _recognised(
     readings = [
         reading
         for entry in TABLE
-        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        if task == entry.task or (task is None and not entry.is_vague)
+        if decoder in (None, entry.name) and said in (None, "classify", entry.said)
         for reading in _readings(entry, given, report)
     ]
     if report.outputs and report.outputs[0].operator == "Softmax":
@@ -362,7 +363,7 @@ def _labels(
         return labels
     if names:
         return names
-    if count == len(reading.entry.usual_labels):
+    if reading.entry.usual_labels and count in (None, len(reading.entry.usual_labels)):
         guessed["labels"] = f"as those of {reading.decoder} models"
         return reading.entry.usual_labels
     if count in (80, None):
