@@ -583,9 +583,9 @@ class EmbeddingMetrics(TaskMetrics):
         metrics = []
         if gallery is not None:
             owners, cosines = gallery.nearest(vectors.astype(np.float32))
-            metrics.append(share_metric("top-1", (owners == truths) & (cosines >= least)))
+            metrics.append(share_metric("top-1", (owners == truths) & (cosines >= least), is_gated=True))
         if all(side.any() for side in pairs):
-            metrics.append(Metric("verification accuracy", _balanced(found, *pairs)))
+            metrics.append(Metric("verification accuracy", _balanced(found, *pairs), is_gated=True))
         return tuple(metrics)
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
