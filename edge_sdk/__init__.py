@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from edge_sdk.sources.location import SourceOptions
     from edge_sdk.sources.opening import open_source
     from edge_sdk.tasks.embedding import Embedding
+    from edge_sdk.tasks.text import Text
 
 __all__ = [
     "NO_CLASS",
@@ -57,6 +58,7 @@ __all__ = [
     "Sink",
     "Source",
     "SourceOptions",
+    "Text",
     "Tick",
     "__version__",
     "open_source",
@@ -76,6 +78,7 @@ _NAMES = {
     "sources.location": ("SourceOptions",),
     "sources.opening": ("open_source",),
     "tasks.embedding": ("Embedding",),
+    "tasks.text": ("Text",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -157,18 +157,13 @@ def load_model_spec(path: Path) -> ModelSpec:
 def read_labels(path: Path) -> Labels:
     """Read the labels, one per line, in output order; raise ModelError."""
     try:
-        read = Labels.of(read_regular(path, LIST_BYTES))
+        labels = Labels.of(read_regular(path, LIST_BYTES))
     except FileNotFoundError:
         raise ModelError(f"{path}: no such labels file") from None
     except ValueError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
     except OSError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
-    lines = [line.strip() for line in read]
-    while lines and not lines[-1]:
-        lines.pop()
-    labels = Labels(lines)
-    labels.data = read.data
     if not labels:
         raise ModelError(f"{path}: no labels in it, expected one a line in output order")
     return labels

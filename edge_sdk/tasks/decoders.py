@@ -22,6 +22,7 @@ from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.segmentation import ARGMAX, CELL_LOGITS, SEGMENTATION
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 from edge_sdk.tasks.ssd import SSD
+from edge_sdk.tasks.text import CTC, TEXT
 from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
 
 TABLE: tuple[Decoder, ...] = (
@@ -46,6 +47,7 @@ TABLE: tuple[Decoder, ...] = (
     CELL_LOGITS,
     ARGMAX,
     VECTOR,
+    CTC,
 )
 """All decoders, in the order in which hints compare outputs with them. YOLO11 heads have YOLOv8's layout."""
 
@@ -54,7 +56,9 @@ DECODERS: dict[Task, dict[str, Decoder]] = {
 }
 """Decoders by task, then by name."""
 
-TASKS: dict[Task, TaskEntry] = {entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING)}
+TASKS: dict[Task, TaskEntry] = {
+    entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING, TEXT)
+}
 """What every task brings along."""
 
 _BY_RESULT = {entry.result: entry for entry in TASKS.values()}

@@ -113,13 +113,13 @@ class Labels(tuple[str, ...]):
 
     @classmethod
     def of(cls, data: bytes) -> Labels:
-        """Read a file: one label a line in UTF-8, or an .npz whose `names` are the labels, each counted once.
+        """Read one label a line in UTF-8, without the spaces around them; or `names` of an .npz, each counted once.
 
         Raises:
             ValueError: it is neither.
         """
         if not data.startswith(_ZIP):
-            labels = cls(data.decode("utf-8-sig").splitlines())
+            labels = cls(line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines())
         else:
             try:
                 with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -128,6 +128,15 @@ class Labels(tuple[str, ...]):
                 raise ValueError(f"not an .npz with names ({type(cause).__name__}: {cause})") from cause
         labels.data = data
         return labels
+
+    @property
+    def file(self) -> bytes:
+        """What a bundle keeps of them: one a line, or the file itself where that says more, such as spaces."""
+        if self.suffix == ".npz" or any(
+            line and not line.strip() for line in self.data.decode("utf-8-sig").split("\n")
+        ):
+            return self.data
+        return "".join(f"{label}\n" for label in self).encode()
 
     @property
     def suffix(self) -> str:

@@ -12,12 +12,12 @@ from typing import Annotated, Literal, NamedTuple, Protocol
 import msgspec
 from msgspec import Meta
 
-Task = Literal["classification", "detection", "segmentation", "embedding"]
+Task = Literal["classification", "detection", "segmentation", "embedding", "text"]
 
-AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou", "vector_cosine"]
+AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou", "vector_cosine", "equal_texts"]
 """How far two models of a task agree, as the manifest names it."""
 
-Truths = Literal["classes", "boxes", "masks"]
+Truths = Literal["classes", "boxes", "masks", "texts"]
 """What labelled images hold."""
 
 
@@ -46,6 +46,7 @@ TRAITS: dict[Task, TaskTraits] = {
     "detection": TaskTraits("boxes", ("confidence", "iou"), 640, has_objects=True),
     "segmentation": TaskTraits("masks", side_px=512, has_class_map=True),
     "embedding": TaskTraits("classes", ("confidence",), 112),
+    "text": TaskTraits("texts", ("confidence",), 320),
 }
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]

@@ -114,9 +114,7 @@ class BundleFolder:
 
     def add_labels(self, labels: Labels) -> None:
         """Write the labels: one a line, or the file that they came from where it holds more."""
-        is_text = labels.suffix == ".txt"
-        data = "".join(f"{label}\n" for label in labels).encode() if is_text else labels.data
-        self.add(f"{_LABELS}{labels.suffix}", data)
+        self.add(f"{_LABELS}{labels.suffix}", labels.file)
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:

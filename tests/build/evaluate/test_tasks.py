@@ -180,3 +180,53 @@ def test_a_gallery_names_pictures_and_evaluate_counts_the_right_names_and_pairs(
         make_gallery(toml, gallery / "blue", tmp_path / "new.npz")
     with pytest.raises(UsageError, match="nothing is overwritten"):
         make_gallery(toml, gallery, toml.parent / "gallery.npz")
+
+
+TEXTS = """
+model = "model.onnx"
+name = "levels"
+task = "text"
+decoder = "ctc"
+labels = "labels.txt"
+
+[input]
+size_wh = [16, 8]
+"""
+
+
+def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
+    """The model reads a column's grey level as a character, so that the truth can be counted by hand."""
+    levels = {"_": 0, "a": 60, "b": 120, "c": 180, " ": 240}
+    reader = tiny.parsed(
+        "m = ReduceMean<axes: ints = [1, 2], keepdims: int = 0>(images) r = Reshape(m, s) d = Sub(r, l) q = Mul(d, d) "
+        "y = Mul(q, f)",
+        {"y": (1, 16, 5)},
+        {
+            "s": np.array([1, 16, 1]),
+            "l": np.array([[list(levels.values())]], np.float32),
+            "f": np.array(-0.01, np.float32),
+        },
+        shape=(1, 3, 8, 16),
+    )
+    toml = write_project(tmp_path / "project", TEXTS, reader, labels="a\nb\nc\n", pictures=0)
+    data = tmp_path / "data"
+    data.mkdir()
+    shown = {
+        "_aa_a_b_c_______": "aabc",
+        "a_b_a___________": "ab a",
+        "c c c___________": "c c c",
+        "________________": "b",
+    }
+    for number, columns in enumerate(shown):
+        row = np.array([levels[column] for column in columns], np.uint8)
+        cv2.imwrite(str(data / f"{number}.png"), np.broadcast_to(row[None, :, None], (8, 16, 3)))
+    lines = [f'{number}.png,"{text}"' for number, text in enumerate(shown.values())]
+    (data / "texts.csv").write_text("\n".join(["file,text", *lines]) + "\n")
+    found = evaluate(toml, data, reference=toml)
+    # One space and one b are missing of 14 characters, in two of four texts.
+    assert [figure.value.value for figure in found.quality] == [pytest.approx(12 / 14), pytest.approx(0.5)]
+    assert found.agreement[0].value.value == 1
+    assert found.format == "texts.csv"
+    (data / "texts.csv").write_text("file,text\n0.png\n")
+    with pytest.raises(DataError, match=r"texts\.csv: line 2: '0.png', expected an image in"):
+        evaluate(toml, data)

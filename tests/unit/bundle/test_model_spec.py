@@ -67,7 +67,7 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decoder = "yolov7"', "'yolox' or 'yunet'"),  # another number is no slip
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
-        ('decoder = "yolov8"', "", "decoder is missing, expected 'argmax', 'centerface', 'detr', 'detr_end_to_end'"),
+        ('decoder = "yolov8"', "", "decoder is missing, expected 'argmax', 'centerface', "),
         ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line, in output order"),
         ('task = "detection"', 'task = "detect"', "did you mean detection?"),
         (

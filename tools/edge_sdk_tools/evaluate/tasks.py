@@ -22,6 +22,7 @@ from edge_sdk.core.frame import Segmentation
 from edge_sdk.tasks.embedding import Embedding, Gallery
 from edge_sdk.tasks.spec import AgreementMetric, Task
 from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, MaskTruth, Truth
+from edge_sdk_tools.datasets.formats import TextTruth
 from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,
     Boxes,
@@ -37,6 +38,7 @@ from edge_sdk_tools.evaluate.scores import (
     Overlap,
     calibration_error,
     divergences,
+    edit_distance,
     mean_iou,
     overlap_of,
     probabilities_of,
@@ -622,6 +624,64 @@ def _balanced(found: NDArray[np.bool_], same: NDArray[np.bool_], other: NDArray[
     return statistic
 
 
+class TextMetrics(TaskMetrics):
+    """Lines of text."""
+
+    agreement_metric = "equal_texts"
+    agreement_name = "equal texts"
+    noun = "texts"
+    advice = "check input.mean, std and color in model.toml, and whether labels is the dictionary of its training"
+
+    def keep(
+        self, _participants: Sequence[Participant], answers: Sequence[Answer], truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The texts, and the true one."""
+        texts = [answer.result.labels[:1] for answer in answers]
+        return tuple("".join(text) for text in texts), truth.text if isinstance(truth, TextTruth) else None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Right characters, 1 - CER: edits over the characters of the labels; and texts that are right as a whole."""
+        pairs = [(str(record.rows[which]), str(record.between)) for record in observed.records]
+        edits = np.array([edit_distance(*pair) for pair in pairs], np.float64)
+        lengths = np.array([len(truth) for _, truth in pairs], np.float64)
+        if not lengths.any():
+            raise DataError(f"nothing is labelled on {len(pairs)} images, expected texts of some of them")
+        errors = ratio_of(edits, lengths)
+        return (
+            Metric("characters (1 - CER)", lambda weights: np.maximum(0, 1 - errors(weights)), is_gated=True),
+            share_metric("whole texts", edits == 0, is_gated=True),
+        )
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Share of equal texts."""
+        if self.finds_nothing(observed, 1):
+            raise AccuracyGateError(
+                f"{observed.participants[1].subject.name} reads nothing on {len(observed.records)} evaluation images, "
+                "so nothing can be compared; give pictures of lines of text, or lower its thresholds.confidence"
+            )
+        return (
+            share_metric(
+                self.agreement_name, np.array([record.rows[0] == record.rows[1] for record in observed.records])
+            ),
+        )
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By edits from one text to the other."""
+        pairs = [(str(record.rows[0]), str(record.rows[1])) for record in observed.records]
+        distance = np.array([edit_distance(*pair) for pair in pairs], np.float64)
+        truths = [record.between for record in observed.records]
+        return tuple(
+            WorstImage(
+                observed.path(i), str(truths[i]) if truths[i] else None, pairs[i][1], pairs[i][0], float(distance[i])
+            )
+            for i in _largest(distance, count)
+        )
+
+    def finds_nothing(self, observed: Observed, which: int) -> bool:
+        """No text on any image."""
+        return not any(record.rows[which] for record in observed.records)
+
+
 def _largest(distance: NDArray[np.float64], count: int) -> list[int]:
     return [int(i) for i in np.argsort(-distance, kind="stable")[:count] if distance[i] > 0]
 
@@ -635,6 +695,7 @@ TASKS: dict[Task, TaskMetrics] = {
     "detection": DetectionMetrics(),
     "segmentation": SegmentationMetrics(),
     "embedding": EmbeddingMetrics(),
+    "text": TextMetrics(),
 }
 """The one table of what depends on a task."""
 
