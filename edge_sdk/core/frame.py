@@ -233,6 +233,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
             without.
         masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
         names: labels by class id; empty where the stage was not told them.
+        then: what a second model says of each object, None where it did not run; None without a second model.
     """
 
     frame: Frame
@@ -244,6 +245,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     keypoints: NDArray[np.float32] | None = None
     masks: Masks | None = None
     names: Mapping[int, str] = {}
+    then: tuple[Result | None, ...] | None = None
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -259,6 +261,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
             class_id=self.class_id[places],
             keypoints=None if self.keypoints is None else self.keypoints[places],
             masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
+            then=None if self.then is None else tuple(self.then[place] for place in places.tolist()),
         )
 
     def __iter__(self) -> Iterator[Detections]:

@@ -79,6 +79,9 @@ class Annotator:
         for index, (x1, y1, _, _) in zip(order, corners, strict=True):
             class_id = int(result.class_id[index])
             text = f"{self._name(class_id)} {result.confidence[index]:.0%}"
+            then = None if result.then is None else result.then[index]
+            if isinstance(then, (Detections, Classification)) and len(then.confidence):
+                text += f" ({then.labels[0]} {then.confidence[0]:.0%})"
             _draw_tag(image, text, (x1 - pen.line_px // 2, y1), class_colour(class_id), pen)
 
     def _paint(self, image: Image, result: Detections, index: int, colour: _Colour) -> None:

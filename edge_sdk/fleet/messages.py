@@ -20,6 +20,7 @@ import msgspec
 from edge_sdk.core.errors import printable
 from edge_sdk.messages.schema import (
     MESSAGES,
+    NESTED,
     ClassificationMessage,
     DetectionMessage,
     ModelRef,
@@ -204,16 +205,21 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def result_words(message: ResultMessage) -> str:
-    """Return a result in words, such as `2 person 91%, bicycle 64%`, a class, or shares of the picture."""
-    if isinstance(message, ClassificationMessage):
-        return _joined(_sure(item.label, item.confidence) for item in message.classes[:2])
-    if isinstance(message, SegmentationMessage):
+def result_words(message: ResultMessage, most: int = 2) -> str:
+    """Return a result in words, such as `2 person 91%, dog 64% (beagle 72%)`, a class, or shares of the picture."""
+    if isinstance(message, (ClassificationMessage, NESTED[ClassificationMessage])):
+        return _joined(_sure(item.label, item.confidence) for item in message.classes[:most])
+    if isinstance(message, (SegmentationMessage, NESTED[SegmentationMessage])):
         return _joined(_sure(item.label, item.share) for item in message.segments)
-    counts, best = Counter(item.label for item in message.detections), dict[str, float]()
+    words, counts, best = list[str](), Counter[str](), dict[str, float]()
     for item in message.detections:
-        best[item.label] = max(best.get(item.label, 0.0), item.confidence)
-    return _joined((f"{counts[label]} " if counts[label] > 1 else "") + _sure(label, best[label]) for label in best)
+        if item.then is not msgspec.UNSET:  # no other object has the same
+            words.append(f"{_sure(item.label, item.confidence)} ({result_words(item.then, 1)})")
+        else:
+            counts[item.label] += 1
+            best[item.label] = max(best.get(item.label, 0.0), item.confidence)
+    words += ((f"{counts[label]} " if counts[label] > 1 else "") + _sure(label, best[label]) for label in best)
+    return _joined(words)
 
 
 def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:

@@ -129,10 +129,12 @@ class Prepare:
         spec = self.spec
         place = {"letterbox": _letterbox, "stretch": _stretch, "center_crop": _center_crop}[spec.resize]
         self._source, target, self._geometry = place(spec, frame_shape[1], frame_shape[0])
-        self._canvas[...] = spec.pad_value
-        self._fill_whole(self._canvas)
-        self._inner = self._canvas[target]
-        self._fill_inner = self._fill_of(target)
+        self._inner, self._fill_inner = self._canvas, self._fill_whole
+        if target is not _WHOLE:
+            self._canvas[...] = spec.pad_value
+            self._fill_whole(self._canvas)
+            self._inner = self._canvas[target]
+            self._fill_inner = self._fill_of(target)
         self._frame_shape = frame_shape
 
     def _fill_of(self, region: _Region) -> _Fill:

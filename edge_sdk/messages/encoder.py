@@ -23,6 +23,7 @@ from edge_sdk.core.clock import WallClock
 from edge_sdk.core.frame import Classification, Detections, Result, Segmentation
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import (
+    NESTED,
     ClassificationMessage,
     ClassItem,
     DetectionItem,
@@ -31,6 +32,7 @@ from edge_sdk.messages.schema import (
     FrameSize,
     Identity,
     ModelRef,
+    NestedResult,
     ResultMessage,
     SeenMessage,
     SegmentationMessage,
@@ -73,10 +75,14 @@ class ResultEncoder:
         self._encode = msgspec.json.Encoder().encode
 
     @classmethod
-    def for_bundle(cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None) -> ResultEncoder:
-        """Make an encoder for the results of one bundle; a label file that changed meanwhile raises `BundleError`."""
+    def for_bundle(
+        cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None, *, then: Bundle | None = None
+    ) -> ResultEncoder:
+        """Make an encoder for the results of a bundle and a second one; labels that changed raise `BundleError`."""
         manifest = bundle.manifest
-        model = ModelRef(manifest.name, manifest.version, bundle.digest)
+        model = _reference(bundle)
+        if then is not None:
+            model = msgspec.structs.replace(model, then=_reference(then))
         background = has_background(manifest)
         encoder = cls(identity, bundle.labels(), model, background_class=background, wall_clock=wall_clock)
         encoder.answers_by(manifest.variants[0].name)
@@ -107,35 +113,52 @@ class ResultEncoder:
             "frame": FrameSize(*frame.size_wh),
             "not_finite": UNSET if result.is_finite else True,
         }
-        return self._encode(self._message(result, header))
+        kind, content = _content(result, self.label)
+        return self._encode(kind(**header, **content))
 
     def label(self, class_id: int) -> str:
         """Return the label of one class; `class_N` where it has none."""
         return self._labels.get(class_id) or f"class_{class_id}"
 
-    def _message(self, result: Result, header: dict[str, Any]) -> ResultMessage:
-        if isinstance(result, Segmentation):
-            shares = np.rint(result.shares.astype(np.float64) * 10_000) / 10_000
-            ids = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
-            return SegmentationMessage(segments=self._items(SegmentItem, ids, shares[ids].tolist()), **header)
-        if isinstance(result, Classification):
-            rounded, ids = _rounded(result.confidence[:, np.newaxis], result.class_id)
-            return ClassificationMessage(classes=self._items(ClassItem, ids, rounded[:, 0].tolist()), **header)
-        rows = np.column_stack((result.xyxy, result.confidence))
-        rounded, ids = _rounded(rows, result.class_id)
-        items = self._items(DetectionItem, ids, rounded[:, 4].tolist(), rounded[:, :4].tolist())
-        if result.keypoints is not None or result.masks is not None:
-            places = np.flatnonzero(np.isfinite(rows).all(axis=1)).tolist()
-            items = [_with_details(item, result, place) for item, place in zip(items, places, strict=True)]
-        return DetectionMessage(detections=items, **header)
 
-    def _items(self, kind: Callable[..., Any], class_ids: NDArray[np.int64], *columns: list[Any]) -> list[Any]:
+def _reference(bundle: Bundle) -> ModelRef:
+    return ModelRef(bundle.manifest.name, bundle.manifest.version, bundle.digest)
+
+
+def _content(result: Result, label: Callable[[int], str]) -> tuple[type[ResultMessage], dict[str, Any]]:
+    """Return the type of a result's message, and what it has of its task."""
+
+    def items(kind: Callable[..., Any], class_ids: NDArray[np.int64], *columns: list[Any]) -> list[Any]:
         ids: list[int] = class_ids.tolist()
-        return list(map(kind, map(self.label, ids), ids, *columns))
+        return list(map(kind, map(label, ids), ids, *columns))
+
+    if isinstance(result, Segmentation):
+        shares = np.rint(result.shares.astype(np.float64) * 10_000) / 10_000
+        ids = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
+        return SegmentationMessage, {"segments": items(SegmentItem, ids, shares[ids].tolist())}
+    if isinstance(result, Classification):
+        rounded, ids = _rounded(result.confidence[:, np.newaxis], result.class_id)
+        return ClassificationMessage, {"classes": items(ClassItem, ids, rounded[:, 0].tolist())}
+    rows = np.column_stack((result.xyxy, result.confidence))
+    rounded, ids = _rounded(rows, result.class_id)
+    objects = items(DetectionItem, ids, rounded[:, 4].tolist(), rounded[:, :4].tolist())
+    if result.keypoints is not None or result.masks is not None or result.then is not None:
+        places = np.flatnonzero(np.isfinite(rows).all(axis=1)).tolist()
+        objects = [_with_details(item, result, place) for item, place in zip(objects, places, strict=True)]
+    return DetectionMessage, {"detections": objects}
+
+
+def _nested(result: Result) -> NestedResult:
+    """Return a result that is within another one, with the labels that it has itself."""
+    kind, content = _content(result, lambda class_id: result.names.get(class_id) or f"class_{class_id}")
+    not_finite = UNSET if result.is_finite else True
+    return NESTED[kind](infer_ms=result.inference_ns // 1000 / 1000, not_finite=not_finite, **content)
 
 
 def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
-    """Add the keypoints and the outlines of one object."""
+    """Add the keypoints and the outlines of one object, and what a second model says of it."""
+    if result.then is not None and (then := result.then[place]) is not None:
+        item = msgspec.structs.replace(item, then=_nested(then))
     if result.keypoints is not None:
         points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
         item = msgspec.structs.replace(item, keypoints=points.tolist())

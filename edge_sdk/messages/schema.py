@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args
 
 import msgspec
 from msgspec import Meta
@@ -36,13 +37,14 @@ _SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "end
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
     """The model that answered: the bundle's name, its version, its manifest's SHA-256 in hex, and which of its models.
 
-    `variant` is in results, for it may change from one to the next.
+    `variant` is in results, for it may change from one to the next; `then` is the second model, where there is one.
     """
 
     name: str
     version: int
     sha256: str
     variant: str | msgspec.UnsetType = msgspec.UNSET
+    then: ModelRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class FrameSize(msgspec.Struct, frozen=True, gc=False):
@@ -57,7 +59,8 @@ class DetectionItem(msgspec.Struct, frozen=True, gc=False):
 
     `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
     of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
-    models with masks: outlines of the object's parts, the largest first, in whole pixels.
+    models with masks: outlines of the object's parts, the largest first, in whole pixels. `then` is what a second model
+    says of the object.
     """
 
     label: str
@@ -68,6 +71,7 @@ class DetectionItem(msgspec.Struct, frozen=True, gc=False):
     zones: list[str] | msgspec.UnsetType = msgspec.UNSET
     keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
     polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
+    then: NestedResult | msgspec.UnsetType = msgspec.UNSET
 
 
 class ClassItem(msgspec.Struct, frozen=True, gc=False):
@@ -121,6 +125,37 @@ class SegmentationMessage(_Header, frozen=True, gc=False, kw_only=True, tag="seg
     segments: list[SegmentItem]
 
 
+ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | SegmentationMessage
+
+
+def _nested(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return the type of a result within another one: what a message has of its task, without what both share."""
+    shared = {field.name for field in msgspec.structs.fields(_Header)} - {"infer_ms", "not_finite"}
+    own = [(f.name, f.type, f.default) for f in msgspec.structs.fields(kind) if f.name not in shared]
+    return msgspec.defstruct(
+        f"Nested{kind.__name__.removesuffix('Message')}",
+        own,
+        namespace={"__doc__": kind.__doc__},
+        module=__name__,
+        frozen=True,
+        gc=False,
+        kw_only=True,
+        tag_field="task",
+        tag=kind.__struct_config__.tag,
+    )
+
+
+NESTED: dict[type[ResultMessage], Callable[..., NestedResult]] = {
+    kind: _nested(kind) for kind in get_args(ResultMessage)
+}
+"""The type of a result within another one, by the type of its message."""
+
+if TYPE_CHECKING:
+    NestedResult: TypeAlias = ResultMessage
+else:
+    NestedResult = Union[tuple(NESTED.values())]  # noqa: UP007 - types that are only known here
+
+
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """The model and frame rate that run now, out of the levels that a camera may step down to.
 
@@ -134,9 +169,6 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     rungs: Annotated[int, Meta(ge=1)]
     reason: str
     tuning: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-
-
-ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | SegmentationMessage
 
 
 class SourceState(msgspec.Struct, frozen=True, kw_only=True):

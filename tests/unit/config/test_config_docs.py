@@ -21,6 +21,7 @@ from edge_sdk.config.schema import (
     PipelineConfig,
     ResultsConfig,
     SnapshotsConfig,
+    ThenConfig,
     TrustConfig,
     config_schema,
 )
@@ -42,6 +43,7 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
     "`[home_assistant]`": HomeAssistantSettings,
     "`[[pipelines]]`": PipelineConfig,
     "`[defaults]`": PipelineConfig,
+    "`[pipelines.then]`": ThenConfig,
     "`[[events]]`": EventConfig,
     "`[publish.results]`": ResultsConfig,
     "`[publish.events]`": EventsConfig,
