@@ -69,7 +69,7 @@ def test_a_second_bundle_looks_at_what_the_first_one_finds(
     assert summary["then"] == {"run": 8, "skipped": 0, "failed": 0}
     assert drawn.exists()
     words = line_words(ran.stdout.splitlines()[0].encode())
-    assert re.match(r"(red|blue) \d+% \( \d+%\), (red|blue) \d+% \( \d+%\) · ", words), words
+    assert re.match(r"(red|blue) \d+% \(\1 \d+%\), (red|blue) \d+% \(\2 \d+%\) · ", words), words
 
 
 def test_a_second_bundle_that_fails_costs_the_first_ones_results_nothing(
