@@ -20,17 +20,12 @@ import msgspec
 from edge_sdk.core.errors import printable
 from edge_sdk.messages.schema import (
     MESSAGES,
-    NESTED,
-    ClassificationMessage,
-    DetectionMessage,
-    ModelRef,
-    ResultMessage,
-    SegmentationMessage,
     StateMessage,
     StatusMessage,
     TelemetryMessage,
     check_name,
 )
+from edge_sdk.tasks.entry import ModelRef, ResultMessage
 
 LARGEST = 1_000_000
 """The largest message that is decoded, in bytes; no device sends a larger one, apart from pictures."""
@@ -205,31 +200,23 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def result_words(message: ResultMessage, most: int = 2) -> str:
+def result_words(message: ResultMessage) -> str:
     """Return a result in words, such as `2 person 91%, dog 64% (beagle 72%)`, a class, or shares of the picture."""
-    if isinstance(message, (ClassificationMessage, NESTED[ClassificationMessage])):
-        return _joined(_sure(item.label, item.confidence) for item in message.classes[:most])
-    if isinstance(message, (SegmentationMessage, NESTED[SegmentationMessage])):
-        return _joined(_sure(item.label, item.share) for item in message.segments)
     words, counts, best = list[str](), Counter[str](), dict[str, float]()
-    for item in message.detections:
-        if item.then is not msgspec.UNSET:  # no other object has the same
-            words.append(f"{_sure(item.label, item.confidence)} ({result_words(item.then, 1)})")
+    for item in message.items[: message.shown]:
+        if item.then:  # what a second model says belongs to this object alone
+            more = "".join(f" ({_sure(first.label, first.strength)})" for first in item.then.items[:1])
+            words.append(_sure(item.label, item.strength) + more)
         else:
             counts[item.label] += 1
-            best[item.label] = max(best.get(item.label, 0.0), item.confidence)
+            best[item.label] = max(best.get(item.label, 0.0), item.strength)
     words += ((f"{counts[label]} " if counts[label] > 1 else "") + _sure(label, best[label]) for label in best)
     return _joined(words)
 
 
 def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:
     """Return the labels of a result and how many there are of each, at most 50; a change of it counts as news."""
-    if isinstance(message, DetectionMessage):
-        found = sorted(Counter(item.label for item in message.detections).items())[:50]
-    elif isinstance(message, ClassificationMessage):
-        found = [(item.label, 1) for item in message.classes[:1]]
-    else:
-        found = [(item.label, 1) for item in message.segments[:3]]
+    found = sorted(Counter(item.label for item in message.items[: message.news]).items())[:50]
     return tuple((label[:_LONGEST], count) for label, count in found)
 
 

@@ -2,7 +2,7 @@
 
 One `ResultEncoder` belongs to one camera's stream and is used in its thread; `EventEncoder` says of the device, the
 model and the clock what the results beside it say; `SeenEncoder` sums results up and encodes only what changed. They
-decide what is rounded and what is left out; `schema` says what the messages are.
+say whose results these are and when they were taken; a task's entry says what its results hold.
 """
 
 from __future__ import annotations
@@ -11,38 +11,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import WallClock
-from edge_sdk.core.frame import Classification, Detections, Result, Segmentation
+from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
-from edge_sdk.messages.schema import (
-    NESTED,
-    ClassificationMessage,
-    ClassItem,
-    DetectionItem,
-    DetectionMessage,
-    EventMessage,
-    FrameSize,
-    Identity,
-    ModelRef,
-    NestedResult,
-    ResultMessage,
-    SeenMessage,
-    SegmentationMessage,
-    SegmentItem,
-)
+from edge_sdk.messages.schema import EventMessage, Identity, SeenMessage
+from edge_sdk.tasks.decoders import entry_of
+from edge_sdk.tasks.entry import FrameSize, ModelRef
 from edge_sdk.tasks.spec import has_background
-
-_STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # boxes to 0.1 px, confidences and shares to 0.0001
-_POINT_STEPS = np.array([10.0, 10.0, 100.0])  # keypoints to 0.1 px, their confidences to 0.01
-_MOST_OUTLINES = 8  # of one object, which other objects may cover in part
 
 
 class ResultEncoder:
@@ -79,8 +60,7 @@ class ResultEncoder:
         cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None, *, then: Bundle | None = None
     ) -> ResultEncoder:
         """Make an encoder for the results of a bundle and a second one; labels that changed raise `BundleError`."""
-        manifest = bundle.manifest
-        model = _reference(bundle)
+        manifest, model = bundle.manifest, _reference(bundle)
         if then is not None:
             model = msgspec.structs.replace(model, then=_reference(then))
         background = has_background(manifest)
@@ -113,8 +93,8 @@ class ResultEncoder:
             "frame": FrameSize(*frame.size_wh),
             "not_finite": UNSET if result.is_finite else True,
         }
-        kind, content = _content(result, self.label)
-        return self._encode(kind(**header, **content))
+        entry = entry_of(result)
+        return self._encode(entry.message(**header | entry.payload(result, self.label)))
 
     def label(self, class_id: int) -> str:
         """Return the label of one class; `class_N` where it has none."""
@@ -123,61 +103,6 @@ class ResultEncoder:
 
 def _reference(bundle: Bundle) -> ModelRef:
     return ModelRef(bundle.manifest.name, bundle.manifest.version, bundle.digest)
-
-
-def _content(result: Result, label: Callable[[int], str]) -> tuple[type[ResultMessage], dict[str, Any]]:
-    """Return the type of a result's message, and what it has of its task."""
-
-    def items(kind: Callable[..., Any], class_ids: NDArray[np.int64], *columns: list[Any]) -> list[Any]:
-        ids: list[int] = class_ids.tolist()
-        return list(map(kind, map(label, ids), ids, *columns))
-
-    if isinstance(result, Segmentation):
-        shares = np.rint(result.shares.astype(np.float64) * 10_000) / 10_000
-        ids = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
-        return SegmentationMessage, {"segments": items(SegmentItem, ids, shares[ids].tolist())}
-    if isinstance(result, Classification):
-        rounded, ids = _rounded(result.confidence[:, np.newaxis], result.class_id)
-        return ClassificationMessage, {"classes": items(ClassItem, ids, rounded[:, 0].tolist())}
-    rows = np.column_stack((result.xyxy, result.confidence))
-    rounded, ids = _rounded(rows, result.class_id)
-    objects = items(DetectionItem, ids, rounded[:, 4].tolist(), rounded[:, :4].tolist())
-    if result.keypoints is not None or result.masks is not None or result.then is not None:
-        places = np.flatnonzero(np.isfinite(rows).all(axis=1)).tolist()
-        objects = [_with_details(item, result, place) for item, place in zip(objects, places, strict=True)]
-    return DetectionMessage, {"detections": objects}
-
-
-def _nested(result: Result) -> NestedResult:
-    """Return a result that is within another one, with the labels that it has itself."""
-    kind, content = _content(result, lambda class_id: result.names.get(class_id) or f"class_{class_id}")
-    not_finite = UNSET if result.is_finite else True
-    return NESTED[kind](infer_ms=result.inference_ns // 1000 / 1000, not_finite=not_finite, **content)
-
-
-def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
-    """Add the keypoints and the outlines of one object, and what a second model says of it."""
-    if result.then is not None and (then := result.then[place]) is not None:
-        item = msgspec.structs.replace(item, then=_nested(then))
-    if result.keypoints is not None:
-        points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
-        item = msgspec.structs.replace(item, keypoints=points.tolist())
-    if result.masks is not None:
-        outlines = [outline.astype(int).tolist() for outline in result.polygons(place)[:_MOST_OUTLINES]]
-        item = msgspec.structs.replace(item, polygons=outlines)
-    return item
-
-
-def _rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Round the rows, (N, 5) with a box and a confidence or (N, 1) with a confidence; leave out those not finite."""
-    if not len(rows):
-        return rows.astype(np.float64), class_ids
-    is_finite = np.isfinite(rows)
-    if not is_finite.all():
-        kept = is_finite.all(axis=1)
-        rows, class_ids = rows[kept], class_ids[kept]
-    steps = _STEPS[-rows.shape[1] :]
-    return np.rint(rows * steps) / steps, class_ids
 
 
 class EventEncoder:
@@ -224,37 +149,25 @@ class EventEncoder:
         )
 
 
-_Summary: TypeAlias = "tuple[int, ...] | int | None"
-
-
 class SeenEncoder:
     """Encodes what one camera sees at present, where that changed."""
 
     def __init__(self, camera: str, encoder: ResultEncoder) -> None:
         self._camera, self._encoder = camera, encoder
-        self._summary: _Summary = ()
+        self._summary: object = None
         self._is_first = True
 
     def encode_change(self, result: Result) -> bytes | None:
         """Encode what a result shows; None where nothing changed, or where nothing is known (not finite)."""
-        summary = _summarise(result)
+        label = self._encoder.label
+        summary = result.summary(label) if result.xyxy is None else sorted(result.class_id.tolist())
         if not result.is_finite or (summary == self._summary and not self._is_first):
             return None
         self._summary, self._is_first = summary, False
         header = {"camera": self._camera, **msgspec.structs.asdict(self._encoder.identity)}
-        label = self._encoder.label
-        if isinstance(summary, tuple):
+        if isinstance(summary, list):
             counts = Counter(map(label, summary))
             message = SeenMessage(**header, total=len(summary), labels=dict(sorted(counts.items())))
         else:
-            message = SeenMessage(**header, label=UNSET if summary is None else label(summary))
+            message = SeenMessage(**header, label=UNSET if summary is None else summary)
         return msgspec.json.encode(message)
-
-
-def _summarise(result: Result) -> _Summary:
-    """Return the class ids of detections, sorted; of other tasks the first class, None where there is none."""
-    if isinstance(result, Detections):
-        return tuple(sorted(result.class_id.tolist()))
-    if isinstance(result, Segmentation):
-        return int(result.shares.argmax()) if len(result.shares) else None
-    return int(result.class_id[0]) if len(result.class_id) else None

@@ -46,15 +46,16 @@ def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_cl
 def _choose(path: Path, names: ClassNames, task: Task) -> Format:
     """Return the first format that is present and fits the task; plain images where there are no labels at all."""
     there = _formats(path, names, task)
-    fitting = [known for known in there if FORMATS[known].task == task]
+    wanted = TRAITS[task].truths
+    fitting = [known for known in there if FORMATS[known].truths == wanted]
     if fitting:
         return fitting[0]
     if there:
         first = FORMATS[there[0]]
-        wanted = ", ".join(known.sign for known in FORMATS.values() if known.task == task)
+        signs = ", ".join(known.sign for known in FORMATS.values() if known.truths == wanted)
         raise DataError(
-            f"{path}: holds {TRAITS[first.task].truths} ({first.sign}), but the model's task is {task}; expected "
-            f"{TRAITS[task].truths} ({wanted}), or images without labels"
+            f"{path}: holds {first.truths} ({first.sign}), but the model's task is {task}; expected {wanted} "
+            f"({signs}), or images without labels"
         )
     return "images"
 
@@ -62,7 +63,7 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
 def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
     """Return the formats that are present.
 
-    Class folders are tried only for classification, because a folder `train` is also the name of a class of COCO.
+    Class folders are tried only where classes are wanted, because a folder `train` is also the name of a class of COCO.
     """
     if not is_folder(path):
         if not is_file(path):
@@ -73,7 +74,7 @@ def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
     return [
         name
         for name, known in FORMATS.items()
-        if (name != "class folders" or task == known.task) and known.is_there(path, names)
+        if (name != "class folders" or TRAITS[task].truths == known.truths) and known.is_there(path, names)
     ]
 
 

@@ -21,7 +21,7 @@ from msgspec import Meta
 from onnx import helper
 
 from edge_sdk.bundle.manifest import BoardEstimate, Precision
-from edge_sdk.core.frame import Detections, Geometry, Image, Result, Segmentation
+from edge_sdk.core.frame import Image, Result
 from edge_sdk.events.annotate import Annotator
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
@@ -435,32 +435,17 @@ def side_by_side(
     # Drawn after scaling: lines and letters then have the same size in every picture.
     way = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
     small = cv2.resize(image, size_wh, interpolation=way).astype(np.uint8, copy=False)
-    halves = [
-        _half(small, image, result, annotator, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))
-    ]
+    halves = [_half(small, result, annotator, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))]
     gap = np.full((halves[0].shape[0], _GAP_PX, 3), _GROUND, np.uint8)
     _, data = cv2.imencode(".jpg", np.hstack([halves[0], gap, halves[1]]), [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     return data.tobytes()
 
 
-def _half(small: Image, image: Image, result: Result, annotator: Annotator, name: str) -> Image:
+def _half(small: Image, result: Result, annotator: Annotator, name: str) -> Image:
     picture = small.copy()
-    annotator.draw(picture, _scaled(result, image, picture))
+    annotator.draw(picture, result.on(picture))
     height_px, width_px = picture.shape[:2]
     canvas = np.full((_CAPTION_PX + height_px, max(width_px, _LEAST_WIDTH_PX), 3), _GROUND, np.uint8)
     canvas[_CAPTION_PX:, :width_px] = picture
     cv2.putText(canvas, name, (6, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.5, _INK, 1, cv2.LINE_AA)
     return canvas
-
-
-def _scaled(result: Result, image: Image, small: Image) -> Result:
-    factor_x, factor_y = small.shape[1] / image.shape[1], small.shape[0] / image.shape[0]
-    frame = msgspec.structs.replace(result.frame, image=small)
-    if isinstance(result, Detections):
-        boxes = result.xyxy * np.array([factor_x, factor_y] * 2, np.float32)
-        return msgspec.structs.replace(result, frame=frame, xyxy=boxes)
-    if isinstance(result, Segmentation):
-        old = result.geometry
-        geometry = Geometry(old.scale_x / factor_x, old.scale_y / factor_y, old.offset_x, old.offset_y)
-        return msgspec.structs.replace(result, frame=frame, geometry=geometry)
-    return msgspec.structs.replace(result, frame=frame)
