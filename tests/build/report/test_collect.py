@@ -227,7 +227,7 @@ def test_images_on_which_the_two_differ_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_fallback_is_recorded_with_what_int8_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     result = build(write_project(tmp_path, pictures=16), "x86_64", tmp_path / "a.edge", bundle_version=1)
     report = _recorded(tmp_path / "a.edge")
     steps = {step.kind: step for step in report.steps}

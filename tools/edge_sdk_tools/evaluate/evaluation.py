@@ -95,8 +95,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
     @property
+    def gated(self) -> tuple[Figure, ...]:
+        """The figures whose loss beside the reference a build refuses; none without labels."""
+        return tuple(figure for figure in self.quality if figure.is_gated and figure.reference is not None)
+
+    @property
     def figure(self) -> Figure:
-        """What a model is judged by: quality by labels, and without them agreement."""
+        """What a model is called by: quality by labels, and without them agreement."""
         return next(iter((*self.quality, *self.agreement)))
 
 

@@ -131,7 +131,7 @@ class TaskMetrics(ABC):
 
     @abstractmethod
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Figures of one of the models against the labels; what a gate judges stands first.
+        """Figures of one of the models against the labels; the headline stands first, and gates judge `is_gated`.
 
         Raises:
             DataError: nothing is labelled.
@@ -194,7 +194,8 @@ class ClassificationMetrics(TaskMetrics):
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         """Top-1, and top-5 where there are more classes."""
         places = _class_places(observed, which)
-        return tuple(share_metric(f"top-{k}", places < k) for k in TOP_K if k == 1 or k < observed.classes)
+        known = [k for k in TOP_K if k == 1 or k < observed.classes]
+        return tuple(share_metric(f"top-{k}", places < k, is_gated=k == 1) for k in known)
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Share of equal top-1 classes, and the divergence of probabilities."""
@@ -321,11 +322,25 @@ class DetectionMetrics(TaskMetrics):
         return ""
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Mean average precision."""
-        curve = AveragePrecision(_judged_boxes(observed, which))
+        """Mean average precision, and F1 of what the model's own threshold lets through."""
+        judged = _judged_boxes(observed, which)
+        curve = AveragePrecision(judged)
         if not len(curve.class_ids):
             raise DataError(f"nothing is labelled on {len(observed.records)} images, expected boxes on some of them")
-        return (Metric("mAP50-95", curve.mean()), Metric("mAP50", curve.mean(1)))
+        # The mean over the classes leaves as much to chance as its rarest class: a curve of all detections tells more.
+        pooled = AveragePrecision([one.pooled for one in judged])
+        found = np.array(
+            [
+                (j.right[:, 0].sum(), (~j.ignored[:, 0]).sum() + len(j.wanted_class_ids))
+                for j in _judged_boxes(observed, which, confident=True)
+            ],
+            np.float64,
+        )
+        return (
+            Metric("mAP50-95", curve.mean(), is_gated=True, test=pooled.mean()),
+            Metric("mAP50", curve.mean(1), is_gated=True, test=pooled.mean(1)),
+            Metric("F1", ratio_of(2 * found[:, 0], found[:, 1])),
+        )
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """F1 of matched detections."""
@@ -492,7 +507,7 @@ class SegmentationMetrics(TaskMetrics):
         overlaps = [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
         if not any(overlap.either.any() for overlap in overlaps):
             raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
-        return (Metric("mIoU", mean_iou(overlaps)),)
+        return (Metric("mIoU", mean_iou(overlaps), is_gated=True),)
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Mean intersection over union of both maps."""
