@@ -444,8 +444,8 @@ def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
         settings, second = pipeline.then, pipeline.then_bundle
         about = f": {second.name} {second.version}, {second.task}; signature {second.signature}" if second else ""
         yield "then", f"{settings.bundle}{about}"
-        of = f" of {', '.join(settings.labels)}" if settings.labels else ""
-        yield "", f"on {counted(settings.max_crops, 'object')} of a frame at most{of}"
+        only = f", only {', '.join(settings.labels)}" if settings.labels else ""
+        yield "", f"on at most {counted(settings.max_crops, 'object')} of a frame{only}"
     if pipeline.budget_ms is not None:
         own = bundle.latency_budget_ms if bundle else pipeline.budget_ms
         promise = "" if own == pipeline.budget_ms else f"; the bundle says {own:g} ms"
