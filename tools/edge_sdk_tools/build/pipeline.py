@@ -1,9 +1,9 @@
 """build: from a model.toml to a bundle.
 
-Eleven steps, each of which requires what those before it ensured; one that takes long is done by the job runner, which
+Twelve steps, each of which requires what those before it ensured; one that takes long is done by the job runner, which
 remembers what an earlier build has finished:
 
-    plan ─▶ check ─▶ split ─▶ load ─▶ judge ─▶ distill-check ─▶ calibrate ─▶ search ─▶ fit ─▶ compare ─▶ write
+    plan ─▶ check ─▶ split ─▶ load ─▶ judge ─▶ distill-check ─▶ calibrate ─▶ search ─▶ claim ─▶ fit ─▶ compare ─▶ write
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Manifest, RuntimeRange
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import DataError, UsageError
+from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.arm_cost.estimate import board_counter, check_latency
 from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
@@ -28,7 +28,7 @@ from edge_sdk_tools.bundle_folder import LABELS_FILE, BundleFolder, bundle_folde
 from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, runtime_range
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.datasets.reading import ImageSplit, read_dataset, split_images
+from edge_sdk_tools.datasets.reading import ImageSplit, split_images
 from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
@@ -41,7 +41,7 @@ from edge_sdk_tools.report.collect import Compared, Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.report.schema import BuildReport, to_json
 from edge_sdk_tools.search.gates import check_size
-from edge_sdk_tools.search.search import RecipeSearch, Search
+from edge_sdk_tools.search.search import RecipeSearch, Search, claim
 from edge_sdk_tools.search.sensitivity import local_noise
 from edge_sdk_tools.search.shipped_form import InputTrial, choose_input, fit_to_core
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
@@ -62,7 +62,7 @@ def build(
     on_progress: OnProgress = silent,
     on_warning: Callable[[str], object] = lambda _line: None,
 ) -> BuildResult:
-    """Build a bundle; what is not given is model.toml's. Every fourth calibration image measures where no others do.
+    """Build a bundle; what is not given is model.toml's. Some of the calibration images measure where no others do.
 
     `output` is `NAME.edge` in the working folder by default; an older bundle there is replaced. `bundle_version` grows
     from build to build: seconds since the epoch by default. Golden outputs are replayed in the further versions of ONNX
@@ -84,14 +84,17 @@ def build(
         checked = _check(spec, target, on_progress)
         images = split_images(spec, checked.labels, calibration, evaluation)
         counter = board_counter(target, checked.proto)
-        model = VariantSpec(spec, checked, target, images.evaluation, helped, counter, folder.work, on_progress)
-        warnings = (*checked.warnings, *_judge(model, images, calibration))
-        for warning in warnings:
+        model = VariantSpec(spec, checked, target, images.choice, helped, counter, folder.work, on_progress)
+        warnings = (*checked.warnings, *_judge(model, images))
+        for warning in (*images.warnings, *warnings):
             on_warning(warning)
-        distilled = check_distillation(spec, checked, images.evaluation, helped, on_progress)
+        distilled = check_distillation(spec, checked, images.claim, helped, on_progress)
         recipe = first_recipe(target, reduce_range=model.reduce_range)
         activations = _calibrate(model, recipe, images.calibration)
         search = RecipeSearch(model, activations, images, warnings).run(recipe)
+        if images.has_claim:
+            model = model.on(images.claim)
+            search = claim(search, model, activations)
         if require_int8:
             search.require_int8()
         first, taken = _fit(search.chosen or _float_model(model), target, folder.work)
@@ -113,21 +116,13 @@ def _check(spec: ModelSpec, target: Target, on_progress: OnProgress) -> CheckedM
     return checked
 
 
-def _judge(model: VariantSpec, images: ImageSplit, calibration: Sequence[Path]) -> tuple[str, ...]:
-    """Requires a model that runs; ensures that it sees something, and returns what is doubtful about it.
-
-    Before anything is calibrated, the labels of images that will calibrate tell as much as others.
-    """
+def _judge(model: VariantSpec, images: ImageSplit) -> tuple[str, ...]:
+    """Requires a model that runs; ensures that it sees something, and returns what is doubtful about it."""
     model.on_progress("judge", 0, 1)
-    fp32, seen = model.fp32, images.evaluation
-    folders = calibration or [Path(model.spec.data.calibration or "")]
-    if seen.truths is None:
+    seen = images.choice
+    if seen.truths is None:  # nothing is calibrated yet: the images that will do it tell as much
         seen = Dataset(ImageSet((*seen.images.images, *images.calibration.images)), None, "images")
-        with contextlib.suppress(DataError):
-            if len(folders) == 1:
-                found = read_dataset(folders[0], fp32.labels, fp32.spec.task, background_class=bool(fp32.background))
-                seen = found if found.truths is not None else seen
-    doubts = check_float_model(fp32, seen)
+    doubts = check_float_model(model.fp32, seen)
     model.on_progress("judge", 1, 1)
     return doubts
 

@@ -21,7 +21,6 @@ from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import EdgeError, ModelError
 from edge_sdk.tasks.decoders import DECODERS
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, observe
@@ -30,9 +29,7 @@ from edge_sdk_tools.evaluate.tasks import TASKS
 
 _IMAGES = 64
 _ROUNDS = (4, 8, 16, 32, _IMAGES)  # so many images have judged other descriptions at the end of each round
-_TINY = 0.01  # of the frame's longer side: boxes of this median size are numbers that were not decoded
 _BLIND = 0.02  # quality, 0-1, that nobody would ship
-_NOTHING = 0.9  # share of images on which a detector may find nothing
 _SLACK = 0.01  # of confidences above 1 and below 0
 _SECONDS = 10.0  # of processor time, for descriptions that may fit better
 _BY_CHANCE = 0.005  # probability at most, in each round, that images prefer another description so clearly by chance
@@ -47,15 +44,6 @@ _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
     ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
 )
 """Mean and standard deviation in the order red, green, blue; the last are those of ImageNet."""
-
-_ADVICE = {
-    "detection": (
-        "check decoder, input.std, input.color and detection.anchors in model.toml, and give images that show what the "
-        "model is to find"
-    ),
-    "classification": "check input.mean, std and color in model.toml, and whether the labels are in the outputs' order",
-    "segmentation": "check input.mean, std and color in model.toml, and whether the labels are in the outputs' order",
-}
 
 
 def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
@@ -89,7 +77,7 @@ def _judged(observed: Observed) -> tuple[str, str]:
     better = _better(subject, subject.spec, observed, is_blind=problem != "")
     if problem:
         steps = [by_labels, f"{better}; correct model.toml" if better else ""]
-        return "; ".join(filter(None, [problem, *(steps if any(steps) else [_ADVICE[observed.task]])])), ""
+        return "; ".join(filter(None, [problem, *(steps if any(steps) else [TASKS[observed.task].advice])])), ""
     if not better:
         return "", by_labels
     return "", f"{better}; is that line of model.toml right?"
@@ -109,30 +97,11 @@ def _problem(observed: Observed) -> str:
 
 def _unsound(observed: Observed) -> str:
     """Say what no labels are needed for; or ""."""
-    count = len(observed.records)
-    rows = [row for record in observed.records for row in record.rows[:1]]
-    boxes = [row.confidences.max(initial=0.0) for row in rows if isinstance(row, Boxes)]
-    strongest = observed.tables[0].max(axis=1) if observed.tables else np.array(boxes)
-    if strongest.max(initial=0.0) > 1 + _SLACK:
+    task, count = TASKS[observed.task], len(observed.records)
+    strongest = task.strongest(observed)
+    if strongest is not None and strongest.max(initial=0.0) > 1 + _SLACK:
         return f"its confidences reach {strongest.max():.3g} on {count} images, expected 0 to 1"
-    if observed.task == "detection":
-        threshold = observed.participants[0].subject.spec.thresholds.confidence
-        empty = int((strongest < threshold).sum())
-        if empty > _NOTHING * count:
-            return f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
-        if observed.dataset.truths is None and (size := _median_size(observed)) < _TINY:
-            return f"half of its boxes are smaller than {size:.2%} of the picture, as if they were not decoded"
-    return ""
-
-
-def _median_size(observed: Observed) -> float:
-    """Return the median of the boxes' longer sides, as a share of the longer side of their image."""
-    sizes = [
-        np.ptp(row.boxes_xyxy.reshape(-1, 2, 2), axis=1).max(axis=1) / max(record.size_wh)
-        for record in observed.records
-        if isinstance(row := record.rows[0], Boxes)
-    ]
-    return float(np.median(np.concatenate(sizes)))
+    return task.problem(observed, has_labels=observed.dataset.truths is not None)
 
 
 class _Rival(msgspec.Struct, eq=False):
