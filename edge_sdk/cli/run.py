@@ -59,6 +59,10 @@ _WIDEST = 100  # columns of what --check prints: longer lines are hard to read
 _LABEL = 11  # columns
 
 
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
 @click.command("run")
 @click.argument("bundle", type=PATH, required=False)
 @click.option("--config", "config_file", type=PATH, help="Run what this file says, instead of BUNDLE and flags.")
@@ -82,6 +86,7 @@ _LABEL = 11  # columns
 @key_option("--latency-ms", "latency_ms", PipelineConfig)
 @key_option("--confidence", "confidence", PipelineConfig)
 @key_option("--iou", "iou", PipelineConfig)
+@key_option("--labels", "labels", PipelineConfig, type=_split, metavar="NAME,NAME")
 @key_option("--variant", "variant", PipelineConfig, metavar="NAME")
 @key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
@@ -112,7 +117,9 @@ def command(context: click.Context, /, **options: Any) -> None:
     with contextlib.ExitStack() as stack:
         if config is None:
             with logging_to_standard_error(quiet=options["quiet"]):
-                options |= _of_model(options["bundle"], stack, cpu_share=options["cpu_share"])
+                options |= _of_model(
+                    options["bundle"], stack, options["cpu_share"], options["annotate"], options["latency_ms"]
+                )
         if options["check"]:
             _check(options, config)
             return
@@ -125,15 +132,22 @@ def command(context: click.Context, /, **options: Any) -> None:
         _end(summaries, left_out, as_json=options["as_json"])
 
 
+_UNPROVED_MS = 5000.0  # budget of a model that nobody has measured
 _MODELS = (".onnx", ".toml", ".pt", ".tflite", ".keras", ".h5")
 
 
-def _of_model(path: Path, stack: contextlib.ExitStack, cpu_share: float | None) -> dict[str, object]:
+def _of_model(
+    path: Path, stack: contextlib.ExitStack, cpu_share: float | None, annotate: Path | None, latency_ms: float | None
+) -> dict[str, object]:
     """Make a bundle of a model that is none yet, for as long as `stack` is open; return the options that change."""
     if path.suffix.lower() not in _MODELS or path.is_dir():
         return {}
     if cpu_share is not None:
         raise UsageError("--cpu-share is a limit that tuning keeps, and only a bundle is tuned: build one")
+    if annotate is not None:
+        from edge_sdk.events.annotate import writer_of  # few runs need it
+
+        writer_of(annotate, 1.0).close()  # says at once what would keep the picture from being written
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
     with host_tools("run MODEL"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
@@ -144,7 +158,9 @@ def _of_model(path: Path, stack: contextlib.ExitStack, cpu_share: float | None) 
     for key, why in description.guessed.items() if description else ():
         _log.info(f"guessed {key}: {why}")
     _log.info(UNPROVED)
-    return {"bundle": bundle, "best_effort": True, "no_tune": True, "is_unproved": True}
+    # The examination has run the model in a process of its own, so that no trial is due, and no budget was promised.
+    untried = {"best_effort": True, "no_tune": True, "trial_s": 0.0, "latency_ms": latency_ms or _UNPROVED_MS}
+    return {"bundle": bundle, "is_unproved": True, **untried}
 
 
 def run_settings(options: dict[str, Any]) -> RunSettings:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import importlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -221,7 +221,30 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         return left, top, (values > 0).astype(np.uint8)
 
 
-class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
+_Self = TypeVar("_Self", bound="_Found")
+
+
+class _Found(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What results have in common."""
+
+    frame: Frame
+    inference_ns: int
+
+    def of_classes(self: _Self, _class_ids: Collection[int], /) -> _Self:
+        """Return the result without all other classes."""
+        return self
+
+    def plot(self, image: Image | None = None) -> Image:
+        """Return a copy of a picture, by default the frame's, with the result drawn on it."""
+        picture: Image = (self.frame.image if image is None else image).copy()
+        names: Mapping[int, str] = getattr(self, "names", {})
+        labels = [names.get(number, "") for number in range(min(names, default=0), max(names, default=-1) + 1)]
+        drawing: Any = importlib.import_module("edge_sdk.events.annotate")  # few programs draw, and it stands above
+        drawing.Annotator(labels, background_class=-1 in names).draw(picture, self)
+        return picture
+
+
+class Detections(_Found, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
 
     Attributes:
@@ -233,10 +256,10 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
             without.
         masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
         names: labels by class id; empty where the stage was not told them.
+        tracker_id: int64 (N,), which object of earlier frames each one is, where a tracker of yours says it.
+        data: further arrays of length N, which go with their objects: yours, by name.
     """
 
-    frame: Frame
-    inference_ns: int
     xyxy: NDArray[np.float32]
     confidence: NDArray[np.float32]
     class_id: NDArray[np.int64]
@@ -244,6 +267,8 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     keypoints: NDArray[np.float32] | None = None
     masks: Masks | None = None
     names: Mapping[int, str] = {}
+    tracker_id: NDArray[np.int64] | None = None
+    data: Mapping[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -259,11 +284,17 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
             class_id=self.class_id[places],
             keypoints=None if self.keypoints is None else self.keypoints[places],
             masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
+            tracker_id=None if self.tracker_id is None else self.tracker_id[places],
+            data={name: np.asarray(values)[places] for name, values in self.data.items()},
         )
 
     def __iter__(self) -> Iterator[Detections]:
         """Yield each object, as detections of length 1."""
         return (self[place] for place in range(len(self)))
+
+    def of_classes(self, class_ids: Collection[int], /) -> Detections:
+        """Return the objects of these classes."""
+        return self[np.isin(self.class_id, list(class_ids))]
 
     @property
     def labels(self) -> list[str]:
@@ -284,9 +315,13 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     def to_supervision(self) -> Any:
         """Return `supervision.Detections`, of the package `supervision`, which must be installed."""
         supervision: Any = importlib.import_module("supervision")
-        names = {"class_name": np.array(self.labels, dtype=str)}
         return supervision.Detections(
-            xyxy=self.xyxy, mask=self.mask, confidence=self.confidence, class_id=self.class_id, data=names
+            xyxy=self.xyxy,
+            mask=self.mask,
+            confidence=self.confidence,
+            class_id=self.class_id,
+            tracker_id=self.tracker_id,
+            data={**self.data, "class_name": np.array(self.labels, dtype=str)},
         )
 
     @property
@@ -299,6 +334,17 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
             left, top, seen = self.masks.within(index, box)
             pixels[index, top : top + seen.shape[0], left : left + seen.shape[1]] = seen
         return pixels
+
+    def rle(self, index: int) -> dict[str, list[int]] | None:
+        """Return an object's mask as COCO's uncompressed run lengths, column by column; None for models without."""
+        if self.masks is None:
+            return None
+        left, top, seen = self.masks.within(index, self.xyxy[index])
+        height, width = self.frame.image.shape[:2]
+        pixels = np.zeros((height, width), np.uint8)
+        pixels[top : top + seen.shape[0], left : left + seen.shape[1]] = seen
+        changes = np.flatnonzero(np.diff(pixels.ravel("F"), prepend=0, append=2))  # the first run is of zeros
+        return {"size": [height, width], "counts": np.diff(changes, prepend=0).tolist()}
 
     def polygons(self, index: int) -> list[NDArray[np.float32]]:
         """Return the outlines of an object's mask, the largest first: float32 (points, 2), pixels of the frame."""
@@ -317,7 +363,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
 _OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
 
 
-class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Classification(_Found, frozen=True, eq=False, gc=False):
     """The most likely classes of one frame, most likely first.
 
     Attributes:
@@ -327,12 +373,15 @@ class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
         names: labels by class id, as in `Detections`.
     """
 
-    frame: Frame
-    inference_ns: int
     confidence: NDArray[np.float32]
     class_id: NDArray[np.int64]
     is_finite: bool = True
     names: Mapping[int, str] = {}
+
+    def of_classes(self, class_ids: Collection[int], /) -> Classification:
+        """Return these classes, as far as they are among the most likely ones."""
+        chosen = np.isin(self.class_id, list(class_ids))
+        return msgspec.structs.replace(self, confidence=self.confidence[chosen], class_id=self.class_id[chosen])
 
     @property
     def labels(self) -> list[str]:
@@ -348,7 +397,7 @@ NO_CLASS = 255
 """Value in a class map where no class is known; the classes themselves are 0 to 254."""
 
 
-class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Segmentation(_Found, frozen=True, eq=False, gc=False):
     """The class of every place in one frame.
 
     Attributes:
@@ -358,14 +407,21 @@ class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
         shares: float32 (C,), 0-1: share of each class in the picture's cells without padding. They sum to 1, or to less
             if cells have no class.
         is_finite: whether the model's outputs are finite; if not, nothing is known about the frame.
+        names: labels by class id, as in `Detections`.
     """
 
-    frame: Frame
-    inference_ns: int
     class_map: NDArray[np.uint8]
     geometry: Geometry
     shares: NDArray[np.float32]
     is_finite: bool = True
+    names: Mapping[int, str] = {}
+
+    def of_classes(self, class_ids: Collection[int], /) -> Segmentation:
+        """Return these classes; cells of all others have none."""
+        chosen = np.isin(np.arange(NO_CLASS + 1), list(class_ids))
+        class_map = np.where(chosen[self.class_map], self.class_map, np.uint8(NO_CLASS))
+        shares = np.where(chosen[: len(self.shares)], self.shares, np.float32(0))
+        return msgspec.structs.replace(self, class_map=class_map, shares=shares)
 
     def to_frame(self) -> NDArray[np.uint8]:
         """Return the class of every pixel of the original frame, that of the nearest cell without padding.

@@ -219,6 +219,7 @@ def _pipeline(
     if bundle is not None and settings.variant is not None:
         bundle = _noted(found, partial(bundle.with_primary, settings.variant))
     if bundle is not None:
+        _noted(found, partial(settings.class_ids, bundle))
         found += map(LabelError, unknown_labels(settings, bundle))
     runs, reason = (None, None) if bundle is None else _first_run(settings, bundle)
     return CheckedPipeline(

@@ -253,6 +253,7 @@ def begin_loading(
     bundle.check_device(platform.machine(), onnxruntime_version())
     if settings.variant is not None:
         bundle = bundle.with_primary(settings.variant)
+    settings.class_ids(bundle)  # refuses labels that it lacks
     session = _session_settings(settings, bundle)
     is_beside = shared.progress.is_any  # the trial yields to running pipelines
     if not prove_here(bundle, settings=session, seconds=settings.trial_s, is_stopped=stop.is_asked, beside=is_beside):

@@ -18,7 +18,7 @@ from edge_sdk.config.schema import Config, MqttConfig, PipelineConfig
 from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import entry_label
-from edge_sdk.events.rules import EventRule, SnapshotSettings
+from edge_sdk.events.rules import EventRule, SnapshotSettings, missing_labels
 from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.schema import default_device
 from edge_sdk.outbox.event import OutboxSettings
@@ -59,6 +59,15 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
         except CameraError:
             return True
         return not (kind is IMAGES or (kind is VIDEO and self.every_frame))
+
+    def class_ids(self, bundle: Bundle) -> frozenset[int] | None:
+        """Return the ids of the classes that count, None for all; raise UsageError where the bundle lacks a label."""
+        if self.labels is None:
+            return None
+        by_id = bundle.labels_by_id()
+        if unknown := missing_labels(self.labels, by_id.values(), f"is no label of {bundle.manifest.name}"):
+            raise UsageError(f"labels: {'; '.join(unknown)}")
+        return frozenset(number for number, label in by_id.items() if label in self.labels)
 
     def begin_verifying(self) -> BackgroundTask[Bundle]:
         """Start a thread that opens and verifies the bundle."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +26,7 @@ class Segment:
         self._read = read
         self._class_count = class_count
         self._input_wh = input_wh
+        self.names: Mapping[int, str] = {}  # labels by class id, for the results
 
     def __call__(self, inferred: Inferred, /) -> Segmentation:
         """Read the output of one frame; raise a ModelError where it has another type than the decoder reads."""
@@ -37,7 +39,9 @@ class Segment:
         counts = cv2.calcHist([cells], [0], None, [256], [0, 256]).reshape(-1)
         shares = (counts[: self._class_count] / cells.size).astype(np.float32)
         is_finite = not (self._read.marks_nan and counts[NO_CLASS])
-        return Segmentation(prepared.frame, inferred.inference_ns, class_map, geometry, shares, is_finite)
+        return Segmentation(
+            prepared.frame, inferred.inference_ns, class_map, geometry, shares, is_finite, names=self.names
+        )
 
 
 class HighestScore:

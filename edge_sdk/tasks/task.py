@@ -41,7 +41,7 @@ def make_task(
     """
     layout, places = _find(spec, label_count, output_shapes)
     stage = _STAGES[spec.task](decoder_of(spec).make(spec, label_count, layout), places, spec, label_count)
-    if isinstance(stage, (Detect, Classify)):
+    if isinstance(stage, (Detect, Classify, Segment)):
         stage.names = names or {}
     return stage
 

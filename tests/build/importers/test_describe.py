@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -16,12 +17,15 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.build.unproved import UNPROVED
 from edge_sdk_tools.check.gate import examine
-from edge_sdk_tools.importers.describe import COCO80, describe, write_description
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
+from edge_sdk_tools.importers.describe import describe, write_description
 from tests.support import models as tiny
 from tests.support.pictures import numbered_image
 from tests.support.program import edge_sdk
 
 ULTRALYTICS = {"description": "Ultralytics YOLO", "task": "detect", "imgsz": "[64, 64]", "names": "{0: 'a', 1: 'b'}"}
+
+COCO80, IMAGENET = ([*read_labels(LISTS[name])] for name in ("coco80", "imagenet1k"))
 
 
 def _file(
@@ -57,10 +61,10 @@ def _levels(anchors: int, **kinds: int) -> dict[str, list[int]]:
 
 def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
     """The model.toml as it is read again; it passes the export gate."""
-    toml, labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
+    toml, *labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
     spec = load_model_spec(toml)
     assert not examine(spec).of("error")
-    return spec, labels.read_text(encoding="utf-8").splitlines()
+    return spec, list(read_labels(labels[0] if labels else Path(spec.labels)))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
             ["a", "b"],
         ),
         ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
-        ({"y": [1, 84, 85]}, {}, "yolox", "BGR", list(COCO80)),
+        ({"y": [1, 84, 85]}, {}, "yolox", "BGR", COCO80),
         ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
         (
             {"y": [1, 300, 6]},
@@ -90,6 +94,9 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
         (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
         (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
         ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
+        ({"y": [1, 1000]}, {}, "logits", "RGB", IMAGENET),
+        ({"y": [1, 1001]}, {}, "logits", "RGB", ["background", *IMAGENET]),
+        ({"y": [1, 24, 84]}, {}, "yolov8", "RGB", [*read_labels(LISTS["voc20"])]),
         ({"y": [1, 3, 16, 16]}, {}, "logits", "RGB", ["class_0", "class_1", "class_2"]),
     ],
 )
@@ -112,6 +119,16 @@ def test_guesses_stand_in_the_file_and_what_is_given_counts_more(tmp_path: Path)
     spec, lines = _described(path, decoder="yolov5", labels=tmp_path / "mine.txt", size_wh=(64, 64))
     assert (spec.decoder, spec.input.std, lines[79]) == ("yolov5", (255.0,) * 3, "79")
     assert "# guessed: as yolov5 models are usually trained" in (tmp_path / "model.toml").read_text(encoding="utf-8")
+
+
+def test_a_list_of_labels_is_named_and_not_written(tmp_path: Path) -> None:
+    spec, _ = _described(_file(tmp_path, {"y": [1, 84, 84]}))
+    text = (tmp_path / "model.toml").read_text(encoding="utf-8")
+    assert re.search('labels = "coco80" +# guessed: 80 classes are mostly', text)
+    assert not (tmp_path / "labels.txt").exists()
+    (tmp_path / "model.toml").unlink()
+    spec, lines = _described(_file(tmp_path, {"y": [1, 1001]}), labels=Path("imagenet1k"))
+    assert (spec.classification.background_class, lines[:2]) == (True, ["background", "tench"])
 
 
 def test_two_thousand_odd_names(tmp_path: Path) -> None:

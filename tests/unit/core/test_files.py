@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.bundle.model_spec import load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.signing import load_private_key, load_public_key
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import ConfigError, EdgeError, OutputError
@@ -17,6 +17,7 @@ from edge_sdk.core.files import read_regular, state_folder, write_record
 from edge_sdk.core.toml import read_document
 from edge_sdk.publishing.settings import MqttSettings, read_password
 from edge_sdk.publishing.tls import broker_tls, check_credentials
+from edge_sdk_tools.datasets.class_names import read_labels
 from tests.support.certificates import Authority
 
 MIB = 1 << 20

@@ -53,7 +53,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
     description = None
     if model.suffix != ".toml":
         description = describe(model)
-        model, _ = write_description(description, folder)
+        model = write_description(description, folder)[0]
     spec = load_model_spec(model)
     spec = msgspec.structs.replace(spec, model=os.path.normpath(spec.model))
     checked = check_model(spec, None, description.examined if description else None)

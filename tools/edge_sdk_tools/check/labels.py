@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from edge_sdk.bundle.model_spec import ModelSpec, read_labels
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.decoders import decoder_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
+from edge_sdk_tools.datasets.class_names import read_labels
 
 _FLAG = "background_class = true under [classification]"
 _SHOWN = 5

@@ -160,6 +160,14 @@ def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueI
     return image
 
 
+def free_unknown(graph: onnx.GraphProto) -> None:
+    """Leave sides of inputs and outputs open, in place, that Paddle's exporter writes as -1."""
+    for value in (*graph.input, *graph.output):
+        for side in value.type.tensor_type.shape.dim:
+            if side.dim_value == -1:
+                side.Clear()
+
+
 def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
     """Give the image input model.toml's shape, in place; RefusedModelError where a side is fixed to another."""
     expected = spec.tensor_shape

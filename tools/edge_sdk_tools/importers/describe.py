@@ -13,13 +13,13 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, read_labels
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
 from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
@@ -28,17 +28,16 @@ from edge_sdk_tools.check.gate import examine_as_declared
 from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 
-_COCO = """
-person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,
-bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,
-sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,cup,fork,knife,spoon,
-bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,potted plant,bed,dining table,
-toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,refrigerator,book,clock,vase,scissors,
-teddy bear,hair drier,toothbrush
-"""
-COCO80 = tuple(_COCO.replace("\n", "").split(","))
-"""The classes of COCO, in the order in which detectors are trained on them."""
+_USUAL_LABELS = {
+    ("detection", 80): ("coco80", "80 classes are mostly those of COCO"),
+    ("detection", None): ("coco80", "the file names no classes; those of COCO are the usual ones"),
+    ("detection", 20): ("voc20", "20 classes are mostly those of Pascal VOC"),
+    ("classification", 1000): ("imagenet1k", "1000 classes are mostly those of ImageNet"),
+    ("classification", 1001): ("imagenet1k", "1001 classes are mostly those of ImageNet after a background"),
+}
+"""The list of labels by task and number of classes, and why it is guessed."""
 
 _TASKS: dict[str, Task] = {
     "detect": "detection",
@@ -49,6 +48,7 @@ _TASKS: dict[str, Task] = {
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
 
 _USUAL_SIDE = {"detection": 640, "classification": 224, "segmentation": 512}
+_LABELS_FILE = "labels.txt"
 _MOST_CLASSES = 10_000
 _IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
@@ -58,7 +58,7 @@ class Description(msgspec.Struct, frozen=True):
     """What a model.toml says of a model, and where that comes from.
 
     Attributes:
-        spec: the model.toml.
+        spec: the model.toml, whose labels are a list by its name or a file to be written.
         labels: one label for each class.
         read: what the file itself says, in lines for people.
         guessed: for keys of model.toml, why their values were chosen.
@@ -120,13 +120,14 @@ def describe(
         reading = reading._replace(classification=ClassificationSpec(background_class=True))
         input_spec = msgspec.structs.replace(input_spec, mean=(127.5,) * 3, std=(127.5,) * 3)  # as TensorFlow trains
     chosen = _labels(model, reading, names, labels, guessed)
+    listed = next((name for name, path in LISTS.items() if read_labels(path) == chosen), None)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model"
     spec = ModelSpec(
         model=str(model.absolute()),
         name=name,
         task=reading.task,
         decoder=reading.decoder,
-        labels="labels.txt",
+        labels=listed or _LABELS_FILE,
         input=input_spec,
         classification=reading.classification,
         detection=reading.detection,
@@ -134,29 +135,33 @@ def describe(
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
 
 
-def write_description(description: Description, folder: Path) -> tuple[Path, Path]:
-    """Write model.toml and labels.txt into a folder, where neither is yet; the model's path becomes relative to it.
+def write_description(description: Description, folder: Path) -> list[Path]:
+    """Write model.toml into a folder, where none is yet; the model's path becomes relative to it.
+
+    Returns:
+        What was written: model.toml, and labels.txt where the labels are no list that has a name.
 
     Raises:
         UsageError: one of them exists.
         OutputError: the folder cannot be written to.
     """
-    toml, labels = folder / "model.toml", folder / description.spec.labels
-    for path in (toml, labels):
-        if path.exists():
-            raise UsageError(f"{path}: exists and is kept; move it away, or choose another folder with -o")
+    spec = description.spec
+    texts = {"model.toml": ""} | ({} if spec.labels in LISTS else {spec.labels: "\n".join(description.labels) + "\n"})
+    for name in texts:
+        if (folder / name).exists():
+            raise UsageError(f"{folder / name}: exists and is kept; move it away, or choose another folder with -o")
+    relative = msgspec.structs.replace(spec, model=os.path.relpath(spec.model, folder.absolute()))
+    texts["model.toml"] = to_toml(msgspec.structs.replace(description, spec=relative))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        labels.write_text("\n".join(description.labels) + "\n", encoding="utf-8")
-        relative = os.path.relpath(description.spec.model, folder.absolute())
-        spec = msgspec.structs.replace(description.spec, model=relative)
-        toml.write_text(to_toml(msgspec.structs.replace(description, spec=spec)), encoding="utf-8")
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as cause:
-        for path in (toml, labels):
+        for name in texts:
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+                (folder / name).unlink(missing_ok=True)
         raise OutputError(f"{folder}: cannot be written to: {cause.strerror}; nothing was left there") from cause
-    return toml, labels
+    return [folder / name for name in texts]
 
 
 def to_toml(description: Description) -> str:
@@ -362,7 +367,7 @@ def _labels(
 ) -> tuple[str, ...]:
     count = reading.class_count
     if given is not None:
-        labels = read_labels(given)
+        labels = _beside_background(read_labels(given), reading)
         if count not in (None, len(labels)):
             raise ModelError(f"{given}: has {len(labels)} lines, and {model} has {count} classes; expected one a class")
         return labels
@@ -371,12 +376,19 @@ def _labels(
     if count == len(reading.entry.usual_labels):
         guessed["labels"] = f"as those of {reading.decoder} models"
         return reading.entry.usual_labels
-    if count in (80, None):
-        guessed["labels"] = "80 classes are mostly those of COCO"
-        return COCO80
-    guessed["labels"] = "the file does not name its classes"
-    numbered = tuple(f"class_{number}" for number in range(count or 0))
-    return ("background", *numbered[:-1]) if reading.classification.background_class else numbered
+    usual = _USUAL_LABELS.get((reading.task, count))
+    if usual is None:
+        guessed["labels"] = "the file does not name its classes"
+        has_background = reading.classification.background_class
+        return _beside_background([f"class_{number}" for number in range((count or 0) - has_background)], reading)
+    name, guessed["labels"] = usual
+    return _beside_background(read_labels(LISTS[name]), reading)
+
+
+def _beside_background(labels: Sequence[str], reading: _Reading) -> tuple[str, ...]:
+    """Put the label of a classifier's background before the others, where it is missing."""
+    is_missing = reading.classification.background_class and len(labels) + 1 == reading.class_count
+    return ("background", *labels) if is_missing else tuple(labels)
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
