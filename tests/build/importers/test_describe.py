@@ -122,7 +122,7 @@ def test_guesses_stand_in_the_file_and_what_is_given_counts_more(tmp_path: Path)
 
 
 def test_a_list_of_labels_is_named_and_not_written(tmp_path: Path) -> None:
-    spec, _ = _described(_file(tmp_path, {"y": [1, 84, 84]}))
+    spec, _ = _described(_file(tmp_path, {"y": [1, 84, 85]}))
     text = (tmp_path / "model.toml").read_text(encoding="utf-8")
     assert re.search('labels = "coco80" +# guessed: 80 classes are mostly', text)
     assert not (tmp_path / "labels.txt").exists()
