@@ -158,7 +158,7 @@ class Publisher:
         if isinstance(value, Event):
             self.put_event(value)
             return
-        self._check(value, Result, "a result (Detections, Classification, Segmentation) or an Event")
+        self._check(value, Result, "a result of a model or an Event")
         camera = value.frame.camera
         stream = self._streams.get(camera)
         if stream is None:

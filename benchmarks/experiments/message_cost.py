@@ -21,7 +21,9 @@ from edge_sdk.core.frame import Detections, Frame
 from edge_sdk.core.protocols import Event
 from edge_sdk.events.rules import EventRule, EventWatch
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
-from edge_sdk.messages.schema import DetectionItem, Identity, ModelRef
+from edge_sdk.messages.schema import Identity
+from edge_sdk.tasks.detection import DetectionItem
+from edge_sdk.tasks.entry import ModelRef
 
 _CALLS = 200
 _OBJECTS, _CLASSES = 20, 80

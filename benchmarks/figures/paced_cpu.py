@@ -33,7 +33,7 @@ _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 _BARE = """
 import sys, time, cv2, numpy as np, onnxruntime as ort
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 cv2.setNumThreads(1)
 bundle = Bundle.open(sys.argv[1])
 options = ort.SessionOptions()

@@ -18,7 +18,7 @@ from edge_sdk.bundle.target import ProviderOptions
 from edge_sdk.core.errors import BundleError, UsageError
 from edge_sdk.core.toml import problems
 from edge_sdk.tasks.decoders import DecoderName, check_decoder
-from edge_sdk.tasks.spec import AgreementMetric, ClassificationSpec, DetectionSpec, Task, Thresholds
+from edge_sdk.tasks.spec import AgreementMetric, TaskSpec
 
 InputType: TypeAlias = Literal["float32", "uint8"]
 TensorColor: TypeAlias = Literal["RGB", "BGR", "GRAY", "RGBA", "BGRA"]
@@ -318,7 +318,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calibration_digests: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")], ...]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Manifest(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything a device needs to know before it opens a model file.
 
     Attributes:
@@ -355,12 +355,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     intra_op_num_threads: Annotated[int, Meta(ge=1, le=256)]
     allow_spinning: bool
     memory_mb: Annotated[int, Meta(ge=64)]
-    task: Task
     decoder: DecoderName
     input: InputSpec
-    thresholds: Thresholds
-    classification: ClassificationSpec
-    detection: DetectionSpec
     labels: str
     variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]
     opset: Annotated[int, Meta(ge=1)]

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.decoders import DecoderName, check_decoder
-from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Task, Thresholds, check_finite
+from edge_sdk.tasks.spec import TaskSpec, check_finite
 
 _FLOAT32_MAX = 3.4028234663852886e38
 
@@ -121,18 +121,14 @@ class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_finite("latency_ms", [self.latency_ms] if self.latency_ms is not None else [])
 
 
-class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ModelSpec(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One model.toml; docs/model-toml.md is the reference of its keys."""
 
     model: _ModelFile
     name: _Name
-    task: Task
     decoder: DecoderName
     labels: _LabelsFile
     input: InputSpec
-    thresholds: Thresholds = Thresholds()
-    classification: ClassificationSpec = ClassificationSpec()
-    detection: DetectionSpec = DetectionSpec()
     data: DataSpec = DataSpec()
     teacher: TeacherSpec | None = None
     gates: Gates = Gates()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_VERSION = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 _GARBAGE_OBJECTS = 100_000
+_COLOURS = {"ok": "green", "worse": "yellow", "bad": "red"}
 
 
 def _precision_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -118,8 +119,10 @@ def _show(report: BuildResult) -> None:
     ]
     for warning in report.warnings:
         warn(warning)
-    title = f"{report.name} for {report.target}, measured on {agreement.images} images"
+    title = f"{report.name} for {report.target}, measured on {report.measured_on}"
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
+    if band := report.verdict.band:
+        click.secho(folded(f"the loss is {band}: {report.verdict.loss}"), fg=_COLOURS[band])
     for sample in report.samples:
         click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
     _show_trials(report)
@@ -128,7 +131,8 @@ def _show(report: BuildResult) -> None:
     teacher = f"teacher {distilled.teacher}: {distilled.line}" if distilled else "teacher: none named, not checked"
     click.echo(folded(teacher))
     of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
-    click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
+    chose = f"; {len(report.split.choice)} others chose the recipe" if report.split and report.split.choice else ""
+    click.echo(f"calibrated with {report.calibration_images}{of} images{chose}; {report.float_nodes} nodes left float")
     if report.remembered_steps:
         finished = "1 finished step" if report.remembered_steps == 1 else f"{report.remembered_steps} finished steps"
         click.echo(f"{finished} came from an earlier build; --fresh does everything again")
@@ -163,7 +167,8 @@ def _show_trials(report: BuildResult) -> None:
             for one in report.candidates
         ]
         columns = ("recipe", report.variants[0].metric, "time", "holds")
-        print_table("INT8 recipes that were tried; against FP32", columns, rows)
+        where = ", on the images that chose" if report.split and report.split.choice else ""
+        print_table(f"INT8 recipes that were tried; against FP32{where}", columns, rows)
     if report.fallback_reason:
         click.secho("THE BUNDLE CARRIES FP32", bold=True)
         click.echo(folded(f"  because {report.fallback_reason}"))

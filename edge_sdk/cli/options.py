@@ -8,7 +8,6 @@ command that connects to a broker. `measuring_options`, `show_figures` and `show
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -279,6 +278,8 @@ def echo_json(document: object) -> None:
     try:
         line = msgspec.json.encode(document, enc_hook=_path)
     except UnicodeEncodeError:
+        import json  # 3 ms of a start that seldom needs it
+
         text = json.dumps(msgspec.to_builtins(document, enc_hook=_path, str_keys=True), ensure_ascii=False)
         line = _SURROGATE.sub("\ufffd", text).encode()
     click.echo(line)

@@ -26,7 +26,7 @@ from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.fleet.coco import CocoWriter
 from edge_sdk.fleet.fleet import CameraView, DeviceView, Fleet
 from edge_sdk.fleet.messages import DeviceAddress, columns_of, filters, fitted, padded, plain, read, record_of
-from edge_sdk.messages.schema import DetectionMessage
+from edge_sdk.tasks.detection import DetectionMessage
 
 if TYPE_CHECKING:
     from edge_sdk.publishing.connection import Incoming

@@ -1,6 +1,6 @@
 """The values that stages pass on, with their shapes and units.
 
-    Frame -> Prepared -> Inferred -> Detections, Classification or Segmentation
+    Frame -> Prepared -> Inferred -> Result: Detections, Classification, Segmentation, or another task's
 
 Each value contains everything that the next stage needs; `Prepared` contains the position of the frame in the model's
 input (`Geometry`). `check_image` refuses arrays that are no pictures.
@@ -11,9 +11,9 @@ from __future__ import annotations
 import importlib
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -139,6 +139,10 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         np.minimum(corners, limit, out=corners)
         return boxes_xyxy
 
+    def on(self, x: float, y: float) -> Geometry:
+        """Return the position of the same frame in `x` times its width and `y` times its height."""
+        return Geometry(self.scale_x / x, self.scale_y / y, self.offset_x, self.offset_y)
+
     def cells_of_picture(self, frame_wh: tuple[int, int], cells_wh: tuple[int, int]) -> tuple[slice, slice]:
         """Return columns and rows of the cells whose centre lies in the picture, not in its padding.
 
@@ -188,6 +192,69 @@ class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
     prepared: Prepared
 
 
+_NO_CLASSES = np.empty(0, np.int64)
+_NO_CONFIDENCES = np.empty(0, np.float32)
+
+
+class _Told(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
+    is_finite: bool = True
+    names: Mapping[int, str] = {}
+
+
+class Result(_Told, frozen=True, eq=False, gc=False):
+    """What a model found in one frame; every task has a class of it.
+
+    Attributes:
+        is_finite: whether all model outputs that were read are finite; if not, more may be there than was found.
+        names: labels by class id; empty where the stage was not told them.
+    """
+
+    frame: Frame
+    inference_ns: int
+
+    @property
+    def class_id(self) -> NDArray[np.int64]:
+        """What was found, int64 (N,): lines of labels.txt from 0, the most confident first; N may be 0."""
+        return _NO_CLASSES
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        """How sure each of it is, float32 (N,), 0-1."""
+        return _NO_CONFIDENCES
+
+    @property
+    def xyxy(self) -> NDArray[np.float32] | None:
+        """Where each of it is, float32 (N, 4), in pixels of the frame; None for tasks that do not find objects."""
+        return None
+
+    @property
+    def labels(self) -> list[str]:
+        """The label of each, in the same order; `class_N` where it has none."""
+        return [self.names.get(class_id) or f"class_{class_id}" for class_id in self.class_id.tolist()]
+
+    def of_classes(self, class_ids: Collection[int], /) -> Result:
+        """Return the result without all other classes; the same where it has none."""
+        return self
+
+    def plot(self, image: Image | None = None) -> Image:
+        """Return a copy of a picture, by default the frame's, with the result drawn on it."""
+        picture: Image = (self.frame.image if image is None else image).copy()
+        labels = [
+            self.names.get(number, "") for number in range(min(self.names, default=0), max(self.names, default=-1) + 1)
+        ]
+        drawing: Any = importlib.import_module("edge_sdk.events.annotate")  # few programs draw, and it stands above
+        drawing.Annotator(labels, background_class=-1 in self.names).draw(picture, self)
+        return picture
+
+    def summary(self, label: Callable[[int], str]) -> str | None:
+        """Say in one label what the picture shows; None where it shows nothing."""
+        return label(int(self.class_id[0])) if len(self.class_id) else None
+
+    def on(self, image: Image) -> Result:
+        """Return the same result on the same picture in another size."""
+        return msgspec.structs.replace(self, frame=msgspec.structs.replace(self.frame, image=image))
+
+
 class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Masks of the objects of one frame, as the model gives them.
 
@@ -221,41 +288,16 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         return left, top, (values > 0).astype(np.uint8)
 
 
-_Self = TypeVar("_Self", bound="_Found")
-
-
-class _Found(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What results have in common."""
-
-    frame: Frame
-    inference_ns: int
-
-    def of_classes(self: _Self, _class_ids: Collection[int], /) -> _Self:
-        """Return the result without all other classes."""
-        return self
-
-    def plot(self, image: Image | None = None) -> Image:
-        """Return a copy of a picture, by default the frame's, with the result drawn on it."""
-        picture: Image = (self.frame.image if image is None else image).copy()
-        names: Mapping[int, str] = getattr(self, "names", {})
-        labels = [names.get(number, "") for number in range(min(names, default=0), max(names, default=-1) + 1)]
-        drawing: Any = importlib.import_module("edge_sdk.events.annotate")  # few programs draw, and it stands above
-        drawing.Annotator(labels, background_class=-1 in names).draw(picture, self)
-        return picture
-
-
-class Detections(_Found, frozen=True, eq=False, gc=False):
+class Detections(Result, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
 
     Attributes:
         xyxy: float32 (N, 4), clipped, in pixels of the original frame.
         confidence: float32 (N,), 0-1.
         class_id: int64 (N,), lines of labels.txt from 0.
-        is_finite: whether all model outputs that were read are finite. If not, objects may be missing here.
         keypoints: float32 (N, K, 3), x and y in pixels of the original frame and a confidence 0-1; None for models
             without.
         masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
-        names: labels by class id; empty where the stage was not told them.
         tracker_id: int64 (N,), which object of earlier frames each one is, where a tracker of yours says it.
         data: further arrays of length N, which go with their objects: yours, by name.
     """
@@ -263,10 +305,8 @@ class Detections(_Found, frozen=True, eq=False, gc=False):
     xyxy: NDArray[np.float32]
     confidence: NDArray[np.float32]
     class_id: NDArray[np.int64]
-    is_finite: bool = True
     keypoints: NDArray[np.float32] | None = None
     masks: Masks | None = None
-    names: Mapping[int, str] = {}
     tracker_id: NDArray[np.int64] | None = None
     data: Mapping[str, NDArray[Any]] = {}
 
@@ -296,10 +336,17 @@ class Detections(_Found, frozen=True, eq=False, gc=False):
         """Return the objects of these classes."""
         return self[np.isin(self.class_id, list(class_ids))]
 
-    @property
-    def labels(self) -> list[str]:
-        """The label of each object; `class_N` where the class has none."""
-        return _labels_of(self.class_id, self.names)
+    def on(self, image: Image) -> Detections:
+        """Return the same objects on the same picture in another size."""
+        x, y = image.shape[1] / self.frame.image.shape[1], image.shape[0] / self.frame.image.shape[0]
+        own = self.masks
+        return msgspec.structs.replace(
+            self,
+            frame=msgspec.structs.replace(self.frame, image=image),
+            xyxy=self.xyxy * np.array([x, y, x, y], np.float32),
+            keypoints=None if self.keypoints is None else self.keypoints * np.array([x, y, 1], np.float32),
+            masks=None if own is None else msgspec.structs.replace(own, geometry=own.geometry.on(x, y)),
+        )
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Return what JSON can hold: for each object label, class_id, confidence and box_xyxy, and its keypoints."""
@@ -363,41 +410,28 @@ class Detections(_Found, frozen=True, eq=False, gc=False):
 _OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
 
 
-class Classification(_Found, frozen=True, eq=False, gc=False):
+class Classification(Result, frozen=True, eq=False, gc=False):
     """The most likely classes of one frame, most likely first.
 
     Attributes:
         confidence: float32 (K,), 0-1; the confidences of all classes sum to 1.
         class_id: int64 (K,). With a background class it is the output index - 1, and -1 is the background.
-        is_finite: whether the model's outputs are finite; if not, nothing is known about the frame.
-        names: labels by class id, as in `Detections`.
     """
 
     confidence: NDArray[np.float32]
     class_id: NDArray[np.int64]
-    is_finite: bool = True
-    names: Mapping[int, str] = {}
 
     def of_classes(self, class_ids: Collection[int], /) -> Classification:
         """Return these classes, as far as they are among the most likely ones."""
         chosen = np.isin(self.class_id, list(class_ids))
         return msgspec.structs.replace(self, confidence=self.confidence[chosen], class_id=self.class_id[chosen])
 
-    @property
-    def labels(self) -> list[str]:
-        """The label of each class, in the same order; `class_N` where it has none."""
-        return _labels_of(self.class_id, self.names)
-
-
-def _labels_of(class_ids: NDArray[np.int64], names: Mapping[int, str]) -> list[str]:
-    return [names.get(class_id) or f"class_{class_id}" for class_id in class_ids.tolist()]
-
 
 NO_CLASS = 255
 """Value in a class map where no class is known; the classes themselves are 0 to 254."""
 
 
-class Segmentation(_Found, frozen=True, eq=False, gc=False):
+class Segmentation(Result, frozen=True, eq=False, gc=False):
     """The class of every place in one frame.
 
     Attributes:
@@ -406,15 +440,22 @@ class Segmentation(_Found, frozen=True, eq=False, gc=False):
         geometry: position of the frame in `class_map`: map_px = frame_px * scale + offset.
         shares: float32 (C,), 0-1: share of each class in the picture's cells without padding. They sum to 1, or to less
             if cells have no class.
-        is_finite: whether the model's outputs are finite; if not, nothing is known about the frame.
-        names: labels by class id, as in `Detections`.
     """
 
     class_map: NDArray[np.uint8]
     geometry: Geometry
     shares: NDArray[np.float32]
-    is_finite: bool = True
-    names: Mapping[int, str] = {}
+
+    @property
+    def class_id(self) -> NDArray[np.int64]:
+        """The classes that the picture shows, int64 (N,), the largest first."""
+        order: NDArray[np.int64] = np.argsort(-self.shares, kind="stable")
+        return order[: np.count_nonzero(self.shares)]
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        """The share of each of these classes, float32 (N,), 0-1."""
+        return self.shares[self.class_id]
 
     def of_classes(self, class_ids: Collection[int], /) -> Segmentation:
         """Return these classes; cells of all others have none."""
@@ -422,6 +463,12 @@ class Segmentation(_Found, frozen=True, eq=False, gc=False):
         class_map = np.where(chosen[self.class_map], self.class_map, np.uint8(NO_CLASS))
         shares = np.where(chosen[: len(self.shares)], self.shares, np.float32(0))
         return msgspec.structs.replace(self, class_map=class_map, shares=shares)
+
+    def on(self, image: Image) -> Segmentation:
+        """Return the same class map on the same picture in another size."""
+        x, y = image.shape[1] / self.frame.image.shape[1], image.shape[0] / self.frame.image.shape[0]
+        frame = msgspec.structs.replace(self.frame, image=image)
+        return msgspec.structs.replace(self, frame=frame, geometry=self.geometry.on(x, y))
 
     def to_frame(self) -> NDArray[np.uint8]:
         """Return the class of every pixel of the original frame, that of the nearest cell without padding.
@@ -450,6 +497,3 @@ def _cells_along(
     cells = np.floor((np.arange(length_px) + 0.5) * scale + offset)
     first, end = np.searchsorted(cells, (0, count)).tolist()
     return slice(first, end), np.clip(cells[first:end], picture.start, picture.stop - 1).astype(np.intp)
-
-
-Result: TypeAlias = Detections | Classification | Segmentation

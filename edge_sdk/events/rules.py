@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import SettingError, UsageError
-from edge_sdk.core.frame import Detections, Frame, Result, Segmentation
+from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.protocols import NAME_LIMIT, Event, EventSink, is_name
 from edge_sdk.core.toml import check_fields, nearest, shown
 
@@ -174,8 +174,7 @@ class EventWatch:
         now_ns = result.frame.captured_ns
         last_ns, self._last_ns = self._last_ns, now_ns
         passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
-        if isinstance(result, Segmentation) or len(result.confidence):
-            self._see(result)
+        self._see(result)
         if self._awake:
             self._step(result, passed_ns)
 
@@ -191,16 +190,11 @@ class EventWatch:
             self._awake = [presence for presence in self._awake if not presence.is_idle]
 
     def _see(self, result: Result) -> None:
-        if isinstance(result, Segmentation):
-            class_ids: Iterable[int] = range(len(result.shares))
-            confidences = result.shares.tolist()
-        else:
-            class_ids, confidences = result.class_id.tolist(), result.confidence.tolist()
-        boxes = result.xyxy if isinstance(result, Detections) else None
+        confidences, boxes = result.confidence.tolist(), result.xyxy
         found = self._watched.get
-        for index, class_id in enumerate(class_ids):
+        for index, class_id in enumerate(result.class_id.tolist()):
             presence = found(class_id)
-            # The most confident sighting of a class comes first. NaN is below every threshold, and no share is none.
+            # The most confident sighting of a class comes first. NaN is below every threshold.
             if presence is not None and not presence.is_seen and 0 < confidences[index] >= presence.least:
                 if presence.is_idle:
                     self._awake.append(presence)

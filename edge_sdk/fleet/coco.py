@@ -17,7 +17,7 @@ import msgspec
 
 from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.fleet.messages import DeviceAddress
-from edge_sdk.messages.schema import DetectionMessage
+from edge_sdk.tasks.detection import DetectionMessage
 
 MOST_CATEGORIES = 10_000
 """Largest number of labels; all are kept until the end, and any client may publish new ones for ever."""

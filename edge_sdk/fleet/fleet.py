@@ -26,7 +26,8 @@ from edge_sdk.fleet.messages import (
     result_labels,
     result_words,
 )
-from edge_sdk.messages.schema import CameraState, ResultMessage, StateMessage, StatusMessage, TelemetryMessage
+from edge_sdk.messages.schema import CameraState, StateMessage, StatusMessage, TelemetryMessage
+from edge_sdk.tasks.entry import ResultMessage
 
 _RATE_WINDOW = 30  # results from which the rate is computed
 _SILENT_S = 5.0

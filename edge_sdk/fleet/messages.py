@@ -20,16 +20,12 @@ import msgspec
 from edge_sdk.core.errors import printable
 from edge_sdk.messages.schema import (
     MESSAGES,
-    ClassificationMessage,
-    DetectionMessage,
-    ModelRef,
-    ResultMessage,
-    SegmentationMessage,
     StateMessage,
     StatusMessage,
     TelemetryMessage,
     check_name,
 )
+from edge_sdk.tasks.entry import ModelRef, ResultMessage
 
 LARGEST = 1_000_000
 """The largest message that is decoded, in bytes; no device sends a larger one, apart from pictures."""
@@ -206,24 +202,16 @@ def _columns(character: str) -> int:
 
 def result_words(message: ResultMessage) -> str:
     """Return a result in words, such as `2 person 91%, bicycle 64%`, a class, or shares of the picture."""
-    if isinstance(message, ClassificationMessage):
-        return _joined(_sure(item.label, item.confidence) for item in message.classes[:2])
-    if isinstance(message, SegmentationMessage):
-        return _joined(_sure(item.label, item.share) for item in message.segments)
-    counts, best = Counter(item.label for item in message.detections), dict[str, float]()
-    for item in message.detections:
-        best[item.label] = max(best.get(item.label, 0.0), item.confidence)
+    items = message.items[: message.shown]
+    counts, best = Counter(item.label for item in items), dict[str, float]()
+    for item in items:
+        best[item.label] = max(best.get(item.label, 0.0), item.strength)
     return _joined((f"{counts[label]} " if counts[label] > 1 else "") + _sure(label, best[label]) for label in best)
 
 
 def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:
     """Return the labels of a result and how many there are of each, at most 50; a change of it counts as news."""
-    if isinstance(message, DetectionMessage):
-        found = sorted(Counter(item.label for item in message.detections).items())[:50]
-    elif isinstance(message, ClassificationMessage):
-        found = [(item.label, 1) for item in message.classes[:1]]
-    else:
-        found = [(item.label, 1) for item in message.segments[:3]]
+    found = sorted(Counter(item.label for item in message.items[: message.news]).items())[:50]
     return tuple((label[:_LONGEST], count) for label, count in found)
 
 

@@ -126,7 +126,9 @@ _CONFIDENCE = Control(
     "confidence",
     {**_NUMBER, "min": 0.01, "max": 1, "step": 0.01, "mode": "slider"},
     lambda manifest, _: (
-        "" if TRAITS[manifest.task].has_objects else f"a bundle for {manifest.task} has no confidence threshold"
+        ""
+        if "confidence" in TRAITS[manifest.task].thresholds
+        else f"a bundle for {manifest.task} has no confidence threshold"
     ),
     is_threshold=True,
 )

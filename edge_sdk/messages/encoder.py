@@ -2,7 +2,7 @@
 
 One `ResultEncoder` belongs to one camera's stream and is used in its thread; `EventEncoder` says of the device, the
 model and the clock what the results beside it say; `SeenEncoder` sums results up and encodes only what changed. They
-decide what is rounded and what is left out; `schema` says what the messages are.
+say whose results these are and when they were taken; a task's entry says what its results hold.
 """
 
 from __future__ import annotations
@@ -11,36 +11,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import WallClock
-from edge_sdk.core.frame import Classification, Detections, Result, Segmentation
+from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
-from edge_sdk.messages.schema import (
-    ClassificationMessage,
-    ClassItem,
-    DetectionItem,
-    DetectionMessage,
-    EventMessage,
-    FrameSize,
-    Identity,
-    ModelRef,
-    ResultMessage,
-    SeenMessage,
-    SegmentationMessage,
-    SegmentItem,
-)
+from edge_sdk.messages.schema import EventMessage, Identity, SeenMessage
+from edge_sdk.tasks.decoders import entry_of
+from edge_sdk.tasks.entry import FrameSize, ModelRef
 from edge_sdk.tasks.spec import has_background
-
-_STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # boxes to 0.1 px, confidences and shares to 0.0001
-_POINT_STEPS = np.array([10.0, 10.0, 100.0])  # keypoints to 0.1 px, their confidences to 0.01
-_MOST_OUTLINES = 8  # of one object, which other objects may cover in part
 
 
 class ResultEncoder:
@@ -107,54 +90,12 @@ class ResultEncoder:
             "frame": FrameSize(*frame.size_wh),
             "not_finite": UNSET if result.is_finite else True,
         }
-        return self._encode(self._message(result, header))
+        entry = entry_of(result)
+        return self._encode(entry.message(**header | entry.payload(result, self.label)))
 
     def label(self, class_id: int) -> str:
         """Return the label of one class; `class_N` where it has none."""
         return self._labels.get(class_id) or f"class_{class_id}"
-
-    def _message(self, result: Result, header: dict[str, Any]) -> ResultMessage:
-        if isinstance(result, Segmentation):
-            shares = np.rint(result.shares.astype(np.float64) * 10_000) / 10_000
-            ids = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
-            return SegmentationMessage(segments=self._items(SegmentItem, ids, shares[ids].tolist()), **header)
-        if isinstance(result, Classification):
-            rounded, ids = _rounded(result.confidence[:, np.newaxis], result.class_id)
-            return ClassificationMessage(classes=self._items(ClassItem, ids, rounded[:, 0].tolist()), **header)
-        rows = np.column_stack((result.xyxy, result.confidence))
-        rounded, ids = _rounded(rows, result.class_id)
-        items = self._items(DetectionItem, ids, rounded[:, 4].tolist(), rounded[:, :4].tolist())
-        if result.keypoints is not None or result.masks is not None:
-            places = np.flatnonzero(np.isfinite(rows).all(axis=1)).tolist()
-            items = [_with_details(item, result, place) for item, place in zip(items, places, strict=True)]
-        return DetectionMessage(detections=items, **header)
-
-    def _items(self, kind: Callable[..., Any], class_ids: NDArray[np.int64], *columns: list[Any]) -> list[Any]:
-        ids: list[int] = class_ids.tolist()
-        return list(map(kind, map(self.label, ids), ids, *columns))
-
-
-def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
-    """Add the keypoints and the outlines of one object."""
-    if result.keypoints is not None:
-        points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
-        item = msgspec.structs.replace(item, keypoints=points.tolist())
-    if result.masks is not None:
-        outlines = [outline.astype(int).tolist() for outline in result.polygons(place)[:_MOST_OUTLINES]]
-        item = msgspec.structs.replace(item, polygons=outlines)
-    return item
-
-
-def _rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Round the rows, (N, 5) with a box and a confidence or (N, 1) with a confidence; leave out those not finite."""
-    if not len(rows):
-        return rows.astype(np.float64), class_ids
-    is_finite = np.isfinite(rows)
-    if not is_finite.all():
-        kept = is_finite.all(axis=1)
-        rows, class_ids = rows[kept], class_ids[kept]
-    steps = _STEPS[-rows.shape[1] :]
-    return np.rint(rows * steps) / steps, class_ids
 
 
 class EventEncoder:
@@ -201,37 +142,25 @@ class EventEncoder:
         )
 
 
-_Summary: TypeAlias = "tuple[int, ...] | int | None"
-
-
 class SeenEncoder:
     """Encodes what one camera sees at present, where that changed."""
 
     def __init__(self, camera: str, encoder: ResultEncoder) -> None:
         self._camera, self._encoder = camera, encoder
-        self._summary: _Summary = ()
+        self._summary: object = None
         self._is_first = True
 
     def encode_change(self, result: Result) -> bytes | None:
         """Encode what a result shows; None where nothing changed, or where nothing is known (not finite)."""
-        summary = _summarise(result)
+        label = self._encoder.label
+        summary = result.summary(label) if result.xyxy is None else sorted(result.class_id.tolist())
         if not result.is_finite or (summary == self._summary and not self._is_first):
             return None
         self._summary, self._is_first = summary, False
         header = {"camera": self._camera, **msgspec.structs.asdict(self._encoder.identity)}
-        label = self._encoder.label
-        if isinstance(summary, tuple):
+        if isinstance(summary, list):
             counts = Counter(map(label, summary))
             message = SeenMessage(**header, total=len(summary), labels=dict(sorted(counts.items())))
         else:
-            message = SeenMessage(**header, label=UNSET if summary is None else label(summary))
+            message = SeenMessage(**header, label=UNSET if summary is None else summary)
         return msgspec.json.encode(message)
-
-
-def _summarise(result: Result) -> _Summary:
-    """Return the class ids of detections, sorted; of other tasks the first class, None where there is none."""
-    if isinstance(result, Detections):
-        return tuple(sorted(result.class_id.tolist()))
-    if isinstance(result, Segmentation):
-        return int(result.shares.argmax()) if len(result.shares) else None
-    return int(result.class_id[0]) if len(result.class_id) else None

@@ -8,9 +8,10 @@ broker.
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import uuid
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -20,105 +21,12 @@ from msgspec import Meta
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.toml import check_fields
 from edge_sdk.messages.commands import Command, ControlState, ResponseMessage
+from edge_sdk.tasks.decoders import TASKS
+from edge_sdk.tasks.entry import Amount, Clock, Count, FrameSize, ModelRef, Moment, Unit
 
 SCHEMA_VERSION: Literal[1] = 1
 
-_Unit = Annotated[float, Meta(ge=0, le=1)]
-_Count = Annotated[int, Meta(ge=0)]
-_Amount = Annotated[float, Meta(ge=0)]
-_Moment = Annotated[datetime, Meta(tz=True)]
-_Clock: TypeAlias = Literal["unsynchronised"] | msgspec.UnsetType
-"""`unsynchronised` while no time server has set the device's clock, and then its times may be wrong by any amount."""
-
 _SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ended"]
-
-
-class ModelRef(msgspec.Struct, frozen=True, gc=False):
-    """The model that answered: the bundle's name, its version, its manifest's SHA-256 in hex, and which of its models.
-
-    `variant` is in results, for it may change from one to the next.
-    """
-
-    name: str
-    version: int
-    sha256: str
-    variant: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class FrameSize(msgspec.Struct, frozen=True, gc=False):
-    """Size of the original frame in pixels, the space of every box."""
-
-    width: _Count
-    height: _Count
-
-
-class DetectionItem(msgspec.Struct, frozen=True, gc=False):
-    """One object; box_xyxy is left, top, right, bottom in pixels of the original frame, to 0.1.
-
-    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
-    of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
-    models with masks: outlines of the object's parts, the largest first, in whole pixels.
-    """
-
-    label: str
-    class_id: int
-    confidence: _Unit
-    box_xyxy: tuple[float, float, float, float]
-    track_id: int | msgspec.UnsetType = msgspec.UNSET
-    zones: list[str] | msgspec.UnsetType = msgspec.UNSET
-    keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
-    polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
-
-
-class ClassItem(msgspec.Struct, frozen=True, gc=False):
-    """One class; class_id -1 is the background of a model that has one."""
-
-    label: str
-    class_id: Annotated[int, Meta(ge=-1)]
-    confidence: _Unit
-
-
-class SegmentItem(msgspec.Struct, frozen=True, gc=False):
-    """One class; share is the part of the picture that it covers."""
-
-    label: str
-    class_id: _Count
-    share: _Unit
-
-
-class _Header(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="task"):
-    schema: Literal[1] = SCHEMA_VERSION
-    stream: Literal["result"] = "result"
-    device: str
-    camera: str
-    boot_id: str
-    run_id: str
-    seq: _Count
-    captured_at: _Moment
-    age_ms: float
-    infer_ms: _Amount
-    clock: _Clock = msgspec.UNSET
-    model: ModelRef
-    frame: FrameSize
-    not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-
-
-class DetectionMessage(_Header, frozen=True, gc=False, kw_only=True, tag="detection"):
-    """Objects found in one frame, most confident first."""
-
-    detections: list[DetectionItem]
-
-
-class ClassificationMessage(_Header, frozen=True, gc=False, kw_only=True, tag="classification"):
-    """The most likely classes of one frame, most likely first."""
-
-    classes: list[ClassItem]
-
-
-class SegmentationMessage(_Header, frozen=True, gc=False, kw_only=True, tag="segmentation"):
-    """The classes that one frame shows, the largest first."""
-
-    segments: list[SegmentItem]
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,13 +38,10 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     variant: str
     every: Annotated[float, Meta(ge=1)]
-    rung: _Count
+    rung: Count
     rungs: Annotated[int, Meta(ge=1)]
     reason: str
     tuning: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-
-
-ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | SegmentationMessage
 
 
 class SourceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +56,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
 
     status: _SourceStatus
     trouble: str = ""
-    since: _Moment
+    since: Moment
 
 
 class CameraState(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +68,7 @@ class CameraState(msgspec.Struct, frozen=True, kw_only=True):
 
     source: _SourceStatus | msgspec.UnsetType = msgspec.UNSET
     trouble: str | msgspec.UnsetType = msgspec.UNSET
-    since: _Moment | msgspec.UnsetType = msgspec.UNSET
+    since: Moment | msgspec.UnsetType = msgspec.UNSET
     running: Running | msgspec.UnsetType = msgspec.UNSET
     controls: ControlState | msgspec.UnsetType = msgspec.UNSET
     warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
@@ -214,16 +119,16 @@ class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
     """
 
     camera: str
-    seq: _Count
+    seq: Count
     kind: str
-    at: _Moment
-    clock: _Clock = msgspec.UNSET
+    at: Moment
+    clock: Clock = msgspec.UNSET
     label: str | msgspec.UnsetType = msgspec.UNSET
     class_id: int | msgspec.UnsetType = msgspec.UNSET
-    confidence: _Unit | msgspec.UnsetType = msgspec.UNSET
+    confidence: Unit | msgspec.UnsetType = msgspec.UNSET
     box_xyxy: tuple[float, float, float, float] | msgspec.UnsetType = msgspec.UNSET
     frame: FrameSize | msgspec.UnsetType = msgspec.UNSET
-    frame_seq: _Count | msgspec.UnsetType = msgspec.UNSET
+    frame_seq: Count | msgspec.UnsetType = msgspec.UNSET
     model: ModelRef | msgspec.UnsetType = msgspec.UNSET
     detail: dict[str, str | int | float | bool] | msgspec.UnsetType = msgspec.UNSET
 
@@ -231,22 +136,22 @@ class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
 class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
     """One camera's health: `fps` since the last message, `age_p50_ms` of the latest results, the rest in all."""
 
-    fps: _Amount | msgspec.UnsetType = msgspec.UNSET
+    fps: Amount | msgspec.UnsetType = msgspec.UNSET
     age_p50_ms: float | msgspec.UnsetType = msgspec.UNSET
-    results: _Count | msgspec.UnsetType = msgspec.UNSET
-    dropped: _Count | msgspec.UnsetType = msgspec.UNSET
-    reopenings: _Count | msgspec.UnsetType = msgspec.UNSET
-    unreadable: _Count | msgspec.UnsetType = msgspec.UNSET
+    results: Count | msgspec.UnsetType = msgspec.UNSET
+    dropped: Count | msgspec.UnsetType = msgspec.UNSET
+    reopenings: Count | msgspec.UnsetType = msgspec.UNSET
+    unreadable: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class EventLosses(msgspec.Struct, frozen=True, kw_only=True):
     """Events that never reach the broker since the program began, by why; docs/payload.md explains each."""
 
-    overflow: _Count
-    age: _Count
-    quarantine: _Count
-    memory: _Count
-    disk: _Count
+    overflow: Count
+    age: Count
+    quarantine: Count
+    memory: Count
+    disk: Count
 
 
 class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,12 +160,12 @@ class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
     What a rate leaves out (`limited`) is in none of the other numbers.
     """
 
-    put: _Count
-    delivered: _Count
-    waiting: _Count
+    put: Count
+    delivered: Count
+    waiting: Count
     durable: bool
     lost: EventLosses
-    limited: _Count = 0
+    limited: Count = 0
 
 
 class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
@@ -282,19 +187,19 @@ class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
         cameras: health of the cameras, by name.
     """
 
-    at: _Moment
-    clock: _Clock = msgspec.UNSET
-    uptime_s: _Amount | msgspec.UnsetType = msgspec.UNSET
+    at: Moment
+    clock: Clock = msgspec.UNSET
+    uptime_s: Amount | msgspec.UnsetType = msgspec.UNSET
     temperature_c: float | msgspec.UnsetType = msgspec.UNSET
     throttled: list[str] | msgspec.UnsetType = msgspec.UNSET
-    memory_free_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
-    memory_rss_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
-    disk_free_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
-    cpu_share: _Amount | msgspec.UnsetType = msgspec.UNSET
-    load1: _Amount | msgspec.UnsetType = msgspec.UNSET
-    open_files: _Count | msgspec.UnsetType = msgspec.UNSET
+    memory_free_mb: Amount | msgspec.UnsetType = msgspec.UNSET
+    memory_rss_mb: Amount | msgspec.UnsetType = msgspec.UNSET
+    disk_free_mb: Amount | msgspec.UnsetType = msgspec.UNSET
+    cpu_share: Amount | msgspec.UnsetType = msgspec.UNSET
+    load1: Amount | msgspec.UnsetType = msgspec.UNSET
+    open_files: Count | msgspec.UnsetType = msgspec.UNSET
     events: EventsHealth | msgspec.UnsetType = msgspec.UNSET
-    snapshots_lost: _Count | msgspec.UnsetType = msgspec.UNSET
+    snapshots_lost: Count | msgspec.UnsetType = msgspec.UNSET
     cameras: dict[str, CameraHealth] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -313,7 +218,7 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream",
     camera: str
     boot_id: str
     run_id: str
-    total: _Count | msgspec.UnsetType = msgspec.UNSET
+    total: Count | msgspec.UnsetType = msgspec.UNSET
     labels: dict[str, Annotated[int, Meta(ge=1)]] | msgspec.UnsetType = msgspec.UNSET
     label: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -380,7 +285,12 @@ MESSAGES: dict[MessageKind, MessageSpec] = {
     ),
     "state": MessageSpec(StateMessage, "state", _RETAINED, "How the device and its cameras do", is_retained=True),
     "telemetry": MessageSpec(TelemetryMessage, "telemetry", Channel(), "How the machine does"),
-    "result": MessageSpec(ResultMessage, "result/{camera}", Channel(), "What one frame shows"),
+    "result": MessageSpec(
+        functools.reduce(operator.or_, (entry.message for entry in TASKS.values())),
+        "result/{camera}",
+        Channel(),
+        "What one frame shows",
+    ),
     "event": MessageSpec(EventMessage, "event/{camera}", EVENTS, "Something that happened on a camera"),
     "snapshot": MessageSpec(None, "snapshot/{camera}", SNAPSHOTS, "A picture of a camera"),
     "seen": MessageSpec(

@@ -23,11 +23,11 @@ from edge_sdk.messages.schema import (
     Identity,
     Message,
     MessageKind,
-    ModelRef,
     StateMessage,
     StatusMessage,
     Topics,
 )
+from edge_sdk.tasks.entry import ModelRef
 
 _EVERY_S = 1.0
 _REFUSED_S = 60.0  # until what the broker refused is offered again

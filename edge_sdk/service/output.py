@@ -20,7 +20,6 @@ import edge_sdk
 from edge_sdk.core.clock import WallClock
 from edge_sdk.core.errors import OutputError, StoppedError, UsageError
 from edge_sdk.core.logs import Alarm, counted, of_all_cameras
-from edge_sdk.fleet.messages import line_words
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Identity, TelemetryMessage
@@ -170,7 +169,11 @@ class Output:
         # Without Python's buffer, which is flushed when the process ends, and whose lock a blocked write would keep.
         stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
         keeps_all = not any(pipeline.paced for pipeline in self._settings.pipelines)
-        in_words = line_words if self._settings.in_words else None
+        in_words: Callable[[bytes], str] | None = None
+        if self._settings.in_words:
+            from edge_sdk.fleet.messages import line_words  # 15 ms of a start that only a terminal needs
+
+            in_words = line_words
         return JsonLinesPublisher(stdout, keeps_all=keeps_all, is_stopped=self._is_stopped, in_words=in_words)
 
     def _opened_events(self, mqtt: MqttSettings) -> EventOutbox:

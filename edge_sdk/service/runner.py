@@ -148,9 +148,10 @@ class PipelineRunner:
         }
         wanted = {name: getattr(settings, name) for name in ("confidence", "iou")}
         self._configured: dict[str, float] = {name: value for name, value in wanted.items() if value is not None}
-        if self._configured and not TRAITS[manifest.task].has_objects:
-            _log.warning(f"{' and '.join(self._configured)}: a bundle for {manifest.task} has no such threshold")
-            self._configured = {}
+        absent = [name for name in self._configured if name not in TRAITS[manifest.task].thresholds]
+        if absent:
+            _log.warning(f"{' and '.join(absent)}: a bundle for {manifest.task} has no such threshold")
+            self._configured = {name: value for name, value in self._configured.items() if name not in absent}
         self._promised |= {name: value for name, value in self._configured.items() if name in self._promised}
         self._thresholds = self._configured  # and those that commands have set
         self._control.known = CameraTraits(

@@ -1,33 +1,43 @@
-"""Classification: one row of logits or probabilities -> the most likely classes."""
+"""Classification: one row of logits or probabilities -> the most likely classes, and how these are published."""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Classification, Inferred
+from edge_sdk.tasks.entry import ResultItem, ResultMessage, TaskEntry, Unit, rounded
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import ClassificationSpec, TaskSpec
 
+if TYPE_CHECKING:
+    from edge_sdk.core.drawing import Drawing
+
 Floats = NDArray[np.float32]
+
+_TOP_CLASSES = 3  # that are drawn
 
 
 class Classify:
     """The decode stage of a classifier; `read` turns float (classes,) and ids, the highest first, into confidences."""
 
     def __init__(
-        self, read: Callable[[Floats, NDArray[np.int64]], Floats], spec: ClassificationSpec, class_count: int
+        self,
+        read: Callable[[Floats, NDArray[np.int64]], Floats],
+        spec: ClassificationSpec,
+        class_count: int,
+        names: Mapping[int, str],
     ) -> None:
-        self._read = read
+        self._read, self._names = read, names
         self._top_k = min(spec.top_k, class_count)
         self._offset = 1 if spec.background_class else 0
-        self.names: Mapping[int, str] = {}  # labels by class id, for the results
 
     def __call__(self, inferred: Inferred, /) -> Classification:
         """Read float (1, classes) of one frame."""
@@ -40,8 +50,8 @@ class Classify:
             inferred.inference_ns,
             confidences.astype(np.float32, copy=False),
             top - self._offset if self._offset else top,
-            math.isfinite(confidences.sum()),  # a NaN counts as the largest value, so `top` always contains it
-            self.names,
+            is_finite=math.isfinite(confidences.sum()),  # a NaN counts as the largest value, so `top` contains it
+            names=self._names,
         )
 
 
@@ -85,6 +95,7 @@ LOGITS = Decoder(
     layouts=_layouts,
     make=lambda _spec, count, _layout: Softmax(_several(count)),
     usual_input=_IMAGENET,
+    reads_first=True,
 )
 SOFTMAX = Decoder(
     name="softmax",
@@ -92,4 +103,41 @@ SOFTMAX = Decoder(
     layouts=_layouts,
     make=lambda _spec, count, _layout: operator.getitem if _several(count) else None,
     usual_input=_IMAGENET,
+    reads_first=True,
+)
+
+
+class ClassItem(ResultItem, frozen=True, gc=False):
+    """One class; class_id -1 is the background of a model that has one."""
+
+    class_id: Annotated[int, Meta(ge=-1)]
+    confidence: Unit
+
+
+class ClassificationMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="classification"):
+    """The most likely classes of one frame, most likely first."""
+
+    shown: ClassVar[int] = 2
+    news: ClassVar[int] = 1
+
+    classes: list[ClassItem]
+
+
+def _items(result: Classification, label: Callable[[int], str]) -> list[ClassItem]:
+    rows, ids = rounded(result.confidence[:, np.newaxis], result.class_id)
+    return list(map(ClassItem, map(label, ids), ids, rows[:, 0].tolist()))
+
+
+def _draw(drawing: Drawing, result: Classification) -> None:
+    found = list(zip(result.class_id.tolist(), result.confidence.tolist(), strict=True))[:_TOP_CLASSES]
+    drawing.column((f"{drawing.name(class_id)} {share:.0%}", drawing.colour(class_id)) for class_id, share in found)
+
+
+CLASSIFICATION = TaskEntry(
+    task="classification",
+    result=Classification,
+    message=ClassificationMessage,
+    items=_items,
+    draw=_draw,
+    stage=lambda parts: Classify(parts.read, parts.spec.classification, parts.label_count, parts.names),
 )

@@ -1,59 +1,27 @@
-"""The table of decoders, whose names are the values of `decoder` in a model.toml.
+"""The tables of tasks and of decoders, whose names are the values of `task` and `decoder` in a model.toml.
 
-To add one, write its reader and its `Decoder` in a file of its own (or in its family's) and name it in `TABLE`. The
-checks of model.toml and manifest, the hints in refusals, and the workstation read this table alone.
-
-Loading this module loads no OpenCV: segmentation's readers, which need it, are loaded when one is made.
+To add a decoder, write its reader and its `Decoder` in a file of its own (or in its family's) and name it in `TABLE`; a
+task's `TaskEntry` is named in `TASKS`. The checks of model.toml and manifest, the hints in refusals, the messages, the
+drawings and the workstation read these tables alone. Loading this module loads no OpenCV.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from edge_sdk.core.errors import ModelError
-from edge_sdk.tasks.classification import LOGITS, SOFTMAX
+from edge_sdk.core.frame import Result
+from edge_sdk.tasks.classification import CLASSIFICATION, LOGITS, SOFTMAX
+from edge_sdk.tasks.detection import DETECTION
 from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, END_TO_END
+from edge_sdk.tasks.entry import TaskEntry
 from edge_sdk.tasks.faces import CENTERFACE, SCRFD, YUNET
 from edge_sdk.tasks.instances import END_TO_END_POSE, END_TO_END_SEG, YOLOV8_POSE, YOLOV8_SEG
 from edge_sdk.tasks.nanodet import NANODET
-from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import Decoder
+from edge_sdk.tasks.segmentation import ARGMAX, CELL_LOGITS, SEGMENTATION
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 from edge_sdk.tasks.ssd import SSD
 from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
-
-
-def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """Expect one score a class and cell, in planes or cell by cell; the likelier has the input's proportions."""
-    planes = ModelOutput((1, label_count, ROWS, COLUMNS), class_axis=1)
-    cells = ModelOutput((1, ROWS, COLUMNS, label_count), class_axis=3)
-    choices = [planes, cells] if spec.input.layout == "NCHW" else [cells, planes]
-    first = got[0] if got else ()
-    return [(output,) for output in sorted(choices, key=lambda o: not o.covers(first, spec.input.size_wh))]
-
-
-def _make_scores(_spec: TaskSpec, label_count: int, layout: Layout) -> Any:
-    from edge_sdk.tasks.segmentation import HighestScore
-
-    if label_count == 1:
-        shown = "x".join(str(side) for side in layout[0].shape)
-        raise ModelError(
-            f"decoder logits: output {shown} has one value a cell, expected one a label; if it is a class id, the "
-            'decoder is "argmax"; if it is a score, let the model compare it with its threshold and use "argmax" with '
-            "two labels"
-        )
-    return HighestScore(layout[0].class_axis or 0)
-
-
-def _id_layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, ROWS, COLUMNS), None),), (ModelOutput((1, 1, ROWS, COLUMNS), None),)]
-
-
-def _make_ids(_spec: TaskSpec, label_count: int, _layout: Layout) -> Any:
-    from edge_sdk.tasks.segmentation import ClassIds
-
-    return ClassIds(label_count)
-
 
 TABLE: tuple[Decoder, ...] = (
     LOGITS,
@@ -74,8 +42,8 @@ TABLE: tuple[Decoder, ...] = (
     DETR_END_TO_END,
     DETR,
     SSD,
-    Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),
-    Decoder(name="argmax", task="segmentation", layouts=_id_layouts, make=_make_ids),
+    CELL_LOGITS,
+    ARGMAX,
 )
 """All decoders, in the order in which hints compare outputs with them. YOLO11 heads have YOLOv8's layout."""
 
@@ -83,6 +51,17 @@ DECODERS: dict[Task, dict[str, Decoder]] = {
     task: {decoder.name: decoder for decoder in TABLE if decoder.task == task} for task in get_args(Task)
 }
 """Decoders by task, then by name."""
+
+TASKS: dict[Task, TaskEntry] = {entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION)}
+"""What every task brings along."""
+
+_BY_RESULT = {entry.result: entry for entry in TASKS.values()}
+
+
+def entry_of(result: Result) -> TaskEntry:
+    """Return the entry of a result's task."""
+    return _BY_RESULT[type(result)]
+
 
 if TYPE_CHECKING:
     DecoderName: TypeAlias = str

@@ -1,18 +1,22 @@
-"""Detection: candidate boxes -> non-maximum suppression -> boxes in the frame's own pixels."""
+"""Detection: candidate boxes -> non-maximum suppression -> boxes in the frame's pixels, and how these are published."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Detections, Inferred, Prepared, Tensor
-from edge_sdk.core.opencv import cv2
 from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, Floats, strongest
+from edge_sdk.tasks.entry import ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
 from edge_sdk.tasks.spec import Thresholds
+
+if TYPE_CHECKING:
+    from edge_sdk.core.drawing import Colour, Drawing
 
 _MAX_DETECTIONS = 300
 _CHECKED_A_FRAME = 4096
@@ -36,13 +40,12 @@ class Detect:
         places: indices of the model's outputs that the decoder reads, in its own order.
     """
 
-    def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds) -> None:
-        self._decode = decode
+    def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds, names: Mapping[int, str]) -> None:
+        self._decode, self._names = decode, names
         self._details = getattr(decode, "details", None)
         self._places = tuple(places)
         self._thresholds = thresholds
         self._unchecked_left = 0  # frames until all outputs are checked again
-        self.names: Mapping[int, str] = {}  # labels by class id, for the results
 
     def __call__(self, inferred: Inferred, /) -> Detections:
         """Read the outputs of one frame."""
@@ -57,7 +60,7 @@ class Detect:
             more = self._read_details(read, None, prepared)
             found = none.boxes_xywh, none.confidences, none.class_ids
             return Detections(
-                prepared.frame, inferred.inference_ns, *found, is_finite=is_finite, names=self.names, **more
+                prepared.frame, inferred.inference_ns, *found, is_finite=is_finite, names=self._names, **more
             )
         keep = suppress(candidates, self._thresholds)
         boxes = candidates.boxes_xywh[keep]
@@ -73,8 +76,8 @@ class Detect:
             boxes,
             confidences[keep],
             class_ids[keep],
-            self._is_finite(confidences, outputs),
-            names=self.names,
+            is_finite=self._is_finite(confidences, outputs),
+            names=self._names,
             **self._read_details(read, None if candidates.extras is None else candidates.extras[keep], prepared),
         )
 
@@ -117,6 +120,8 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
     Returns:
         int64 (M,), indices of the kept candidates, most confident first.
     """
+    from edge_sdk.core.opencv import cv2  # who reads manifests and messages needs none
+
     boxes = candidates.boxes_xywh
     if not len(boxes):
         return NO_CANDIDATES.class_ids
@@ -149,3 +154,104 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
 
 def _some_of(candidates: Candidates, chosen: NDArray[np.int64]) -> Candidates:
     return Candidates(candidates.boxes_xywh[chosen], candidates.confidences[chosen], candidates.class_ids[chosen])
+
+
+class DetectionItem(ResultItem, frozen=True, gc=False):
+    """One object; box_xyxy is left, top, right, bottom in pixels of the original frame, to 0.1.
+
+    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
+    of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
+    models with masks: outlines of the object's parts, the largest first, in whole pixels.
+    """
+
+    class_id: int
+    confidence: Unit
+    box_xyxy: tuple[float, float, float, float]
+    track_id: int | msgspec.UnsetType = msgspec.UNSET
+    zones: list[str] | msgspec.UnsetType = msgspec.UNSET
+    keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
+    polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
+
+
+class DetectionMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="detection"):
+    """Objects found in one frame, most confident first."""
+
+    detections: list[DetectionItem]
+
+
+_POINT_STEPS = np.array([10.0, 10.0, 100.0])  # keypoints to 0.1 px, their confidences to 0.01
+_MOST_OUTLINES = 8  # of one object, which other objects may cover in part
+
+
+def _items(result: Detections, label: Callable[[int], str]) -> list[DetectionItem]:
+    given = np.column_stack((result.xyxy, result.confidence))
+    rows, ids = rounded(given, result.class_id)
+    items = list(map(DetectionItem, map(label, ids), ids, rows[:, 4].tolist(), rows[:, :4].tolist()))
+    if result.keypoints is None and result.masks is None:
+        return items
+    places = np.flatnonzero(np.isfinite(given).all(axis=1)).tolist()
+    return [_with_details(item, result, place) for item, place in zip(items, places, strict=True)]
+
+
+def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
+    """Add the keypoints and the outlines of one object."""
+    if result.keypoints is not None:
+        points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
+        item = msgspec.structs.replace(item, keypoints=points.tolist())
+    if result.masks is not None:
+        outlines = [outline.astype(int).tolist() for outline in result.polygons(place)[:_MOST_OUTLINES]]
+        item = msgspec.structs.replace(item, polygons=outlines)
+    return item
+
+
+def _draw(drawing: Drawing, result: Detections) -> None:
+    usable = np.isfinite(result.xyxy).all(axis=1)
+    # The most confident last, and the texts after the boxes, so that they lie on top.
+    order = np.flatnonzero(usable)[::-1].tolist()
+    colours = {index: drawing.colour(int(result.class_id[index])) for index in order}
+    corners = {index: [round(v) for v in result.xyxy[index].tolist()] for index in order}
+    for index in order if result.masks is not None else ():
+        drawing.fill(result.polygons(index), colours[index])
+    for index in order:
+        if result.keypoints is not None:
+            _draw_keypoints(drawing, result.keypoints[index], colours[index])
+        drawing.box(corners[index], colours[index])
+    for index in order:
+        x1, y1, _, _ = corners[index]
+        text = f"{drawing.name(int(result.class_id[index]))} {result.confidence[index]:.0%}"
+        drawing.tag(text, (x1 - drawing.line_px // 2, y1), colours[index])
+
+
+_LEAST_SURE = 0.5  # confidence of a keypoint that is drawn
+_PERSON = 17  # keypoints of COCO's persons: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles
+_BONES = np.reshape(
+    (0, 1, 0, 2, 1, 3, 2, 4, 5, 6, 5, 7, 7, 9, 6, 8, 8, 10, 5, 11, 6, 12, 11, 12, 11, 13, 13, 15, 12, 14, 14, 16),
+    (-1, 2),
+).tolist()
+
+
+def _draw_keypoints(drawing: Drawing, points: NDArray[np.float32], colour: Colour) -> None:
+    places = [(round(x), round(y)) if sure >= _LEAST_SURE else None for x, y, sure in points.tolist()]
+    for one, other in _BONES if len(places) == _PERSON else ():
+        if (start := places[one]) is not None and (end := places[other]) is not None:
+            drawing.line(start, end, colour)
+    for place in places:
+        if place is not None:
+            drawing.dot(place, colour)
+
+
+def _stage(parts: StageParts) -> Detect:
+    given = parts.spec.thresholds
+    # No boxes overlap by more than all of their area.
+    thresholds = Thresholds(given.confidence, given.iou if parts.decoder.suppresses else 1.0)
+    return Detect(parts.read, parts.places, thresholds, parts.names)
+
+
+DETECTION = TaskEntry(
+    task="detection",
+    result=Detections,
+    message=DetectionMessage,
+    items=_items,
+    draw=_draw,
+    stage=_stage,
+)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from edge_sdk.tasks.spec import TRAITS, DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of an output; a dimension that is not fixed is a name or None and matches anything."""
@@ -84,6 +84,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
             Raises ModelError where shapes fit and cannot be read all the same.
         check: raises ValueError, naming the key, where a [detection] section lacks what the decoder needs.
         needs: the key that a hint names beside the decoder; empty where it needs none.
+        reads_first: whether only the model's first output is read, whatever others there are.
         reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
@@ -98,6 +99,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     make: Callable[[TaskSpec, int, Layout], Any]
     check: Callable[[DetectionSpec], None] = lambda _detection: None
     needs: str = ""
+    reads_first: bool = False
     reads_all: bool = False
     usual_input: dict[str, Any] = {}
     usual_labels: tuple[str, ...] = ()
@@ -146,8 +148,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
                     yield from ((output, place) for output in layout if not _holds_no_classes(layout, output, shape))
 
     def readable(self, got: Sequence[Shape]) -> Sequence[Shape]:
-        """Return the outputs to compare: all of a detector, the first one of other models."""
-        return got if TRAITS[self.task].has_objects else got[:1]
+        """Return the outputs to compare."""
+        return got[:1] if self.reads_first else got
 
     def _places(self, layout: Layout, got: Sequence[Shape]) -> tuple[int, ...] | None:
         if self.reads_all and len(layout) != len(got):

@@ -1,16 +1,26 @@
-"""Decode segmentation: make a class map and the share of each class from class scores or class ids for every cell."""
+"""Segmentation: class scores or class ids for every cell -> a class map and the share of each class.
+
+OpenCV is imported where a model runs: who reads manifests and messages needs none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import NO_CLASS, Geometry, Inferred, Segmentation, Tensor
-from edge_sdk.core.opencv import cv2
+from edge_sdk.core.logs import counted
+from edge_sdk.tasks.entry import Count, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.spec import TaskSpec
+
+if TYPE_CHECKING:
+    from edge_sdk.core.drawing import Colour, Drawing
 
 _BLOCK = 32768  # cells at a time: their 320 KB of data stay in a core's L2 cache
 
@@ -22,14 +32,17 @@ class Segment:
     that always means a NaN among the scores.
     """
 
-    def __init__(self, read: HighestScore | ClassIds, class_count: int, input_wh: tuple[int, int]) -> None:
-        self._read = read
+    def __init__(
+        self, read: HighestScore | ClassIds, class_count: int, input_wh: tuple[int, int], names: Mapping[int, str]
+    ) -> None:
+        self._read, self._names = read, names
         self._class_count = class_count
         self._input_wh = input_wh
-        self.names: Mapping[int, str] = {}  # labels by class id, for the results
 
     def __call__(self, inferred: Inferred, /) -> Segmentation:
         """Read the output of one frame; raise a ModelError where it has another type than the decoder reads."""
+        from edge_sdk.core.opencv import cv2
+
         prepared = inferred.prepared
         class_map = self._read(inferred.outputs[0])
         height, width = class_map.shape
@@ -39,9 +52,8 @@ class Segment:
         counts = cv2.calcHist([cells], [0], None, [256], [0, 256]).reshape(-1)
         shares = (counts[: self._class_count] / cells.size).astype(np.float32)
         is_finite = not (self._read.marks_nan and counts[NO_CLASS])
-        return Segmentation(
-            prepared.frame, inferred.inference_ns, class_map, geometry, shares, is_finite, names=self.names
-        )
+        found = prepared.frame, inferred.inference_ns, class_map, geometry, shares
+        return Segmentation(*found, is_finite=is_finite, names=self._names)
 
 
 class HighestScore:
@@ -88,6 +100,8 @@ class HighestScore:
 
     def _as_planes(self, scores: Tensor) -> Tensor:
         """Turn scores (N, C) into (C, N), in a quarter of the time that numpy's copy takes."""
+        from edge_sdk.core.opencv import cv2
+
         count, classes = scores.shape
         planes = self._planes[: classes * count].reshape(classes, count)
         cv2.transpose(scores, dst=planes)
@@ -120,6 +134,8 @@ class ClassIds:
 
     def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
         """Read the output of one frame; raise a ModelError where it does not hold integers."""
+        from edge_sdk.core.opencv import cv2
+
         if output.dtype.kind not in "iub":
             raise ModelError(
                 f"decoder argmax: output 0 is {output.dtype}, expected integers, one class id a cell; if there is one "
@@ -143,3 +159,118 @@ def _place(
     on_map = Geometry(on_input.scale_x * x, on_input.scale_y * y, on_input.offset_x * x, on_input.offset_y * y)
     columns, rows = on_map.cells_of_picture(frame_wh, map_wh)
     return on_map, (rows, columns)
+
+
+def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    """Expect one score a class and cell, in planes or cell by cell; the likelier has the input's proportions."""
+    planes = ModelOutput((1, label_count, ROWS, COLUMNS), class_axis=1)
+    cells = ModelOutput((1, ROWS, COLUMNS, label_count), class_axis=3)
+    choices = [planes, cells] if spec.input.layout == "NCHW" else [cells, planes]
+    first = got[0] if got else ()
+    return [(output,) for output in sorted(choices, key=lambda o: not o.covers(first, spec.input.size_wh))]
+
+
+def _make_scores(_spec: TaskSpec, label_count: int, layout: Layout) -> HighestScore:
+    if label_count == 1:
+        shown = "x".join(str(side) for side in layout[0].shape)
+        raise ModelError(
+            f"decoder logits: output {shown} has one value a cell, expected one a label; if it is a class id, the "
+            'decoder is "argmax"; if it is a score, let the model compare it with its threshold and use "argmax" with '
+            "two labels"
+        )
+    return HighestScore(layout[0].class_axis or 0)
+
+
+def _id_layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    return [(ModelOutput((1, ROWS, COLUMNS), None),), (ModelOutput((1, 1, ROWS, COLUMNS), None),)]
+
+
+CELL_LOGITS = Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores, reads_first=True)
+ARGMAX = Decoder(
+    name="argmax",
+    task="segmentation",
+    layouts=_id_layouts,
+    make=lambda _spec, count, _layout: ClassIds(count),
+    reads_first=True,
+)
+
+
+class SegmentItem(ResultItem, frozen=True, gc=False):
+    """One class; share is the part of the picture that it covers."""
+
+    class_id: Count
+    share: Unit
+
+    @property
+    def strength(self) -> float:
+        """Its share."""
+        return self.share
+
+
+class SegmentationMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="segmentation"):
+    """The classes that one frame shows, the largest first."""
+
+    news: ClassVar[int] = 3
+
+    segments: list[SegmentItem]
+
+
+_LARGEST_CLASSES = 5  # whose names are drawn
+_LEAST_SHARE = 0.005  # of the picture: what is smaller would be written as 0 %
+
+
+def _items(result: Segmentation, label: Callable[[int], str]) -> list[SegmentItem]:
+    shares = np.rint(result.shares.astype(np.float64) * 10_000) / 10_000
+    ids = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
+    return [SegmentItem(label(class_id), class_id, float(shares[class_id])) for class_id in ids.tolist()]
+
+
+def _draw(drawing: Drawing, result: Segmentation) -> None:
+    from edge_sdk.core.opencv import cv2
+
+    class_map = result.to_frame()
+    colours, is_painted = np.zeros((256, 1, 3), np.uint8), np.zeros(256, np.uint8)
+    for class_id in range(len(result.shares)):
+        colour = _colour(drawing, class_id)
+        if colour is not None:
+            colours[class_id], is_painted[class_id] = colour, 255
+    painted, picture = np.asarray(cv2.LUT(class_map, is_painted), np.uint8), cv2.applyColorMap(class_map, colours)
+    drawing.lay_over(np.asarray(picture, np.uint8), painted)
+    # The largest id around a pixel less the smallest: above 0 where two classes meet, and a line is drawn.
+    around = np.ones((drawing.line_px + 1, drawing.line_px + 1), np.uint8)
+    borders = cv2.morphologyEx(class_map, cv2.MORPH_GRADIENT, around)
+    cv2.copyTo(picture, cv2.bitwise_and(borders, painted), drawing.image)
+    largest = zip(result.class_id.tolist()[:_LARGEST_CLASSES], result.confidence.tolist(), strict=False)
+    drawing.column(
+        (f"{drawing.name(class_id)} {share:.0%}", colour)
+        for class_id, share in largest
+        if (colour := _colour(drawing, class_id)) is not None and share >= _LEAST_SHARE
+    )
+
+
+def _colour(drawing: Drawing, class_id: int) -> Colour | None:
+    """Return a class's colour; None for the background, which is not painted."""
+    is_background = drawing.name(class_id).strip("_ ").casefold() == "background"
+    return None if is_background else drawing.colour(class_id)
+
+
+def _stage(parts: StageParts) -> Segment:
+    count = parts.label_count
+    if not 2 <= count <= NO_CLASS:
+        hint = (
+            'what is none of them is a class too: give it a line such as "background"'
+            if count < 2
+            else f"a class map has one byte a cell, and {NO_CLASS} says that there is no class"
+        )
+        raise ModelError(f"labels has {counted(count, 'line')}, expected 2 to {NO_CLASS} for segmentation; {hint}")
+    return Segment(parts.read, count, parts.spec.input.size_wh, parts.names)
+
+
+SEGMENTATION = TaskEntry(
+    task="segmentation",
+    result=Segmentation,
+    message=SegmentationMessage,
+    items=_items,
+    draw=_draw,
+    stage=_stage,
+)

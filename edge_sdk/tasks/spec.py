@@ -17,18 +17,25 @@ Task = Literal["classification", "detection", "segmentation"]
 AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou"]
 """How far two models of a task agree, as the manifest names it."""
 
+Truths = Literal["classes", "boxes", "masks"]
+"""What labelled images hold."""
+
 
 class TaskTraits(NamedTuple):
     """What the program asks about a task, wherever it does not matter how its outputs are read.
 
     Attributes:
-        truths: what labelled images hold for it, in words.
+        truths: what labelled images hold for it, in words; the formats of labels say what they hold.
+        thresholds: which of the section [thresholds] it has.
+        side_px: the usual side of its models' input.
         is_of_whole_picture: an answer is about the whole picture, and has one score a class.
-        has_objects: an answer is boxes, which are counted, have a threshold, and never show a background.
+        has_objects: an answer is boxes, which are counted, and never show a background.
         has_class_map: an answer is one class a cell.
     """
 
-    truths: str
+    truths: Truths
+    thresholds: tuple[str, ...] = ()
+    side_px: int = 224
     is_of_whole_picture: bool = False
     has_objects: bool = False
     has_class_map: bool = False
@@ -36,8 +43,8 @@ class TaskTraits(NamedTuple):
 
 TRAITS: dict[Task, TaskTraits] = {
     "classification": TaskTraits("classes", is_of_whole_picture=True),
-    "detection": TaskTraits("boxes", has_objects=True),
-    "segmentation": TaskTraits("masks", has_class_map=True),
+    "detection": TaskTraits("boxes", ("confidence", "iou"), 640, has_objects=True),
+    "segmentation": TaskTraits("masks", side_px=512, has_class_map=True),
 }
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -119,32 +126,15 @@ class InputShape(Protocol):
         """Order of the tensor's axes."""
 
 
-class TaskSpec(Protocol):
-    """What says how outputs are read: on the workstation a model.toml, on the device a manifest."""
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What says how outputs are read: the keys that model.toml and a bundle's manifest share."""
 
-    @property
-    def task(self) -> Task:
-        """The model's task."""
-
-    @property
-    def decoder(self) -> str:
-        """How its outputs are read: the name of a decoder of this task."""
-
-    @property
-    def input(self) -> InputShape:
-        """The model's one input."""
-
-    @property
-    def thresholds(self) -> Thresholds:
-        """The section [thresholds]: which detections count."""
-
-    @property
-    def classification(self) -> ClassificationSpec:
-        """The section [classification]: how a classifier's outputs are read."""
-
-    @property
-    def detection(self) -> DetectionSpec:
-        """The section [detection]: how a detector's raw outputs are read."""
+    task: Task
+    decoder: str
+    input: InputShape
+    thresholds: Thresholds = Thresholds()
+    classification: ClassificationSpec = ClassificationSpec()
+    detection: DetectionSpec = DetectionSpec()
 
 
 def has_background(spec: TaskSpec) -> bool:

@@ -5,19 +5,17 @@ A refusal says whether only the number of labels is wrong, and which task or dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.core.frame import NO_CLASS, Inferred, Result
+from edge_sdk.core.frame import Inferred, Result
 from edge_sdk.core.logs import counted
 from edge_sdk.core.protocols import Stage
-from edge_sdk.tasks.classification import Classify
-from edge_sdk.tasks.decoders import TABLE, decoder_of
-from edge_sdk.tasks.detection import Detect
+from edge_sdk.tasks.decoders import TABLE, TASKS, decoder_of
+from edge_sdk.tasks.entry import StageParts
 from edge_sdk.tasks.outputs import Layout, ModelOutput, Shape
-from edge_sdk.tasks.segmentation import Segment
-from edge_sdk.tasks.spec import TRAITS, TaskSpec, Thresholds, has_background
+from edge_sdk.tasks.spec import TRAITS, TaskSpec, has_background
 
 Task: TypeAlias = Stage[Inferred, Result]
 
@@ -40,37 +38,9 @@ def make_task(
         ModelError: the decoder cannot read the outputs; the message names expected and got.
     """
     layout, places = _find(spec, label_count, output_shapes)
-    stage = _STAGES[spec.task](decoder_of(spec).make(spec, label_count, layout), places, spec, label_count)
-    if isinstance(stage, (Detect, Classify, Segment)):
-        stage.names = names or {}
-    return stage
-
-
-def _detect(read: Any, places: tuple[int, ...], spec: TaskSpec, _label_count: int) -> Task:
-    # No boxes overlap by more than all of their area.
-    iou = spec.thresholds.iou if decoder_of(spec).suppresses else 1.0
-    return Detect(read, places, Thresholds(spec.thresholds.confidence, iou))
-
-
-def _segment(read: Any, _places: tuple[int, ...], spec: TaskSpec, label_count: int) -> Task:
-    if not 2 <= label_count <= NO_CLASS:
-        hint = (
-            'what is none of them is a class too: give it a line such as "background"'
-            if label_count < 2
-            else f"a class map has one byte a cell, and {NO_CLASS} says that there is no class"
-        )
-        raise ModelError(
-            f"labels has {counted(label_count, 'line')}, expected 2 to {NO_CLASS} for segmentation; {hint}"
-        )
-    return Segment(read, label_count, spec.input.size_wh)
-
-
-_STAGES: dict[str, Callable[[Any, tuple[int, ...], TaskSpec, int], Task]] = {
-    "classification": lambda read, _places, spec, count: Classify(read, spec.classification, count),
-    "detection": _detect,
-    "segmentation": _segment,
-}
-"""Makes the stage of each task from its decoder's reader, the places of the outputs, and the number of labels."""
+    decoder = decoder_of(spec)
+    read = decoder.make(spec, label_count, layout)
+    return TASKS[spec.task].stage(StageParts(read, places, decoder, spec, names or {}, label_count))
 
 
 def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]]:

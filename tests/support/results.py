@@ -17,7 +17,8 @@ from edge_sdk.core.clock import WallClock
 from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Segmentation
 from edge_sdk.core.machine import Cores
 from edge_sdk.messages.encoder import ResultEncoder
-from edge_sdk.messages.schema import Identity, ModelRef
+from edge_sdk.messages.schema import Identity
+from edge_sdk.tasks.entry import ModelRef
 from edge_sdk.tuning.candidates import Candidate, Limits, Measurement, Plan
 
 # Results for tests: any number of boxes, classes or segments from one black frame.

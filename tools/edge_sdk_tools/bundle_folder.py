@@ -39,6 +39,7 @@ from edge_sdk.core.errors import BundleError, OutputError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.sources.location import is_utf8
+from edge_sdk.tasks.spec import TaskSpec
 
 LABELS_FILE = "labels.txt"
 _PROBE_BYTES = 1 << 20
@@ -262,12 +263,7 @@ def described_manifest(spec: ModelSpec, target: Target, *, variants: tuple[Varia
         intra_op_num_threads=target.intra_op_num_threads,
         allow_spinning=target.allow_spinning,
         memory_mb=target.memory_mb,
-        task=spec.task,
-        decoder=spec.decoder,
-        input=spec.input,
-        thresholds=spec.thresholds,
-        classification=spec.classification,
-        detection=spec.detection,
+        **{key: getattr(spec, key) for key in TaskSpec.__struct_fields__},
         labels=LABELS_FILE,
         variants=variants,
         operators=tuple(sorted({name for variant in variants for name in variant.operators})),

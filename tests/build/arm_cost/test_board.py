@@ -76,7 +76,7 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """This machine says that INT8 is twice as fast; the board says that it takes 1.25 times as long."""
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [10.0, 20.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
     _use(monkeypatch, _Fixed(60, fp32_times=0.8))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
     assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
@@ -91,7 +91,7 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
 def test_a_time_here_says_less_of_another_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: float, carried: str
 ) -> None:
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [int8_ms, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [int8_ms, 10.0])
     assert build(write_project(tmp_path), target, tmp_path / "a.edge").precision == carried
 
 

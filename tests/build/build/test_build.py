@@ -17,10 +17,12 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.datasets import reading
 from edge_sdk_tools.graph.profile import host_saturates
 from tests.support import models as tiny
 from tests.support.models import changed
 from tests.support.projects import CLASSIFIER, write_detector, write_labelled, write_pictures, write_project
+from tests.support.reports import from_json
 
 TARGETS = ["x86_64", "x86_64_avx2", "arm64", "raspberry_pi_zero_2w"]
 
@@ -103,8 +105,42 @@ def test_evaluation_images_that_calibrated_do_not_count(tmp_path: Path) -> None:
     report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[others])
     assert report.calibration_images == 6
     assert report.agreement.images == 2
+    assert "2 of 4 evaluation images are calibration images too: they calibrate, and 2 measure" in report.warnings
     with pytest.raises(DataError, match="every evaluation image is a calibration image too"):
         build(model, "x86_64", tmp_path / "a.edge", evaluation=[tmp_path / "pictures"])
+
+
+def test_labelled_calibration_images_measure_by_their_labels(tmp_path: Path) -> None:
+    model = write_project(tmp_path, pictures=0)
+    write_labelled(tmp_path / "pictures", tiny.classifier(), 24)
+    report = build(model, "x86_64", tmp_path / "a.edge")
+    assert (report.calibration_images, report.images, report.measured_on) == (12, 12, "12 images")
+    assert report.quality[0].name == "top-1"
+    (tmp_path / "pictures" / "labels.csv").write_text("file,class_id\n100.png,9\n")
+    report = build(model, "x86_64", tmp_path / "a.edge")
+    assert (report.calibration_images, report.quality) == (18, ())
+    assert any("the labels of the calibration images are not read" in line for line in report.warnings)
+
+
+def test_figures_come_from_images_that_chose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reading, "ENOUGH_TO_SPLIT", 40)
+    model = write_project(tmp_path)
+    data = write_labelled(tmp_path / "data", tiny.classifier(), 40)
+    bundle = tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "x86_64", "-o", str(bundle), "--evaluation", str(data)]) == 0
+    captured = capsys.readouterr()
+    assert "measured on 20 images, which chose nothing" in captured.out
+    assert "the loss is " in captured.out
+    assert "20 others chose the recipe" in captured.out
+    report = from_json((bundle / "report.json").read_bytes())
+    parts = [set(part) for part in (report.split.calibration, report.split.choice, report.split.claim)]
+    assert [len(part) for part in parts] == [12, 20, 20]
+    assert len(set.union(*parts)) == 52
+    assert set(Bundle.open(bundle).manifest.provenance.calibration_digests) == parts[0]
+    assert Bundle.open(bundle).manifest.variants[0].quality.images == 20
+    assert "which chose nothing" in (bundle / "report.html").read_text()
 
 
 def test_unreadable_images_are_skipped_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import shutil
 import struct
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from PIL import Image
 
 from edge_sdk.core.errors import DataError, one_line
 from edge_sdk.tasks.spec import Task
-from edge_sdk_tools.datasets.dataset import ClassTruth, Dataset, find_images
+from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, Dataset, find_images
 from edge_sdk_tools.datasets.reading import read_dataset
 from tests.support.projects import picture, write_pictures
 
@@ -118,6 +119,29 @@ def test_truths_stay_with_their_images(tmp_path: Path) -> None:
     assert _ids(dataset.without(find_images([tmp_path / "b"]))) == [("004", 4)]
     assert _ids(dataset.picked([8, 1])) == [("008", 8), ("001", 1)]
     assert len(dataset) == 9
+
+
+def test_images_are_dealt_out_class_by_class_and_always_alike(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "a", 12)
+    rows = "".join(f"{i:03}.png,{int(i > 7)}\n" for i in range(12))
+    (tmp_path / "a" / "labels.csv").write_text(f"file,class_id\n{rows}")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "000.png").rename(tmp_path / "b" / "zzz.png")
+    (tmp_path / "b" / "labels.csv").write_text(f"file,class_id\n{rows.replace('000.png', 'zzz.png')}")
+    parts, again = (read_dataset(tmp_path / name, ["x", "y"], "classification").dealt(2) for name in "ab")
+    assert [Counter(class_id for _, class_id in _ids(part)) for part in parts] == [{0: 4, 1: 2}, {0: 4, 1: 2}]
+    assert not {i.sha256 for i in parts[0].images.images} & {i.sha256 for i in parts[1].images.images}
+    renamed = [[stem.replace("zzz", "000") for stem, _ in _ids(part)] for part in again]
+    assert [sorted(stems) for stems in renamed] == [[stem for stem, _ in _ids(part)] for part in parts]
+
+
+def test_boxes_are_dealt_out_by_the_class_that_fewest_pictures_show(tmp_path: Path) -> None:
+    images = find_images([write_pictures(tmp_path, 8)])
+    boxes = [[0, 1] if i % 4 == 0 else [0] if i % 4 < 3 else [] for i in range(8)]
+    truths = tuple(BoxTruth(np.zeros((len(b), 4)), np.array(b, np.int64), np.zeros(len(b), bool), True) for b in boxes)
+    for part in Dataset(images, truths, "yolo").dealt(2):
+        assert part.truths is not None
+        assert sorted(len(t.class_ids) for t in part.truths if isinstance(t, BoxTruth)) == [0, 1, 1, 2]
 
 
 def test_images_without_labels_have_no_truths(tmp_path: Path) -> None:

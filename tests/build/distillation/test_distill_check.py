@@ -286,9 +286,10 @@ def test_with_labels_average_precision_is_judged(tmp_path: Path, data: Path) -> 
     student, teacher = _project(tmp_path / "s", -12), _project(tmp_path / "t", name="teacher")
     _label(teacher, data)
     report = distill_check(student, teacher, data)
-    assert [figure.name for figure in report.evaluation.quality] == ["mAP50-95", "mAP50"]
-    [precise, _] = report.evaluation.quality
+    assert [figure.name for figure in report.evaluation.quality] == ["mAP50-95", "mAP50", "F1"]
+    [precise, _, confident] = report.evaluation.quality
     assert precise.reference.value == pytest.approx(1, abs=1e-3)
+    assert confident.value.value < confident.reference.value == 1
     assert sum(row.lost for row in report.classes) > 0
     assert all(row.teacher == 1 for row in report.classes)
     assert report.p_value < 0.05

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from edge_sdk.core.frame import Detections, Result
+from edge_sdk.core.frame import Detections, Frame, Result
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.prove import golden
 from edge_sdk_tools.report.schema import (
@@ -32,7 +32,7 @@ from tests.support import models as tiny
 from tests.support.models import changed
 from tests.support.projects import CLASSIFIER, write_labelled, write_project
 from tests.support.reports import empty_report, from_json, full_report
-from tests.support.results import make_classification, make_detections, make_frame, make_segmentation
+from tests.support.results import make_classification, make_detections, make_segmentation
 
 
 def _without_pictures(report: BuildReport) -> BuildReport:
@@ -144,7 +144,7 @@ def test_both_results_side_by_side(fp32: Result, int8: Result, size_wh: tuple[in
 def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
     image = np.full((960, 1920, 3), 255, np.uint8)
     box = Detections(
-        make_frame(), 0, np.array([[960, 480, 1900, 950]], np.float32), np.array([0.9], np.float32), np.array([0])
+        Frame.of(image), 0, np.array([[960, 480, 1900, 950]], np.float32), np.array([0.9], np.float32), np.array([0])
     )
     nothing = msgspec.structs.replace(box, xyxy=box.xyxy[:0], confidence=box.confidence[:0], class_id=box.class_id[:0])
     data = np.frombuffer(side_by_side(image, nothing, box, ("cat",)), np.uint8)
@@ -227,7 +227,7 @@ def test_images_on_which_the_two_differ_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_fallback_is_recorded_with_what_int8_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     result = build(write_project(tmp_path, pictures=16), "x86_64", tmp_path / "a.edge", bundle_version=1)
     report = _recorded(tmp_path / "a.edge")
     steps = {step.kind: step for step in report.steps}

@@ -138,17 +138,22 @@ def test_what_was_not_measured_says_so_and_a_zero_is_a_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("carries", "words_there", "state"),
+    ("carries", "band", "words_there", "state"),
     [
-        ("int8", "The bundle carries INT8", "good"),
-        ("fp32", "The bundle carries FP32", "fair"),
-        (None, "no bundle", "bad"),
+        ("int8", "ok", "The bundle carries INT8", "good"),
+        ("int8", "worse", "The loss is worse : F1 lost much", "fair"),
+        ("int8", "bad", "The loss is bad : F1 lost much", "bad"),
+        ("fp32", None, "The bundle carries FP32", "fair"),
+        (None, None, "no bundle", "bad"),
     ],
 )
-def test_the_verdict_stands_on_top(carries: str | None, words_there: str, state: str) -> None:
+def test_the_verdict_stands_on_top(carries: str | None, band: str | None, words_there: str, state: str) -> None:
     verdict = msgspec.convert(
-        {"carries": carries, "why": "top-1 fell", "next_steps": ["calibrate with more", "leave it float"]}, Verdict
-    )
+        {
+            "carries": carries, "why": "top-1 fell", "next_steps": ["calibrate with more", "leave it float"],
+            "band": band, "loss": "F1 lost much",
+        }, Verdict,
+    )  # fmt: skip
     html = render_html(msgspec.structs.replace(full_report(), verdict=verdict))
     top = html.split("Every step")[0]
     assert f'<section class="verdict {state}">' in top

@@ -89,7 +89,7 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, suffix: str, step: str
 ) -> None:
     # A model that is slower in INT8 for certain is none of a few kilobytes.
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
     build(
         path,

@@ -115,9 +115,9 @@ def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, capsys: pytest.
 def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool) -> None:
     # Noise, which nothing real gives on demand: the first proof is of the first model, the second of the other size.
     times = iter([[5.0, 10.0], [20.0, 10.0]])
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: next(times))
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: next(times))
     again = [9.0, 5.0, 20.0, 10.0] if twice else [9.0, 5.0, 4.0, 10.0]
-    monkeypatch.setattr(variants, "interleaved_latency_ms", lambda _calls, _on_round: again)
+    monkeypatch.setattr(variants, "interleaved_latency_ms", lambda *_: again)
     model = write_project(tmp_path, model=tiny.wide_classifier())
     report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((24, 24),)))
     assert (report.variants[1].problem is not None) is twice

@@ -174,7 +174,7 @@ def _result(seq: int, found: dict[int, float], *, at_s: float | None = None, is_
         boxes,
         np.array([confidence for _, confidence in order], np.float32),
         np.array([class_id for class_id, _ in order], np.int64),
-        is_finite,
+        is_finite=is_finite,
     )
 
 

@@ -13,9 +13,10 @@ import cv2
 import numpy as np
 import pytest
 
+from edge_sdk.core.drawing import class_colour
 from edge_sdk.core.errors import EdgeError, OutputError, UsageError
 from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Segmentation
-from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter, class_colour, fit, writer_of
+from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter, fit, writer_of
 from edge_sdk.events.rules import SnapshotSettings
 from edge_sdk.events.snapshots import MAX_BYTES, Jpeg, Snapshots, jpeg_of
 from tests.support.absent import not_installed

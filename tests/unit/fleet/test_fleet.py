@@ -32,7 +32,7 @@ from edge_sdk.fleet.messages import (
     read,
     record_of,
 )
-from edge_sdk.messages.schema import DetectionMessage
+from edge_sdk.tasks.detection import DetectionMessage
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
 
 

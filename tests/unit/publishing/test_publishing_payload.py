@@ -20,11 +20,11 @@ from edge_sdk.core.frame import Classification, Detections
 from edge_sdk.messages.commands import ControlState
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import (
+    MESSAGES,
     CameraHealth,
     EventMessage,
     Identity,
     Message,
-    ResultMessage,
     Running,
     SeenMessage,
     StateMessage,
@@ -145,7 +145,7 @@ def test_results_keep_to_the_schema_and_are_read_back() -> None:
     results = [make_detections(20), make_detections(0), make_classification([0, -1, 5]), make_segmentation([0.3, 0.7])]
     for data in [*(make_encoder().encode(result) for result in results), _example()]:
         assert [e.message for e in _validator("result").iter_errors(_decode(data))] == []
-        assert msgspec.json.decode(data, type=ResultMessage).schema == 1
+        assert msgspec.json.decode(data, type=MESSAGES["result"].type).schema == 1
 
 
 def test_results_name_the_variant_that_made_them() -> None:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import ModelRef, Running, SourceState, Topics
+from edge_sdk.messages.schema import Running, SourceState, Topics
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
+from edge_sdk.tasks.entry import ModelRef
 from tests.support.connections import FakeLink, door_over, has_connected, put, until
 from tests.support.results import IDENTITY, make_encoder
 

@@ -140,7 +140,7 @@ def test_what_fails_though_it_is_promised_is_an_error_as_ever(tmp_path: Path) ->
 
 def test_a_candidate_whose_outputs_are_no_numbers_fails_and_what_ran_before_answers() -> None:
     def result(frame: Frame, *, is_finite: bool) -> Classification:
-        return Classification(frame, 0, np.zeros(1, np.float32), np.zeros(1, np.int64), is_finite)
+        return Classification(frame, 0, np.zeros(1, np.float32), np.zeros(1, np.int64), is_finite=is_finite)
 
     frame = Frame(np.zeros((4, 4, 3), np.uint8), 0, 0.0, 0, "camera")
 

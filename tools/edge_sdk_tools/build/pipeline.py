@@ -1,9 +1,9 @@
 """build: from a model.toml to a bundle.
 
-Eleven steps, each of which requires what those before it ensured; one that takes long is done by the job runner, which
+Twelve steps, each of which requires what those before it ensured; one that takes long is done by the job runner, which
 remembers what an earlier build has finished:
 
-    plan ─▶ check ─▶ split ─▶ distill-check ─▶ load ─▶ judge ─▶ calibrate ─▶ search ─▶ fit ─▶ compare ─▶ write
+    plan ─▶ check ─▶ split ─▶ distill-check ─▶ load ─▶ judge ─▶ calibrate ─▶ search ─▶ claim ─▶ fit ─▶ compare ─▶ write
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from edge_sdk_tools.report.collect import Compared, Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.report.schema import BuildReport, to_json
 from edge_sdk_tools.search.gates import check_size
-from edge_sdk_tools.search.search import RecipeSearch, Search
+from edge_sdk_tools.search.search import RecipeSearch, Search, claim
 from edge_sdk_tools.search.sensitivity import local_noise
 from edge_sdk_tools.search.shipped_form import InputTrial, choose_input, fit_to_core
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
@@ -60,7 +60,7 @@ def build(
     variants: Request = Request(),  # noqa: B008 - frozen
     on_progress: OnProgress = silent,
 ) -> BuildResult:
-    """Build a bundle; what is not given is model.toml's. Every fourth calibration image measures where no others do.
+    """Build a bundle; what is not given is model.toml's. Some of the calibration images measure where no others do.
 
     `output` is `NAME.edge` in the working folder by default; an older bundle there is replaced. `bundle_version` grows
     from build to build: seconds since the epoch by default. Golden outputs are replayed in the further versions of ONNX
@@ -80,13 +80,16 @@ def build(
         sizes = plan_sizes(spec, target, variants, folder.work, on_progress)
         checked = _check(spec, target, on_progress)
         images = split_images(spec, checked.labels, calibration, evaluation)
-        distilled = check_distillation(spec, checked, images.evaluation, helped, on_progress)
+        distilled = check_distillation(spec, checked, images.claim, helped, on_progress)
         counter = board_counter(target, checked.proto)
-        model = VariantSpec(spec, checked, target, images.evaluation, helped, counter, folder.work, on_progress)
-        warnings = check_float_model(model.fp32, images.evaluation)
+        model = VariantSpec(spec, checked, target, images.choice, helped, counter, folder.work, on_progress)
+        warnings = check_float_model(model.fp32, images.choice)
         recipe = first_recipe(target, reduce_range=model.reduce_range)
         activations = _calibrate(model, recipe, images.calibration)
         search = RecipeSearch(model, activations, images, warnings).run(recipe)
+        if images.has_claim:
+            model = model.on(images.claim)
+            search = claim(search, model, activations)
         if require_int8:
             search.require_int8()
         first, taken = _fit(search.chosen or _float_model(model), target, folder.work)

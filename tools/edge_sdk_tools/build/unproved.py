@@ -15,7 +15,7 @@ from edge_sdk.bundle.manifest import Provenance, RuntimeRange, Variant
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import IncompatibleError, ModelError
-from edge_sdk.core.frame import Frame, Inferred, Segmentation
+from edge_sdk.core.frame import Frame, Inferred
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
@@ -107,7 +107,7 @@ def _check_answer(spec: ModelSpec, label_count: int, session: Session, inferred:
         result = make_task(spec, label_count, session.output_shapes)(inferred)
     if not result.is_finite:
         raise ModelError(f"{spec.model}: its outputs are not finite on a picture of noise; check its weights")
-    if not isinstance(result, Segmentation) and result.confidence.max(initial=0) > _MOST_CONFIDENT:
+    if result.confidence.max(initial=0) > _MOST_CONFIDENT:
         raise ModelError(
             f"{spec.model}: decoder {spec.decoder} reads confidences of up to {result.confidence.max():.3g}, expected "
             "0-1; correct the decoder, or export the model with its last sigmoid or softmax"

@@ -303,8 +303,8 @@ def _judged(once: ModelVariant, again: ModelVariant, spec: VariantSpec, *, requi
         gate_failure = gate_failure_of(proof, gates, spoken, elsewhere=elsewhere)
     if gate_failure is None or (largest_share is not None and gate_failure.kind == "slow"):
         return again  # it saves space on the disk and on the way to the device, not time
-    if gate_failure.may_be_noise:
-        return msgspec.structs.replace(again, doubt=f"{gate_failure.line}; that may be noise: give more images")
+    if gate_failure.noise:
+        return msgspec.structs.replace(again, doubt=f"{gate_failure.line}; {gate_failure.noise}")
     if requires_int8 and again.precision == "int8":
         raise AccuracyGateError(f"{again.name}: {gate_failure.line}; leave that size out, or leave out --require-int8")
     return msgspec.structs.replace(again, problem=gate_failure.line)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeAlias
@@ -181,6 +182,18 @@ class Dataset(msgspec.Struct, frozen=True):
         """Return at most `count` images with their truths, evenly spread over the dataset."""
         return self if count >= len(self) else self.picked(self.images.places_spread(count))
 
+    def dealt(self, parts: int) -> list[Dataset]:
+        """Deal the images out, so that each part has its share of every class; the same images are always dealt alike.
+
+        A picture of boxes counts for the class of it that fewest pictures show. The order within a class is that of the
+        contents' SHA-256, which is as good as drawn.
+        """
+        shown = [_classes_of(truth) for truth in self.truths or [None] * len(self)]
+        counts = Counter(class_id for classes in shown for class_id in classes)
+        rarest = [min(classes, key=lambda class_id: (counts[class_id], class_id), default=-1) for classes in shown]
+        order = sorted(range(len(self)), key=lambda i: (rarest[i], self.images.images[i].sha256))
+        return [self.picked(sorted(order[part::parts])) for part in range(parts)]
+
     def mask_contents(self) -> list[bytes]:
         """Return the bytes of every mask file; the truths themselves hold only paths."""
         return [truth.data() for truth in self.truths or () if isinstance(truth, MaskTruth)]
@@ -189,6 +202,12 @@ class Dataset(msgspec.Struct, frozen=True):
         """Return the images at the indices `places`, with their truths."""
         truths = None if self.truths is None else tuple(self.truths[i] for i in places)
         return msgspec.structs.replace(self, images=self.images.picked(places), truths=truths)
+
+
+def _classes_of(truth: Truth | None) -> set[int]:
+    if isinstance(truth, BoxTruth):
+        return {int(class_id) for class_id in truth.class_ids}
+    return {truth.class_id} if isinstance(truth, ClassTruth) else set()
 
 
 class _CarriedImage(ImageFile, frozen=True):

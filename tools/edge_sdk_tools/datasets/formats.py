@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk.core.toml import shown
-from edge_sdk.tasks.spec import Task
+from edge_sdk.tasks.spec import Truths
 from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, read_text, whole_number
 from edge_sdk_tools.datasets.dataset import (
     BoxTruth,
@@ -388,9 +388,9 @@ def _cut(box_xyxy: tuple[float, float, float, float], where: str) -> tuple[float
 
 
 class LabelFormat(NamedTuple):
-    """One format of labels: what it is for, its sign in words, whether a folder has it, and its reader."""
+    """One format of labels: what it holds, its sign in words, whether a folder has it, and its reader."""
 
-    task: Task
+    truths: Truths
     sign: str
     is_there: Callable[[Path, ClassNames], bool]
     read: Callable[[Path, ClassNames], Labelled]
@@ -401,16 +401,14 @@ def _has_folders(folder: Path, *names: str) -> bool:
 
 
 FORMATS: dict[Format, LabelFormat] = {
-    "labels.csv": LabelFormat(
-        "classification", "labels.csv", lambda folder, _: is_file(folder / LABELS_CSV), read_labels_csv
-    ),
-    "class folders": LabelFormat("classification", "a folder a class", are_class_folders, read_class_folders),
-    "coco": LabelFormat("detection", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
+    "labels.csv": LabelFormat("classes", "labels.csv", lambda folder, _: is_file(folder / LABELS_CSV), read_labels_csv),
+    "class folders": LabelFormat("classes", "a folder a class", are_class_folders, read_class_folders),
+    "coco": LabelFormat("boxes", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
     "yolo": LabelFormat(
-        "detection", "images/ beside labels/", lambda folder, _: _has_folders(folder, IMAGES, LABELS), read_yolo
+        "boxes", "images/ beside labels/", lambda folder, _: _has_folders(folder, IMAGES, LABELS), read_yolo
     ),
     "masks": LabelFormat(
-        "segmentation", "images/ beside masks/", lambda folder, _: _has_folders(folder, IMAGES, MASKS), read_masks
+        "masks", "images/ beside masks/", lambda folder, _: _has_folders(folder, IMAGES, MASKS), read_masks
     ),
 }
 """All formats, in the order in which they are tried."""

@@ -1,4 +1,4 @@
-"""Read labelled images by the table of formats, and split images into calibrating and measuring ones.
+"""Read labelled images by the table of formats, and split a build's images into those that calibrate, choose and claim.
 
 The first format that is present and fits the task is read. No image content both calibrates and measures.
 """
@@ -46,15 +46,16 @@ def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_cl
 def _choose(path: Path, names: ClassNames, task: Task) -> Format:
     """Return the first format that is present and fits the task; plain images where there are no labels at all."""
     there = _formats(path, names, task)
-    fitting = [known for known in there if FORMATS[known].task == task]
+    wanted = TRAITS[task].truths
+    fitting = [known for known in there if FORMATS[known].truths == wanted]
     if fitting:
         return fitting[0]
     if there:
         first = FORMATS[there[0]]
-        wanted = ", ".join(known.sign for known in FORMATS.values() if known.task == task)
+        signs = ", ".join(known.sign for known in FORMATS.values() if known.truths == wanted)
         raise DataError(
-            f"{path}: holds {TRAITS[first.task].truths} ({first.sign}), but the model's task is {task}; expected "
-            f"{TRAITS[task].truths} ({wanted}), or images without labels"
+            f"{path}: holds {first.truths} ({first.sign}), but the model's task is {task}; expected {wanted} "
+            f"({signs}), or images without labels"
         )
     return "images"
 
@@ -62,7 +63,7 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
 def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
     """Return the formats that are present.
 
-    Class folders are tried only for classification, because a folder `train` is also the name of a class of COCO.
+    Class folders are tried only where classes are wanted, because a folder `train` is also the name of a class of COCO.
     """
     if not is_folder(path):
         if not is_file(path):
@@ -73,7 +74,7 @@ def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
     return [
         name
         for name, known in FORMATS.items()
-        if (name != "class folders" or task == known.task) and known.is_there(path, names)
+        if (name != "class folders" or TRAITS[task].truths == known.truths) and known.is_there(path, names)
     ]
 
 
@@ -81,18 +82,33 @@ MAX_CALIBRATION_IMAGES = 300
 MAX_EVALUATION_IMAGES = 500
 
 
+ENOUGH_TO_SPLIT = 200
+"""Images from which one half chooses the recipe and the other makes the claim. Of fewer than a hundred one image is
+more than 1 %, the default gate, so that a smaller half could neither hold the gate nor claim that it is held."""
+
+
 class ImageSplit(msgspec.Struct, frozen=True):
-    """The calibration images and the evaluation images of a build.
+    """The images of a build by their purpose.
 
     Attributes:
         found: number of images that were found for calibration.
+        choice: by which recipes are judged.
+        claim: on which what was chosen is measured; `choice` itself where there are few images.
         calibration_classes: the label of every calibration image; empty unless labels.csv or class folders label all.
+        warnings: what to know about the split, each a line.
     """
 
     found: int
     calibration: ImageSet
-    evaluation: Dataset
+    choice: Dataset
+    claim: Dataset
     calibration_classes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether the images of the claim chose nothing."""
+        return self.claim is not self.choice
 
 
 def split_images(
@@ -100,32 +116,62 @@ def split_images(
 ) -> ImageSplit:
     """Choose images from the given folders, or else from those in model.toml.
 
-    Without evaluation images every fourth calibration image is held out for evaluation.
+    Without evaluation images every second of the calibration images measures where they have labels, class by class,
+    and else every fourth. Of `ENOUGH_TO_SPLIT` images that measure, half make the claim.
 
     Raises:
         UsageError: no calibration images are given.
         DataError: there are too few images, or every evaluation image is a calibration image too.
     """
+    warnings: list[str] = []
     calibration = calibration or ([Path(spec.data.calibration)] if spec.data.calibration else [])
     evaluation = evaluation or ([Path(spec.data.evaluation)] if spec.data.evaluation else [])
     if not calibration:
         raise UsageError("no calibration images: give --calibration FOLDER or [data] calibration in model.toml")
     found = find_images(calibration)
     if evaluation:
-        chosen, measuring = found, _read(spec, labels, evaluation).without(found)
+        given = _read(spec, labels, evaluation)
+        chosen, measuring = found, given.without(found)
         if not len(measuring):
-            raise DataError("every evaluation image is a calibration image too; give others with --evaluation")
+            raise DataError(
+                "every evaluation image is a calibration image too; give others with --evaluation, or leave it out: "
+                "then the calibration images are parted"
+            )
+        if len(measuring) < len(given):
+            shared = f"{len(given) - len(measuring)} of {len(given)} evaluation images are calibration images too"
+            warnings.append(f"{shared}: they calibrate, and {len(measuring)} measure")
     elif len(found) == 1:
         raise DataError(
             f"{', '.join(map(str, calibration))}: one image only ({found.images[0].path}; equal files count once), "
             "expected 2 or more: one calibrates, another measures"
         )
+    elif (labelled := _labelled(spec, labels, calibration, found, warnings)) is not None:
+        _, measuring = labelled.dealt(2)
+        chosen = found.without(measuring.images)
     else:
         chosen, held_out = found.hold_out()
         measuring = Dataset(held_out, None, "images")
     calibrating = chosen.spread(MAX_CALIBRATION_IMAGES)
     classes = _classes(spec, labels, calibration, calibrating) if TRAITS[spec.task].is_of_whole_picture else ()
-    return ImageSplit(len(chosen), calibrating, measuring.spread(MAX_EVALUATION_IMAGES), classes)
+    parts = measuring.dealt(2) if len(measuring) >= ENOUGH_TO_SPLIT else [measuring]
+    parts = [part.spread(MAX_EVALUATION_IMAGES) for part in parts]
+    return ImageSplit(len(chosen), calibrating, parts[0], parts[-1], classes, tuple(warnings))
+
+
+def _labelled(
+    spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], found: ImageSet, warnings: list[str]
+) -> Dataset | None:
+    """Return the calibration images that have labels, two or more; None where there are none that can be read."""
+    try:
+        dataset = _read(spec, labels, folders)
+    except DataError as cause:
+        warnings.append(
+            f"the labels of the calibration images are not read, and no figure is measured by them: {cause}"
+        )
+        return None
+    known = {image.sha256 for image in found.images}
+    places = [i for i, image in enumerate(dataset.images.images) if image.sha256 in known]
+    return dataset.picked(places) if dataset.truths is not None and len(places) > 1 else None
 
 
 def _classes(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], images: ImageSet) -> tuple[str, ...]:

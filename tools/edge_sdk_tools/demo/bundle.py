@@ -21,7 +21,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import DataError, EdgeError, IncompatibleError, OutputError
 from edge_sdk.core.frame import Detections, Frame, Image
-from edge_sdk.messages.schema import DetectionMessage
+from edge_sdk.tasks.detection import DetectionMessage
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.graph.profile import saturates

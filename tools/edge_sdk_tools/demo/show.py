@@ -21,7 +21,7 @@ from rich.text import Text
 
 from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.errors import OutputError
-from edge_sdk.messages.schema import DetectionMessage
+from edge_sdk.tasks.detection import DetectionMessage
 
 PICTURE = "annotated.jpg"
 VIDEO = "annotated.mp4"

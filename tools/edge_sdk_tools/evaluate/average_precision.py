@@ -24,6 +24,7 @@ MAX_DETECTIONS = 100
 
 _RECALLS = np.linspace(0.0, 1.0, 101)
 _EPSILON = np.spacing(1.0)
+_TELLING = 0.01
 _CHUNK = 8_000_000  # numbers at once: 64 MB an array
 
 
@@ -78,6 +79,19 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
     ignored: NDArray[np.bool_]
     found: NDArray[np.bool_]
     wanted_class_ids: NDArray[np.int64]
+
+    @property
+    def pooled(self) -> Judged:
+        """The same as if all were of one class, without the weakest detections, which cost time and tell nothing."""
+        keep = self.confidences >= _TELLING
+        return msgspec.structs.replace(
+            self,
+            confidences=self.confidences[keep],
+            class_ids=np.zeros(int(keep.sum()), np.int64),
+            right=self.right[keep],
+            ignored=self.ignored[keep],
+            wanted_class_ids=np.zeros_like(self.wanted_class_ids),
+        )
 
 
 def judge(boxes: Boxes, labelled: LabelledBoxes) -> Judged:

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import UsageError
-from edge_sdk.core.frame import Detections, Result, Segmentation
+from edge_sdk.core.frame import Result
+from edge_sdk.tasks.decoders import entry_of
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Format
 from edge_sdk_tools.datasets.images import Skipped
 from edge_sdk_tools.evaluate.float_model import blindness
@@ -57,16 +58,12 @@ def constant_answer(observed: Observed, which: int) -> str:
 def describe(result: Result, labels: Sequence[str], *, background_class: bool = False) -> str:
     """What a result says, for people: the strongest three, by the first of their names."""
     shift = 1 if background_class else 0
-    if isinstance(result, Segmentation):
-        order = np.argsort(-result.shares, kind="stable")
-        order = order[result.shares[order] > 0]
-        pairs = [(int(c), float(result.shares[c])) for c in order]
-    else:
-        pairs = [(int(c), float(p)) for c, p in zip(result.class_id, result.confidence, strict=True)]
-    named = [f"{labels[class_id + shift].split(',')[0]} {share:.0%}" for class_id, share in pairs[:_DESCRIBED]]
-    more = len(pairs) - len(named)
+    entry = entry_of(result)
+    items = entry.items(result, lambda class_id: labels[class_id + shift].split(",")[0])
+    named = [f"{item.label} {item.strength:.0%}" for item in items[:_DESCRIBED]]
+    more = len(items) - len(named)
     found = ", ".join(named) or "nothing"
-    return f"{found} and {more} more" if more > 0 and isinstance(result, Detections) else found
+    return f"{found} and {more} more" if more > 0 and TRAITS[entry.task].has_objects else found
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +95,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
     @property
+    def gated(self) -> tuple[Figure, ...]:
+        """The figures whose loss beside the reference a build refuses; none without labels."""
+        return tuple(figure for figure in self.quality if figure.is_gated and figure.reference is not None)
+
+    @property
     def figure(self) -> Figure:
-        """What a model is judged by: quality by labels, and without them agreement."""
+        """What a model is called by: quality by labels, and without them agreement."""
         return next(iter((*self.quality, *self.agreement)))
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import EdgeError, ModelError
 from edge_sdk.tasks.decoders import DECODERS
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, observe
@@ -28,9 +28,7 @@ from edge_sdk_tools.evaluate.tasks import TASKS
 
 _IMAGES = 64
 _FEW = 16  # images on which a description that may fit better is tried
-_TINY = 0.01  # of the frame's longer side: boxes of this median size are numbers that were not decoded
 _BLIND = 0.02  # quality, 0-1, that nobody would ship
-_NOTHING = 0.9  # share of images on which a detector may find nothing
 _SLACK = 0.01  # of confidences above 1 and below 0
 _SECONDS = 10.0  # for descriptions that may fit better
 _BY_CHANCE = 0.02  # probability at most that as many images prefer another description by chance
@@ -83,7 +81,7 @@ def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
     own = _look(fp32, images)
     if own.problem:
         better = _best_description(fp32, dataset.spread(_FEW))
-        step = f"{better}; correct model.toml" if better else _ADVICE[fp32.spec.task]
+        step = f"{better}; correct model.toml" if better else TASKS[fp32.spec.task].advice
         raise ModelError(f"{fp32.name}, before it is quantized: {own.problem}; {step}")
     exchanged = _exchanged(fp32.spec) if isinstance(fp32.spec, ModelSpec) else None
     if exchanged is None or own.strongest is None:
@@ -103,18 +101,8 @@ def blindness(observed: Observed) -> str:
     problem = _sight(observed).problem
     if not problem:
         return ""
-    step = _best_description(subject, observed.dataset.spread(_FEW)) or _ADVICE[observed.task]
+    step = _best_description(subject, observed.dataset.spread(_FEW)) or TASKS[observed.task].advice
     return f"{subject.name}: {problem}; {step}"
-
-
-_ADVICE = {
-    "detection": (
-        "check decoder, input.std, input.color and detection.anchors in model.toml, and give images that show what the "
-        "model is to find"
-    ),
-    "classification": "check input.mean, std and color in model.toml, and whether the labels are in the outputs' order",
-    "segmentation": "check input.mean, std and color in model.toml, and whether the labels are in the outputs' order",
-}
 
 
 def _look(subject: Subject, dataset: Dataset) -> _Sight:
@@ -122,22 +110,12 @@ def _look(subject: Subject, dataset: Dataset) -> _Sight:
 
 
 def _sight(observed: Observed) -> _Sight:
-    strongest = _strongest(observed)
+    strongest = TASKS[observed.task].strongest(observed)
     figure = None
     if observed.dataset.truths is not None:
         metric = TASKS[observed.task].quality(observed, 0)[0]
         figure = figure_of(metric, resample(len(observed.records)))
     return _Sight(strongest, figure, _problem(observed, strongest, figure))
-
-
-def _strongest(observed: Observed) -> NDArray[np.float64] | None:
-    if observed.task == "classification":
-        return np.asarray(observed.tables[0].max(axis=1), np.float64)
-    rows = [record.rows[0] for record in observed.records]
-    boxes = [row for row in rows if isinstance(row, Boxes)]
-    if len(boxes) < len(rows):
-        return None
-    return np.array([row.confidences.max(initial=0.0) for row in boxes])
 
 
 def _problem(observed: Observed, strongest: NDArray[np.float64] | None, figure: Figure | None) -> str:
@@ -146,24 +124,7 @@ def _problem(observed: Observed, strongest: NDArray[np.float64] | None, figure: 
         return f"its confidences reach {strongest.max():.3g} on {count} images, expected 0 to 1"
     if figure is not None and figure.value.high < _BLIND:
         return f"on {count} labelled images its {figure.name} is {figure.value.value:.2g}"
-    if observed.task == "detection" and strongest is not None:
-        threshold = observed.participants[0].subject.spec.thresholds.confidence
-        empty = int((strongest < threshold).sum())
-        if empty > _NOTHING * count:
-            return f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
-        if figure is None and (size := _median_size(observed)) < _TINY:
-            return f"half of its boxes are smaller than {size:.2%} of the picture, as if they were not decoded"
-    return ""
-
-
-def _median_size(observed: Observed) -> float:
-    """Return the median of the boxes' longer sides, as a share of the longer side of their image."""
-    sizes = [
-        np.ptp(row.boxes_xyxy.reshape(-1, 2, 2), axis=1).max(axis=1) / max(record.size_wh)
-        for record in observed.records
-        if isinstance(row := record.rows[0], Boxes)
-    ]
-    return float(np.median(np.concatenate(sizes)))
+    return TASKS[observed.task].problem(observed, has_labels=figure is not None)
 
 
 def _best_description(fp32: Subject, dataset: Dataset) -> str:
@@ -206,7 +167,7 @@ def _others(fp32: Subject) -> Iterator[tuple[str, ModelSpec]]:
         return
     shapes = [tuple(shape) for shape in fp32.session.output_shapes]
     for decoder in DECODERS[spec.task].values():
-        if decoder.name == spec.decoder or decoder.needs or spec.task == "classification":
+        if decoder.name == spec.decoder or decoder.needs or TRAITS[spec.task].is_of_whole_picture:
             continue  # the outputs of a classifier show by themselves whether they are probabilities
         try:
             other = msgspec.structs.replace(spec, decoder=decoder.name)

@@ -21,6 +21,7 @@ from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_file, is_fold
 from edge_sdk_tools.datasets.reading import read_dataset
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.predictions import Participant
+from edge_sdk_tools.evaluate.tasks import TASKS
 
 _NAMED = 3
 
@@ -93,7 +94,8 @@ def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = Non
         ModelError: the models have different tasks, or labels that do not match.
     """
     first = subjects[0]
-    participants = [Participant(first, np.arange(len(first.class_labels)))]
+    keep = TASKS[first.spec.task].keep
+    participants = [Participant(first, np.arange(len(first.class_labels)), keep)]
     for other in subjects[1:]:
         if other.spec.task != first.spec.task:
             raise ModelError(
@@ -101,7 +103,8 @@ def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = Non
                 "another model to compare with, or mend `task` in the model.toml of one of them"
             )
         try:
-            participants.append(Participant(other, align_labels(first.class_labels, other.class_labels, renamed)))
+            ids = align_labels(first.class_labels, other.class_labels, renamed)
+            participants.append(Participant(other, ids, keep))
         except ModelError as cause:
             raise ModelError(f"{first.name} and {other.name}: {cause}") from cause
     return participants

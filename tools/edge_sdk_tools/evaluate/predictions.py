@@ -16,19 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
-import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import DataError, ModelError
-from edge_sdk.core.frame import Classification, Detections, Image, Segmentation, Tensor
-from edge_sdk.tasks.spec import TRAITS, Task
-from edge_sdk_tools.datasets.dataset import Dataset, MaskTruth
+from edge_sdk.core.frame import Image, Tensor
+from edge_sdk.tasks.spec import Task
+from edge_sdk_tools.datasets.dataset import Dataset, Truth
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, Skipped
-from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.model import Answer, Subject
-from edge_sdk_tools.evaluate.scores import UNKNOWN, Overlap, overlap_of, probabilities_of
 
 _TINY = 1e-30
 
@@ -157,36 +154,36 @@ WEAKEST = 0.001
 
 _SAMPLED = 50_000  # values of an output
 
-Row: TypeAlias = NDArray[np.float64] | Boxes | Overlap | None
-"""What is kept of an answer: a classifier's probabilities (the common classes, then the background where there is one);
-a detector's boxes; how a class map overlaps the truth."""
-
-ClassTable: TypeAlias = NDArray[np.int16] | NDArray[np.uint8]
-"""Own class id -> common class: uint8 (256,) for class maps, which are large; else int16, -1 for none."""
-
 
 class Record(msgspec.Struct, frozen=True, eq=False):
     """The predictions that are kept of one image.
 
     Attributes:
-        rows: one a model; none for classifiers, whose rows `Observed` holds as one table.
+        rows: one a model, as its task keeps it; none where these are arrays, which `Observed` holds as one table.
         fingerprints: one a model, equal for equal raw outputs.
-        between: how the first model's class map overlaps the second's.
+        between: what the task keeps of both answers together.
         products: of the raw outputs of both, where their shapes are the same.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[object, ...]
     size_wh: tuple[int, int]
     fingerprints: tuple[int, ...] = ()
-    between: Overlap | None = None
+    between: object = None
     products: tuple[Products, ...] = ()
 
 
 class Participant(msgspec.Struct, frozen=True, eq=False):
-    """A model, and of each common class this model's class id, int64 (K,)."""
+    """A model, of each common class this model's class id, int64 (K,), and what its task keeps of an image.
+
+    `keep` takes the participants, their answers to one image and its truth, and returns what `Record` holds of them.
+    """
 
     subject: Subject
     class_ids: NDArray[np.int64]
+    keep: Keep
+
+
+Keep: TypeAlias = Callable[[Sequence[Participant], Sequence[Answer], Truth | None], tuple[tuple[object, ...], object]]
 
 
 class Observed(msgspec.Struct, frozen=True, eq=False):
@@ -195,7 +192,8 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         participants: in the order of `Record.rows`.
         dataset: only the images that could be read, with their truths.
-        tables: of classifiers, one a model: float64 (N, K), or (N, K + 1) with the background last.
+        tables: where a task keeps arrays: one a model, float64 (N, values); of a classifier these are the probabilities
+            of the common classes, then of the background where there is one.
     """
 
     participants: tuple[Participant, ...]
@@ -249,7 +247,7 @@ def observe(
 
 
 def _tabulated(records: tuple[Record, ...]) -> tuple[tuple[Record, ...], tuple[NDArray[np.float64], ...]]:
-    """A thousand classes of many images are kept once: as one table a model, and no longer as rows."""
+    """Arrays, as of a thousand classes, are kept once: as one table a model, and no longer as rows."""
     if not isinstance(records[0].rows[0], np.ndarray):
         return records, ()
     columns = zip(*(record.rows for record in records), strict=True)
@@ -265,23 +263,14 @@ class _Observer:
         self._models = [
             p.subject.open(min(WEAKEST, p.subject.spec.thresholds.confidence) if curves else None) for p in participants
         ]
-        self._tables = [_class_table(p) for p in participants]
-        self._alike = _read_alike(participants)
+        self._alike = len(participants) == 2 and _read_alike(participants)
 
     def __call__(self, index: int, image: Image) -> Record:
         answers = [self._answer(index, which, image) for which in range(len(self._models))]
-        maps = [self._map(answer, table) for answer, table in zip(answers, self._tables, strict=True)]
-        truth = self._truth(index, maps)
-        rows = tuple(
-            self._row(index, *one, truth) for one in zip(self._participants, answers, self._tables, maps, strict=True)
-        )
+        truths = self._dataset.truths
+        rows, between = self._participants[0].keep(self._participants, answers, truths[index] if truths else None)
         size_wh = (image.shape[1], image.shape[0])
         fingerprints = tuple(_fingerprint(answer) for answer in answers)
-        if len(answers) == 1:
-            return Record(rows, size_wh, fingerprints)
-        between = None
-        if maps[0] is not None and maps[1] is not None:
-            between = overlap_of(maps[0], maps[1], len(self._participants[0].class_ids))
         products = products_of(answers[0].outputs, answers[1].outputs) if self._alike else ()
         return Record(rows, size_wh, fingerprints, between, products)
 
@@ -295,53 +284,6 @@ class _Observer:
                     "input.mean and input.std"
                 )
         return answer
-
-    def _map(self, answer: Answer, table: ClassTable) -> NDArray[np.uint8] | None:
-        if not isinstance(answer.result, Segmentation):
-            return None
-        # Not an index: numpy would widen every pixel of it to eight bytes.
-        mapped = cv2.LUT(answer.result.to_frame(), table)
-        return np.asarray(mapped, np.uint8)
-
-    def _truth(self, index: int, maps: Sequence[NDArray[np.uint8] | None]) -> NDArray[np.uint8] | None:
-        truths = self._dataset.truths
-        truth = truths[index] if truths is not None else None
-        answer = maps[0]
-        if not isinstance(truth, MaskTruth) or answer is None:
-            return None
-        mask = truth.read()
-        if mask.shape != answer.shape:
-            raise DataError(
-                f"{truth.path}: mask of {mask.shape[1]}x{mask.shape[0]} pixels for an image of "
-                f"{answer.shape[1]}x{answer.shape[0]}, expected the same"
-            )
-        return mask
-
-    def _row(
-        self,
-        index: int,
-        participant: Participant,
-        answer: Answer,
-        table: ClassTable,
-        class_map: NDArray[np.uint8] | None,
-        truth: NDArray[np.uint8] | None,
-    ) -> Row:
-        result = answer.result
-        if isinstance(result, Classification):
-            return self._probabilities(participant, answer)
-        if isinstance(result, Detections):
-            known = table[result.class_id].astype(np.int64)
-            keep = known >= 0
-            return Boxes(result.xyxy[keep].astype(np.float64), result.confidence[keep].astype(np.float64), known[keep])
-        if class_map is None or truth is None:
-            return None
-        return overlap_of(class_map, truth, len(participant.class_ids))
-
-    def _probabilities(self, participant: Participant, answer: Answer) -> NDArray[np.float64]:
-        subject = participant.subject
-        row = probabilities_of(answer.outputs[0], subject.spec.decoder)
-        order = participant.class_ids + subject.background
-        return np.append(row[order], row[:1]) if subject.background else row[order]
 
 
 def _read_alike(participants: Sequence[Participant]) -> bool:
@@ -357,15 +299,3 @@ def _fingerprint(answer: Answer) -> int:
         every = output.size // _SAMPLED | 1  # odd, and so rarely a divisor of channels or anchors
         value = zlib.crc32(output.reshape(-1)[::every].tobytes(), value)
     return value
-
-
-def _class_table(participant: Participant) -> ClassTable:
-    """`UNKNOWN` of a class map stays what it is."""
-    common = np.arange(len(participant.class_ids))
-    if TRAITS[participant.subject.spec.task].has_class_map:
-        of_map = np.full(256, UNKNOWN, np.uint8)
-        of_map[participant.class_ids] = common
-        return of_map
-    table = np.full(len(participant.subject.class_labels), -1, np.int16)
-    table[participant.class_ids] = common
-    return table

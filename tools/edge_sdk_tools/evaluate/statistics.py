@@ -67,6 +67,8 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
         hits: bool (N,), whether each image counts as right, where the metric is the share of such images; else None.
         bounds: the lowest and highest possible value.
         unit: `share` for 0-1, which people read in percent; else the unit's name.
+        is_gated: whether a build refuses a loss of it.
+        test: what asks for the same with less noise, by which a loss is told from chance; None for the metric itself.
     """
 
     name: str
@@ -74,6 +76,8 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
     hits: NDArray[np.bool_] | None = None
     bounds: tuple[float, float] = (0.0, 1.0)
     unit: str = SHARE
+    is_gated: bool = False
+    test: Statistic | None = None
 
 
 def resample(images: int, rounds: int = RESAMPLES) -> Weights:
@@ -88,9 +92,9 @@ def resample(images: int, rounds: int = RESAMPLES) -> Weights:
     return weights
 
 
-def share_metric(name: str, hits: NDArray[np.bool_]) -> Metric:
+def share_metric(name: str, hits: NDArray[np.bool_], *, is_gated: bool = False) -> Metric:
     """Return the metric that is the share of images for which `hits`, bool (N,), is true."""
-    return Metric(name, mean_of(hits.astype(np.float64)), hits)
+    return Metric(name, mean_of(hits.astype(np.float64)), hits, is_gated=is_gated)
 
 
 def mean_of(values: NDArray[np.float64]) -> Statistic:
@@ -133,6 +137,7 @@ def interval_of(draws: NDArray[np.float64], bounds: tuple[float, float] = (-math
 CONFIDENCE = 0.95
 # scipy.stats is not used: importing it takes as long as quantizing a small model. Tests compare with it.
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+_Z_POWER = NormalDist().inv_cdf(0.8)
 _ADDED = 0.5  # observations added to each of the four cells of a paired table (Agresti and Min, 2005)
 
 
@@ -169,6 +174,8 @@ class Figure(msgspec.Struct, frozen=True):
         reference: the reference's figure; None without labels or without a reference.
         difference: value minus reference, with a paired interval; None where `reference` is None.
         unit: `share` for 0-1, which people read in percent; else the unit's name.
+        is_gated: whether a build refuses a loss of it.
+        test: the same difference by `Metric.test`; None where that is the metric itself.
     """
 
     name: str
@@ -176,11 +183,31 @@ class Figure(msgspec.Struct, frozen=True):
     reference: Interval | None = None
     difference: Interval | None = None
     unit: str = SHARE
+    is_gated: bool = False
+    test: Interval | None = None
+
+    @property
+    def drop(self) -> float:
+        """The share of the reference's value that is lost; below 0 for a gain, and 0 where there is nothing to lose."""
+        if self.reference is None or self.reference.value <= 0:
+            return 0.0
+        return (self.reference.value - self.value.value) / self.reference.value
+
+    @property
+    def may_be_noise(self) -> bool:
+        """Whether a loss may be chance: neither the figure's own interval nor that of its test lies below zero."""
+        return all(found.high >= 0 for found in (self.difference, self.test) if found is not None)
+
+    @property
+    def detectable(self) -> float:
+        """The loss that so many images show in 80 % of cases, by the sharper of both intervals at their 5 %."""
+        widths = [found.high - found.low for found in (self.difference, self.test) if found is not None]
+        return min(widths, default=math.inf) / 2 * (1 + _Z_POWER / _Z)
 
 
 def figure_of(metric: Metric, weights: Weights) -> Figure:
     """Return the figure of one model, without a reference."""
-    return Figure(metric.name, _alone(metric, metric.statistic(weights)), unit=metric.unit)
+    return Figure(metric.name, _alone(metric, metric.statistic(weights)), unit=metric.unit, is_gated=metric.is_gated)
 
 
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
@@ -190,7 +217,9 @@ def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
     difference = interval_of(mine - theirs, bounds)
     if metric.hits is not None and reference.hits is not None:
         difference = difference.reaching(difference_bounds(metric.hits, reference.hits))
-    return Figure(metric.name, _alone(metric, mine), _alone(reference, theirs), difference, metric.unit)
+    test = interval_of(metric.test(weights) - reference.test(weights)) if metric.test and reference.test else None
+    alone = _alone(metric, mine), _alone(reference, theirs)
+    return Figure(metric.name, *alone, difference, metric.unit, metric.is_gated, test)
 
 
 def _alone(metric: Metric, draws: NDArray[np.float64]) -> Interval:

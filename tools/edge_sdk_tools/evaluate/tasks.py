@@ -1,7 +1,7 @@
 """What depends on a model's task when models are measured and compared: one class a task, and the table of them.
 
-A task has figures against labels, agreement between two models, the images on which these lie furthest apart, and what
-counts as a pair of outcomes. To add one, write its class, name it in `TASKS`, and its decoders in `edge_sdk.tasks`.
+A task has what is kept of an image, figures against labels, agreement between two models, the images on which these lie
+furthest apart, and what counts as a pair of outcomes. To add one, write its class and name it in `TASKS`.
 A reference that finds nothing is a failure, never an agreement of 1.
 """
 
@@ -12,13 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import AccuracyGateError, DataError
+from edge_sdk.core.frame import Segmentation
 from edge_sdk.tasks.spec import AgreementMetric, Task
-from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth
+from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, MaskTruth, Truth
 from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,
     Boxes,
@@ -27,12 +29,16 @@ from edge_sdk_tools.evaluate.average_precision import (
     box_overlaps,
     judge,
 )
-from edge_sdk_tools.evaluate.predictions import Observed
+from edge_sdk_tools.evaluate.model import Answer
+from edge_sdk_tools.evaluate.predictions import Observed, Participant
 from edge_sdk_tools.evaluate.scores import (
+    UNKNOWN,
     Overlap,
     calibration_error,
     divergences,
     mean_iou,
+    overlap_of,
+    probabilities_of,
     ranks_of,
     restricted,
 )
@@ -41,6 +47,8 @@ from edge_sdk_tools.evaluate.statistics import Metric, mean_of, ratio_of, share_
 MATCH_IOU = 0.5
 TOP_K = (1, 5)
 _SAME = 1e-4  # relative: scores that move by less are the same
+_TINY = 0.01  # of the frame's longer side: boxes of this median size are numbers that were not decoded
+_NOTHING = 0.9  # share of images on which a detector may find nothing
 _NAMED = 3
 
 
@@ -96,15 +104,34 @@ class TaskMetrics(ABC):
         agreement_metric: the manifest's name of how far two models agree.
         agreement_name: the same for people.
         noun: what is counted for it.
+        advice: what to look at where a model's answers cannot be right.
     """
 
     agreement_metric: AgreementMetric
     agreement_name: str
     noun: str
+    advice = "check input.mean, std and color in model.toml, and whether the labels are in the outputs' order"
+
+    @abstractmethod
+    def keep(
+        self, participants: Sequence[Participant], answers: Sequence[Answer], truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """What is kept of the answers to one image: one row a model, and what lies between two models.
+
+        Rows that are arrays become `Observed.tables`.
+        """
+
+    def strongest(self, _observed: Observed) -> NDArray[np.float64] | None:
+        """The first model's highest confidence on each image, 0 where it finds nothing; None where there is none."""
+        return None
+
+    def problem(self, _observed: Observed, *, has_labels: bool) -> str:
+        """Why the first model's answers cannot be right, as far as the task shows it; or ""."""
+        return ""
 
     @abstractmethod
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Figures of one of the models against the labels; what a gate judges stands first.
+        """Figures of one of the models against the labels; the headline stands first, and gates judge `is_gated`.
 
         Raises:
             DataError: nothing is labelled.
@@ -154,10 +181,21 @@ class ClassificationMetrics(TaskMetrics):
     agreement_name = "top-1 agreement"
     noun = "top-1 classes"
 
+    def keep(
+        self, participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """Probabilities of the common classes, then of the background where there is one."""
+        return tuple(_probabilities(*one) for one in zip(participants, answers, strict=True)), None
+
+    def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
+        """Of the likeliest class."""
+        return np.asarray(observed.tables[0].max(axis=1), np.float64)
+
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         """Top-1, and top-5 where there are more classes."""
         places = _class_places(observed, which)
-        return tuple(share_metric(f"top-{k}", places < k) for k in TOP_K if k == 1 or k < observed.classes)
+        known = [k for k in TOP_K if k == 1 or k < observed.classes]
+        return tuple(share_metric(f"top-{k}", places < k, is_gated=k == 1) for k in known)
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Share of equal top-1 classes, and the divergence of probabilities."""
@@ -222,6 +260,13 @@ class ClassificationMetrics(TaskMetrics):
         return tuple(Divergence(t, value, value * t**2) for t, value in zip(temperatures, nats, strict=True))
 
 
+def _probabilities(participant: Participant, answer: Answer) -> NDArray[np.float64]:
+    subject = participant.subject
+    row = probabilities_of(answer.outputs[0], subject.spec.decoder)
+    order = participant.class_ids + subject.background
+    return np.append(row[order], row[:1]) if subject.background else row[order]
+
+
 def said(observed: Observed, which: int) -> NDArray[np.int64]:
     """What a classifier holds for the likeliest: a common class, or K for its background; int64 (N,)."""
     columns: NDArray[np.int64] = observed.tables[which].argmax(axis=1)
@@ -250,13 +295,52 @@ class DetectionMetrics(TaskMetrics):
     agreement_metric = "detection_f1"
     agreement_name = "detections matched (F1)"
     noun = "detections"
+    advice = (
+        "check decoder, input.std, input.color and detection.anchors in model.toml, and give images that show what the "
+        "model is to find"
+    )
+
+    def keep(
+        self, participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """Boxes of the common classes."""
+        return tuple(_boxes(*one) for one in zip(participants, answers, strict=True)), None
+
+    def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
+        """Of all objects."""
+        return np.array([boxes.confidences.max(initial=0.0) for boxes in _all_boxes(observed, 0)])
+
+    def problem(self, observed: Observed, *, has_labels: bool) -> str:
+        """It finds nothing on most images, or boxes that were not decoded."""
+        boxes, count = _found_boxes(observed, 0), len(observed.records)
+        empty = sum(not len(found.confidences) for found in boxes)
+        if empty > _NOTHING * count:
+            threshold = observed.participants[0].subject.spec.thresholds.confidence
+            return f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
+        if not has_labels and (size := _median_size(observed)) < _TINY:
+            return f"half of its boxes are smaller than {size:.2%} of the picture, as if they were not decoded"
+        return ""
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Mean average precision."""
-        curve = AveragePrecision(_judged_boxes(observed, which))
+        """Mean average precision, and F1 of what the model's own threshold lets through."""
+        judged = _judged_boxes(observed, which)
+        curve = AveragePrecision(judged)
         if not len(curve.class_ids):
             raise DataError(f"nothing is labelled on {len(observed.records)} images, expected boxes on some of them")
-        return (Metric("mAP50-95", curve.mean()), Metric("mAP50", curve.mean(1)))
+        # The mean over the classes leaves as much to chance as its rarest class: a curve of all detections tells more.
+        pooled = AveragePrecision([one.pooled for one in judged])
+        found = np.array(
+            [
+                (j.right[:, 0].sum(), (~j.ignored[:, 0]).sum() + len(j.wanted_class_ids))
+                for j in _judged_boxes(observed, which, confident=True)
+            ],
+            np.float64,
+        )
+        return (
+            Metric("mAP50-95", curve.mean(), is_gated=True, test=pooled.mean()),
+            Metric("mAP50", curve.mean(1), is_gated=True, test=pooled.mean(1)),
+            Metric("F1", ratio_of(2 * found[:, 0], found[:, 1])),
+        )
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """F1 of matched detections."""
@@ -286,8 +370,7 @@ class DetectionMetrics(TaskMetrics):
 
     def finds_nothing(self, observed: Observed, which: int) -> bool:
         """Down to the weakest detection."""
-        rows = [record.rows[which] for record in observed.records]
-        return not any(isinstance(row, Boxes) and len(row.confidences) for row in rows)
+        return not any(len(boxes.confidences) for boxes in _all_boxes(observed, which))
 
     def pairs(self, observed: Observed) -> Pairs | None:
         """Labelled objects; without labels what either model finds, by whether each found it."""
@@ -329,10 +412,33 @@ def _error_of_boxes(observed: Observed, which: int) -> float:
     return calibration_error(confidences, np.concatenate([j.right[counted, 0] for j, counted in judged]))
 
 
+def _boxes(participant: Participant, answer: Answer) -> Boxes:
+    common = np.full(len(participant.subject.class_labels), -1)
+    common[participant.class_ids] = np.arange(len(participant.class_ids))
+    result = answer.result
+    known = common[result.class_id]
+    keep = known >= 0
+    boxes = np.asarray(result.xyxy, np.float64)
+    return Boxes(boxes[keep], result.confidence[keep].astype(np.float64), known[keep])
+
+
+def _all_boxes(observed: Observed, which: int) -> list[Boxes]:
+    rows = [record.rows[which] for record in observed.records]
+    return [row for row in rows if isinstance(row, Boxes)]
+
+
+def _median_size(observed: Observed) -> float:
+    """Return the median of the boxes' longer sides, as a share of the longer side of their image."""
+    sizes = [
+        np.ptp(boxes.boxes_xyxy.reshape(-1, 2, 2), axis=1).max(axis=1) / max(record.size_wh)
+        for record, boxes in zip(observed.records, _all_boxes(observed, 0), strict=True)
+    ]
+    return float(np.median(np.concatenate(sizes)))
+
+
 def _found_boxes(observed: Observed, which: int) -> list[Boxes]:
     confidence = observed.participants[which].subject.spec.thresholds.confidence
-    rows = [record.rows[which] for record in observed.records]
-    return [row.above(confidence) for row in rows if isinstance(row, Boxes)]
+    return [boxes.above(confidence) for boxes in _all_boxes(observed, which)]
 
 
 def _found_pairs(observed: Observed) -> list[tuple[Boxes, Boxes]]:
@@ -386,12 +492,22 @@ class SegmentationMetrics(TaskMetrics):
     agreement_name = "mIoU of class maps"
     noun = "class maps"
 
+    def keep(
+        self, participants: Sequence[Participant], answers: Sequence[Answer], truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """How each class map overlaps the labels, and how both overlap each other."""
+        maps = [_class_map(*one) for one in zip(participants, answers, strict=True)]
+        mask = _mask_of(truth, maps[0]) if isinstance(truth, MaskTruth) else None
+        classes = len(participants[0].class_ids)
+        rows = tuple(None if mask is None else overlap_of(class_map, mask, classes) for class_map in maps)
+        return rows, overlap_of(maps[0], maps[1], classes) if len(maps) > 1 else None
+
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         """Mean intersection over union."""
         overlaps = [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
         if not any(overlap.either.any() for overlap in overlaps):
             raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
-        return (Metric("mIoU", mean_iou(overlaps)),)
+        return (Metric("mIoU", mean_iou(overlaps), is_gated=True),)
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Mean intersection over union of both maps."""
@@ -413,7 +529,26 @@ class SegmentationMetrics(TaskMetrics):
 
 
 def _overlaps_between(observed: Observed) -> list[Overlap]:
-    return [record.between for record in observed.records if record.between is not None]
+    return [between for record in observed.records if isinstance(between := record.between, Overlap)]
+
+
+def _class_map(participant: Participant, answer: Answer) -> NDArray[np.uint8]:
+    """The common class of every pixel, and `UNKNOWN`, which stays what it is."""
+    assert isinstance(answer.result, Segmentation)
+    common = np.full(256, UNKNOWN, np.uint8)
+    common[participant.class_ids] = np.arange(len(participant.class_ids))
+    # Not an index: numpy would widen every pixel of it to eight bytes.
+    return np.asarray(cv2.LUT(answer.result.to_frame(), common), np.uint8)
+
+
+def _mask_of(truth: MaskTruth, answer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    mask = truth.read()
+    if mask.shape != answer.shape:
+        raise DataError(
+            f"{truth.path}: mask of {mask.shape[1]}x{mask.shape[0]} pixels for an image of "
+            f"{answer.shape[1]}x{answer.shape[0]}, expected the same"
+        )
+    return mask
 
 
 def _image_iou(overlap: Overlap) -> float:

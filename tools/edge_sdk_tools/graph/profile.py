@@ -1,8 +1,8 @@
 """Sessions of the workstation: ONNX Runtime's profile, operators of onnxruntime-extensions, and latency here.
 
-Latencies are taken side by side: they make ratios, and never a claim about the device. x86 before VNNI sums U8S8
-products in saturating 16-bit lanes: with full-range weights such a host would write down as golden what no ARM board
-gives.
+Latencies are taken side by side, in CPU time: they make ratios, never a claim about the device. x86 before VNNI sums
+U8S8 products in saturating 16-bit lanes: with full-range weights such a host would write down as golden what no ARM
+board gives.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import contextlib
 import importlib.util
 import io
 import logging
+import math
 import platform
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from edge_sdk.core.errors import OutputError
 from edge_sdk.inference.profile import ProfileEvent
@@ -78,31 +80,56 @@ def saturates(machine: str, cpu_info: str) -> bool:
 
 
 _ROUNDS = 15
+_MOST_ROUNDS = 60
 _SECONDS = 6.0
+_DOUBT = 0.05
 
 
 def interleaved_latency_ms(
-    calls: Sequence[Callable[[], object]], on_round: Callable[[int, int], None] = lambda _done, _total: None
+    calls: Sequence[Callable[[], object]],
+    on_round: Callable[[int, int], None] = lambda _done, _total: None,
+    limits: Sequence[float] = (),
 ) -> list[float]:
-    """Return the median milliseconds of each call, measured in turn so that a noisy machine disturbs all of them alike.
+    """Return the milliseconds of each call: its median ratio to the last call, round by round, times that one's median.
 
-    Each is called twice to warm up. About six seconds are spent at most, and three rounds at least. `on_round` gets the
-    rounds done and all rounds.
+    The calls are measured in turn, in CPU time of this thread, in which they must do all their work: what else the
+    machine does disturbs all of them alike, and hardly at all. Each is called twice to warm up. Where the interval of
+    the first call's ratio holds one of `limits`, more rounds follow. About six seconds of CPU time are spent at most,
+    and three rounds at least. `on_round` gets the rounds done and all rounds.
     """
     for call in calls:
         call()
         call()
-    taken: list[list[float]] = [[] for _ in calls]
-    deadline = time.perf_counter() + _SECONDS
-    for done in range(1, _ROUNDS + 1):
-        for call, times in zip(calls, taken, strict=True):
-            start = time.perf_counter()
-            call()
-            times.append((time.perf_counter() - start) * 1e3)
-        on_round(done, _ROUNDS)
-        if done >= 3 and time.perf_counter() > deadline:
+    rounds: list[list[float]] = []
+    deadline = time.thread_time() + _SECONDS
+    while len(rounds) < 3 or time.thread_time() < deadline:
+        rounds.append([_cpu_ms(call) for call in calls])
+        on_round(len(rounds), max(len(rounds), _ROUNDS))
+        if len(rounds) >= _MOST_ROUNDS or (len(rounds) >= _ROUNDS and _is_clear(np.array(rounds), limits)):
             break
-    return [statistics.median(times) for times in taken]
+    taken_ms = np.array(rounds)
+    last_ms = taken_ms[:, -1:]
+    return [float(ratio * np.median(last_ms)) for ratio in np.median(taken_ms / last_ms, axis=0)]
+
+
+def _cpu_ms(call: Callable[[], object]) -> float:
+    start = time.thread_time()
+    call()
+    return max((time.thread_time() - start) * 1e3, 1e-6)
+
+
+def _is_clear(taken_ms: NDArray[np.float64], limits: Sequence[float]) -> bool:
+    ratios = taken_ms[:, 0] / taken_ms[:, -1]
+    low, high = median_bound(ratios), -median_bound(-ratios)
+    return not any(low <= limit <= high for limit in limits)
+
+
+def median_bound(values: NDArray[np.float64]) -> float:
+    """Return the median's lower 95 % bound: an order statistic, by the binomial law, whatever the noise is like."""
+    count = len(values)
+    below = np.cumsum([math.comb(count, number) for number in range(count + 1)]) / 2**count
+    rank = int(np.searchsorted(below, _DOUBT)) - 1
+    return float(np.sort(values)[max(rank, 0)])
 
 
 _ONE = threading.Lock()

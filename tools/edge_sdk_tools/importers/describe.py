@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -23,7 +23,7 @@ from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
 from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
-from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, Thresholds
+from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec
 from edge_sdk_tools.check.gate import examine_as_declared
 from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.sandbox import Examined
@@ -47,7 +47,6 @@ _TASKS: dict[str, Task] = {
 }
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
 
-_USUAL_SIDE = {"detection": 640, "classification": 224, "segmentation": 512}
 _LABELS_FILE = "labels.txt"
 _MOST_CLASSES = 10_000
 _IMAGENET_AND_BACKGROUND = 1001
@@ -72,17 +71,11 @@ class Description(msgspec.Struct, frozen=True):
     examined: Examined
 
 
-class _Reading(NamedTuple):
-    """One decoder that reads all outputs; a `TaskSpec` for so many classes."""
+class _Reading(TaskSpec, frozen=True, kw_only=True):
+    """One decoder that reads all outputs, for so many classes."""
 
-    task: Task
-    decoder: str
-    input: InputSpec
     entry: Decoder
     class_count: int | None = None
-    thresholds: Thresholds = Thresholds()
-    classification: ClassificationSpec = ClassificationSpec()
-    detection: DetectionSpec = DetectionSpec()
 
 
 def describe(
@@ -117,7 +110,7 @@ def describe(
         guessed["size_wh"] = "the file takes any size"
     if reading.entry.task == "classification" and reading.class_count == _IMAGENET_AND_BACKGROUND:
         guessed["background_class"] = "1001 classes are mostly those of ImageNet after a background"
-        reading = reading._replace(classification=ClassificationSpec(background_class=True))
+        reading = msgspec.structs.replace(reading, classification=ClassificationSpec(background_class=True))
         input_spec = msgspec.structs.replace(input_spec, mean=(127.5,) * 3, std=(127.5,) * 3)  # as TensorFlow trains
     chosen = _labels(model, reading, names, labels, guessed)
     listed = next((name for name, path in LISTS.items() if read_labels(path) == chosen), None)
@@ -125,12 +118,9 @@ def describe(
     spec = ModelSpec(
         model=str(model.absolute()),
         name=name,
-        task=reading.task,
-        decoder=reading.decoder,
         labels=listed or _LABELS_FILE,
+        **{key: getattr(reading, key) for key in TaskSpec.__struct_fields__ if key != "input"},
         input=input_spec,
-        classification=reading.classification,
-        detection=reading.detection,
     )
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
 
@@ -175,10 +165,13 @@ def to_toml(description: Description) -> str:
         value = getattr(spec.input, key)
         if key in ("size_wh", "color") or key in guessed or value != getattr(usual, key):
             lines.append(_line(key, value, guessed))
-    if spec.classification.background_class:
-        lines += ["", "[classification]", _line("background_class", True, guessed)]
-    if spec.detection.keypoints is not None:
-        lines += ["", "[detection]", _line("keypoints", spec.detection.keypoints, guessed)]
+    for section in TaskSpec.__struct_fields__:
+        keys = getattr(spec, section)
+        if isinstance(keys, msgspec.Struct) and keys is not spec.input:
+            said = {
+                key: value for key, value in msgspec.structs.asdict(keys).items() if value != getattr(type(keys)(), key)
+            }
+            lines += ["", f"[{section}]", *(_line(key, value, guessed) for key, value in said.items())] if said else []
     lines += [
         "",
         "[data]",
@@ -204,7 +197,7 @@ def _refuse_other_files(model: Path) -> None:
 
 def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, InputSpec, bool]:
     """Examine the file at the size that it or the caller says; also tell whether its own size is free."""
-    side = _USUAL_SIDE["detection"]
+    side = TRAITS["detection"].side_px
     examined = _examined(model, InputSpec(size_wh=size_wh or (side, side)))
     declared = examined.report.declared
     if declared is None or len(declared) != 4:
@@ -221,7 +214,7 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
     if is_free and size_wh is None:
         is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
         task = _TASKS.get(examined.report.metadata.get("task", ""), "classification" if is_one_row else "detection")
-        usual = _image_size(examined.report.metadata) or (_USUAL_SIDE[task], _USUAL_SIDE[task])
+        usual = _image_size(examined.report.metadata) or (TRAITS[task].side_px,) * 2
         if usual != given.size_wh:
             given = msgspec.structs.replace(given, size_wh=usual)
             examined = _examined(model, given)
@@ -329,9 +322,10 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
     """Yield how an entry of the table reads exactly these outputs, for each number of classes that they may have."""
     outputs = report.outputs
     shapes = [output.shape or () for output in outputs]
-    reading = _Reading(entry.task, entry.name, given, entry)
+    reading = _Reading(task=entry.task, decoder=entry.name, input=given, entry=entry)
     if entry.said == "pose":
-        reading = reading._replace(detection=DetectionSpec(keypoints=_keypoints(report.metadata)))
+        detection = DetectionSpec(keypoints=_keypoints(report.metadata))
+        reading = msgspec.structs.replace(reading, detection=detection)
     counts = (output.class_count(shapes[place]) for output, place in entry.class_outputs(reading, 1, shapes))
     for count in dict.fromkeys([*(count for count in counts if count is not None and count > 0), None]):
         found = entry.find(reading, count or 1, shapes) if entry.is_likely(reading, count or 1, shapes) else None
@@ -344,7 +338,7 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
         has_classes = any(output.class_axis is not None for output in found[0])
         are_ids = TRAITS[entry.task].has_class_map and not has_classes
         if (count is not None or not has_classes) and not (are_ids and "float" in (outputs[0].type or "")):
-            yield reading._replace(class_count=count)
+            yield msgspec.structs.replace(reading, class_count=count)
 
 
 def _usual(given: InputSpec, reading: _Reading, metadata: dict[str, str], guessed: dict[str, str]) -> InputSpec:

@@ -56,7 +56,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
         model_mb: size of the model file, MB of 1e6 bytes.
         samples: results of both models for a few images; `worst` are those on which they differ most.
-        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread; 0 until `timed` sets them.
+        fp32_latency_ms, latency_ms: as `interleaved_latency_ms` has them here, one thread; 0 until `timed` sets them.
     """
 
     evaluation: Evaluation
@@ -113,14 +113,22 @@ def measure(
     )
 
 
-def timed(proof: Proof, spec: ModelSpec, fp32: Session, converted: Converted, on_progress: OnProgress) -> Proof:
-    """Return the proof with the latency of both models, measured on this machine in interleaved runs."""
+def timed(
+    proof: Proof,
+    spec: ModelSpec,
+    fp32: Session,
+    converted: Converted,
+    on_progress: OnProgress,
+    limits: Sequence[float] = (),
+) -> Proof:
+    """Return the proof with the latency of both models, measured on this machine until it is clear beside `limits`."""
     session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
     prepare = Prepare(spec.input)
     prepare.normalise(prepare.resize(proof.images.images[0].read()))
     latency_ms, fp32_ms = interleaved_latency_ms(
         [lambda: session.run(prepare.tensor), lambda: fp32.run(prepare.tensor)],
         lambda done, total: on_progress("measure latency", done, total),
+        limits,
     )
     return msgspec.structs.replace(proof, fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
 

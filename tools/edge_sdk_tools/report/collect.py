@@ -18,10 +18,10 @@ from edge_sdk.core.machine import Cpu
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check.gate import CheckedModel
-from edge_sdk_tools.datasets.images import MAX_BYTES, decode_image
+from edge_sdk_tools.datasets.images import MAX_BYTES, ImageSet, decode_image
 from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.distillation.gate import Distilled
-from edge_sdk_tools.evaluate.model import Subject
+from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
 from edge_sdk_tools.prove.golden import Proof
@@ -32,6 +32,7 @@ from edge_sdk_tools.report.schema import (
     LayerNoise,
     LayerSensitivity,
     Measure,
+    Split,
     Step,
     VariantRow,
     Verdict,
@@ -39,6 +40,7 @@ from edge_sdk_tools.report.schema import (
     operator_sizes,
     side_by_side,
 )
+from edge_sdk_tools.search.gates import loss_of
 from edge_sdk_tools.search.search import Search
 from edge_sdk_tools.search.sensitivity import LocalNoise, Sensitivity
 from edge_sdk_tools.search.shipped_form import InputTrial
@@ -273,7 +275,7 @@ def report_of(steps: Steps) -> BuildReport:
         name=steps.spec.name,
         target=steps.model.target.name,
         task=steps.spec.task,
-        data=str(steps.images.evaluation.format),
+        data=str(steps.images.claim.format),
         images=evaluation.images,
         verdict=_verdict(steps),
         steps=_step_rows(steps),
@@ -284,7 +286,8 @@ def report_of(steps: Steps) -> BuildReport:
         worst_images=tuple(_pictured(steps)),
         boards=(steps.first.estimate,) if steps.first.estimate else (),
         variants=tuple(_variant_row(one) for one in steps.variants),
-        warnings=(*evaluation.warnings, *search.doubts, *steps.chain.doubts),
+        warnings=(*evaluation.warnings, *steps.images.warnings, *search.doubts, *steps.chain.doubts),
+        split=_split(steps.images),
         command=(_program(Path(sys.argv[0]).name), *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
         created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -292,9 +295,16 @@ def report_of(steps: Steps) -> BuildReport:
     )
 
 
+def _split(images: ImageSplit) -> Split:
+    choice = images.choice.images if images.has_claim else ImageSet(())
+    parts = (images.calibration, choice, images.claim.images)
+    return Split(*(tuple(image.sha256[:DIGEST_LENGTH] for image in part.images) for part in parts))
+
+
 def _verdict(steps: Steps) -> Verdict:
     gates, reason = steps.spec.gates, steps.search.fallback_reason
-    figure = steps.search.int8.proof.evaluation.figure
+    evaluation = steps.search.int8.proof.evaluation
+    figure = evaluation.figure
     if figure.reference is not None:
         least = -gates.int8_max_drop_relative * figure.reference.value
     else:
@@ -304,12 +314,16 @@ def _verdict(steps: Steps) -> Verdict:
         "calibrate with more images like those that the camera sees",
         "lower gates.int8_max_drop_relative or int8_min_agreement",
     )
+    loss = loss_of(evaluation) if reason is None else None
+    held = ", ".join(_change_line(one) for one in evaluation.gated or (figure,))
     return Verdict(
         carries="int8" if reason is None else "fp32",
-        why=reason or steps.search.doubt or f"INT8 holds its gates: {_change_line(figure)}",
+        why=reason or steps.search.doubt or f"INT8 holds its gates: {held}",
         next_steps=mend if reason else (),
         least_change=least,
         latency_budget_ms=steps.model.latency_budget_ms,
+        band=loss.band if loss else None,
+        loss=loss.line if loss else "",
     )
 
 
@@ -326,7 +340,7 @@ def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
         latency_ratio=trial.proof.latency_ratio,
         held=trial.gate_failure is None,
         why=trial.gate_failure.line if trial.gate_failure else "",
-        chosen=trial is chosen,
+        chosen=chosen is not None and trial.recipe == chosen.recipe,
         board_minstructions=trial.board.int8_millions if trial.board else None,
     )
 

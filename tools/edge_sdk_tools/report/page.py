@@ -46,7 +46,7 @@ def render_html(report: BuildReport) -> str:
         .render(
             report=report,
             facts=_facts(report),
-            doubted=any(candidate.chosen and not candidate.held for candidate in report.candidates),
+            tone=_tone(report),
             # The verdict says it already.
             warnings=[warning for warning in report.warnings if warning != report.verdict.why],
             bare={step.kind: _in_place_of_figures(step) for step in report.steps if _is_bare(step)},
@@ -91,6 +91,16 @@ def _environment() -> Environment:
 @lru_cache(maxsize=1)
 def _style() -> str:
     return (resources.files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
+
+
+def _tone(report: BuildReport) -> str:
+    """The colour of the verdict: that of the loss, and never the best one where something is doubted."""
+    if report.verdict.carries != "int8":
+        return "fair" if report.verdict.carries else "bad"
+    chose = report.split is None or not report.split.choice
+    doubted = chose and any(candidate.chosen and not candidate.held for candidate in report.candidates)
+    tone = {"worse": "fair", "bad": "bad"}.get(report.verdict.band or "ok", "good")
+    return "fair" if doubted and tone == "good" else tone
 
 
 def _facts(report: BuildReport) -> list[tuple[str, str | None]]:

@@ -21,10 +21,11 @@ from msgspec import Meta
 from onnx import helper
 
 from edge_sdk.bundle.manifest import BoardEstimate, Precision
-from edge_sdk.core.frame import Detections, Geometry, Image, Result, Segmentation
+from edge_sdk.core.frame import Image, Result
 from edge_sdk.events.annotate import Annotator
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
+from edge_sdk_tools.search.gates import Band
 
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -243,6 +244,8 @@ class Verdict(Record, frozen=True, kw_only=True):
         next_steps: what to change, the most promising first; empty where nothing failed.
         least_change: the gate: quality less FP32's, -1 to 0, below which a candidate did not hold it.
         latency_budget_ms: promised to the device.
+        band: how bad INT8's loss is, whatever the gates allow; None where the bundle carries FP32.
+        loss: the figure that says so.
     """
 
     carries: ShippedPrecision | None
@@ -250,6 +253,22 @@ class Verdict(Record, frozen=True, kw_only=True):
     next_steps: tuple[str, ...] = ()
     least_change: Annotated[float, Meta(ge=-1, le=0)] | None = None
     latency_budget_ms: Amount | None = None
+    band: Band | None = None
+    loss: str = ""
+
+
+class Split(Record, frozen=True):
+    """The images of a build by their purpose: the first 16 hex digits of each file's SHA-256.
+
+    Attributes:
+        calibration: they set the ranges of INT8.
+        choice: by them recipes were judged; empty where those of the claim did that too, being few.
+        claim: on them all figures of the report were measured.
+    """
+
+    calibration: tuple[str, ...]
+    choice: tuple[str, ...]
+    claim: tuple[str, ...]
 
 
 class BuildReport(Record, frozen=True, kw_only=True):
@@ -271,6 +290,7 @@ class BuildReport(Record, frozen=True, kw_only=True):
         boards: estimates.
         variants: all models that were made for the bundle, the one that runs in front.
         warnings: what a reader should know before believing.
+        split: which images calibrated, chose and measured; None in reports of earlier versions.
         command: the program and its arguments, as they were given.
         libraries: versions by name.
         created_at: ISO 8601, UTC.
@@ -293,6 +313,7 @@ class BuildReport(Record, frozen=True, kw_only=True):
     boards: tuple[BoardEstimate, ...] = ()
     variants: tuple[VariantRow, ...] = ()
     warnings: tuple[str, ...] = ()
+    split: Split | None = None
     command: tuple[str, ...] = ()
     libraries: dict[str, str] = {}
     created_at: str = ""
@@ -302,6 +323,14 @@ class BuildReport(Record, frozen=True, kw_only=True):
     def shipped(self) -> Step | None:
         """The step whose file the bundle carries; None without one."""
         return next((step for step in self.steps if step.shipped), None)
+
+    @property
+    def measured_on(self) -> str:
+        """On what the figures were measured, in words."""
+        if self.images is None:
+            return self.data
+        chose = ", which also chose the recipe" if len(self.candidates) > 1 else ""
+        return f"{self.images} images{', which chose nothing' if self.split and self.split.choice else chose}"
 
 
 def to_json(report: BuildReport) -> bytes:
@@ -435,32 +464,17 @@ def side_by_side(
     # Drawn after scaling: lines and letters then have the same size in every picture.
     way = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
     small = cv2.resize(image, size_wh, interpolation=way).astype(np.uint8, copy=False)
-    halves = [
-        _half(small, image, result, annotator, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))
-    ]
+    halves = [_half(small, result, annotator, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))]
     gap = np.full((halves[0].shape[0], _GAP_PX, 3), _GROUND, np.uint8)
     _, data = cv2.imencode(".jpg", np.hstack([halves[0], gap, halves[1]]), [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     return data.tobytes()
 
 
-def _half(small: Image, image: Image, result: Result, annotator: Annotator, name: str) -> Image:
+def _half(small: Image, result: Result, annotator: Annotator, name: str) -> Image:
     picture = small.copy()
-    annotator.draw(picture, _scaled(result, image, picture))
+    annotator.draw(picture, result.on(picture))
     height_px, width_px = picture.shape[:2]
     canvas = np.full((_CAPTION_PX + height_px, max(width_px, _LEAST_WIDTH_PX), 3), _GROUND, np.uint8)
     canvas[_CAPTION_PX:, :width_px] = picture
     cv2.putText(canvas, name, (6, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.5, _INK, 1, cv2.LINE_AA)
     return canvas
-
-
-def _scaled(result: Result, image: Image, small: Image) -> Result:
-    factor_x, factor_y = small.shape[1] / image.shape[1], small.shape[0] / image.shape[0]
-    frame = msgspec.structs.replace(result.frame, image=small)
-    if isinstance(result, Detections):
-        boxes = result.xyxy * np.array([factor_x, factor_y] * 2, np.float32)
-        return msgspec.structs.replace(result, frame=frame, xyxy=boxes)
-    if isinstance(result, Segmentation):
-        old = result.geometry
-        geometry = Geometry(old.scale_x / factor_x, old.scale_y / factor_y, old.offset_x, old.offset_y)
-        return msgspec.structs.replace(result, frame=frame, geometry=geometry)
-    return msgspec.structs.replace(result, frame=frame)

@@ -1,17 +1,20 @@
 """The gates of INT8: find the reasons why a bundle must not contain a measured model.
 
-The gates judge the figure itself; if its interval contains zero, the message adds that the failure may be noise. The
-instructions counted for the board decide whether a model is slower than FP32; without a count, this machine's times do.
+The gates judge the figures themselves, all that the task's table says are gated. A small loss that may be chance is
+said to be. The instructions counted for the board decide whether a model is slower than FP32; without a count, this
+machine's times do. `loss_of` says for people how bad a loss is, whatever the gates allow.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from edge_sdk.bundle.model_spec import Gates
 from edge_sdk.core.errors import SizeGateError
+from edge_sdk_tools.evaluate.evaluation import Evaluation
+from edge_sdk_tools.evaluate.statistics import SHARE
 from edge_sdk_tools.evaluate.tasks import AGREEMENTS
 from edge_sdk_tools.prove.golden import Proof
 
@@ -19,12 +22,16 @@ MIN_INTEGER_MAC_SHARE = 0.9
 NOTICEABLE_MS = 0.5
 """A model so small that INT8 costs it less than this is not called slower: its time is that of the calls."""
 
+NEVER_NOISE = 2.0
+"""A loss of more than so many gates is real, whatever its interval: on few images every interval holds zero."""
+
 _ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
 _SLOWER = 1.02  # what noise makes of two equal times
 _SLOWER_ELSEWHERE = 1.5
 """What a time on this machine must show before it says something of a core whose kernels are others: ShuffleNet's INT8
 takes 2.1x FP32's time on x86; counted, it takes 1.35x on a Cortex-A76 and 1.05x on an A72 (docs/arm-cost.md)."""
-
+TIME_LIMITS = (_SLOWER, _SLOWER_ELSEWHERE)
+"""Ratios of times on this machine by which something is decided."""
 
 _SLOWER_ON_BOARD = 1.1  # the estimates' error is mostly the same for both, but not all of it
 
@@ -43,12 +50,12 @@ class GateFailure(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: `float` work that should be in integers, too little `agreement`, too large a `drop` of quality, or `slow`.
-        may_be_noise: whether the interval of the drop contains zero, so that these images prove no drop.
+        noise: why the drop may be chance, and what would tell; empty where it is real.
     """
 
     kind: Literal["float", "agreement", "drop", "slow"]
     line: str
-    may_be_noise: bool = False
+    noise: str = ""
 
 
 def gate_failure_of(
@@ -61,6 +68,19 @@ def gate_failure_of(
     """
     slow = _board_time(board, name) if board else _time(proof, name, _SLOWER_ELSEWHERE if elsewhere else _SLOWER)
     return _float_work(proof) or slow or _agreement(proof, gates, name) or _drop(proof, gates)
+
+
+def claim_failure_of(proof: Proof, gates: Gates) -> GateFailure | None:
+    """Return what takes a choice back on images that chose nothing, or a doubt, which has `noise`; else None.
+
+    These images judge one model once. It is therefore refused for a loss that is proved, or bad, and not for one that a
+    search would rather avoid: of good models that would refuse one of six.
+    """
+    most = max(NEVER_NOISE * gates.int8_max_drop_relative, _BAD_LOSS)
+    found = _agreement(proof, gates, "INT8") or _drop(proof, gates, most)
+    if found is None:
+        return None
+    return msgspec.structs.replace(found, line=f"on {proof.evaluation.images} images that chose nothing, {found.line}")
 
 
 def check_size(gates: Gates, size_mb: float) -> None:
@@ -76,13 +96,48 @@ NOTHING_IN_INTEGERS = GateFailure(
 
 
 def relative_drop(proof: Proof) -> float:
-    """Return the share of FP32's quality, or without labels of agreement, that is lost; below 0 for a gain."""
-    if not proof.evaluation.quality:
-        return 1 - proof.agreement.value
-    figure = proof.evaluation.quality[0]
-    if figure.reference is None or figure.reference.value <= 0:
-        return 0.0
-    return (figure.reference.value - figure.value.value) / figure.reference.value
+    """Return the largest share of a gated figure, or without labels of agreement, that is lost; below 0 for a gain."""
+    return max((figure.drop for figure in proof.evaluation.gated), default=1 - proof.agreement.value)
+
+
+Band: TypeAlias = Literal["ok", "worse", "bad"]
+
+_WORSE_LOSS, _BAD_LOSS = 0.01, 0.05
+"""Shares of FP32's quality: one right answer of a hundred is what nobody sees, one of twenty what everybody does."""
+
+_WORSE_AGREEMENT, _BAD_AGREEMENT = 0.95, 0.90
+"""Without labels: of the answers that changed, some are better now, and so twice as many may be other ones."""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """How bad a loss is for people, and the figure that says so."""
+
+    band: Band
+    line: str
+
+
+def loss_of(evaluation: Evaluation) -> Loss:
+    """Judge a model beside FP32 by the figure that suffers most; these limits do not move with the gates.
+
+    All figures by labels count, gated or not; without labels the agreement does.
+    """
+    figures = [figure for figure in evaluation.quality if figure.unit == SHARE and figure.reference is not None]
+    if figures:
+        worst = max(figures, key=lambda figure: figure.drop)
+        band = _band(worst.drop, _WORSE_LOSS, _BAD_LOSS)
+        said = f"{worst.name} lost {worst.drop:.1%} of what FP32 has" if worst.drop > 0 else "no figure fell"
+        limits = f"ok up to {_WORSE_LOSS:.0%}, bad above {_BAD_LOSS:.0%}"
+        chance = "; that may be chance" if band != "ok" and worst.may_be_noise else ""
+        return Loss(band, f"{said} ({limits}){chance}")
+    agreement = evaluation.agreement[0]
+    band = _band(1 - agreement.value.value, 1 - _WORSE_AGREEMENT, 1 - _BAD_AGREEMENT)
+    limits = f"ok from {_WORSE_AGREEMENT:.0%}, bad below {_BAD_AGREEMENT:.0%}"
+    labels = "" if band == "ok" else "; labelled images would tell whether its answers are worse or only others"
+    return Loss(band, f"{agreement.name} {agreement.value.value:.1%} ({limits}){labels}")
+
+
+def _band(lost: float, worse: float, bad: float) -> Band:
+    return "ok" if lost <= worse + _ROUNDING else "worse" if lost <= bad + _ROUNDING else "bad"
 
 
 def _float_work(proof: Proof) -> GateFailure | None:
@@ -107,18 +162,26 @@ def _agreement(proof: Proof, gates: Gates, name: str) -> GateFailure | None:
     )
 
 
-def _drop(proof: Proof, gates: Gates) -> GateFailure | None:
-    drop = relative_drop(proof)
-    if not proof.evaluation.quality or drop <= gates.int8_max_drop_relative + _ROUNDING:
+def _drop(proof: Proof, gates: Gates, most: float | None = None) -> GateFailure | None:
+    """`most` is the largest relative loss that may be noise."""
+    limit, images = gates.int8_max_drop_relative, proof.evaluation.images
+    most = NEVER_NOISE * limit if most is None else most
+    fallen = [figure for figure in proof.evaluation.gated if figure.drop > limit + _ROUNDING]
+    if not fallen:
         return None
-    figure = proof.evaluation.quality[0]
-    if figure.reference is None or figure.difference is None:
-        return None
+    worst = max(fallen, key=lambda figure: figure.drop)
+    assert worst.reference is not None  # or nothing had fallen
+    noise = ""
+    if worst.drop <= most + _ROUNDING and all(figure.may_be_noise for figure in fallen):
+        noise = (
+            f"that may be noise: {images} images show a loss in four of five cases from {100 * worst.detectable:.1f} "
+            "points on; give more images"
+        )
     return GateFailure(
         "drop",
-        f"{figure.name} fell from {figure.reference.value:.1%} to {figure.value.value:.1%}, by {drop:.1%} of what FP32 "
-        f"has, expected {gates.int8_max_drop_relative:.1%} or less",
-        figure.difference.contains_zero,
+        f"{worst.name} fell from {worst.reference.value:.1%} to {worst.value.value:.1%}, by {worst.drop:.1%} of what "
+        f"FP32 has, expected {limit:.1%} or less",
+        noise,
     )
 
 

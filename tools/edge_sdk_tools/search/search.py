@@ -19,9 +19,16 @@ from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calibration_warnings
 from edge_sdk_tools.quantize.quantize import Recipe
-from edge_sdk_tools.search.gates import NOTHING_IN_INTEGERS, BoardTimes, GateFailure, gate_failure_of, relative_drop
+from edge_sdk_tools.search.gates import (
+    NOTHING_IN_INTEGERS,
+    BoardTimes,
+    GateFailure,
+    claim_failure_of,
+    gate_failure_of,
+    relative_drop,
+)
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers, with_inner_nodes
-from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants, time_again
+from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
 T = TypeVar("T")
 
@@ -33,18 +40,20 @@ class Search(msgspec.Struct, frozen=True, eq=False):
     """The outcome of a search: all trials in their order, and the chosen one; None when none is good enough.
 
     `sensitivities` has the layers, worst first; it is empty if they were not measured. `warnings` say what to know of
-    the float model, and of the images that calibrated.
+    the float model, and of the images that calibrated. `claimed` is the INT8 model that is shown, measured on images
+    that chose nothing; None where there are too few of them.
     """
 
     trials: tuple[ModelVariant, ...]
     chosen: ModelVariant | None
     sensitivities: tuple[Sensitivity, ...]
     warnings: tuple[str, ...] = ()
+    claimed: ModelVariant | None = None
 
     @property
     def int8(self) -> ModelVariant:
         """The INT8 model that is shown: the one that was chosen, or else the one that lost least."""
-        return self.chosen or min(self.trials, key=lambda trial: relative_drop(trial.proof))
+        return self.claimed or self.chosen or min(self.trials, key=lambda trial: relative_drop(trial.proof))
 
     @property
     def fallback_reason(self) -> str | None:
@@ -61,10 +70,11 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         gate_failure = self.chosen.gate_failure if self.chosen else None
         if gate_failure is None:
             return None
-        noisy = sum(trial.gate_failure is not None and trial.gate_failure.may_be_noise for trial in self.trials)
+        noisy = (
+            0 if self.claimed else sum(bool(trial.gate_failure and trial.gate_failure.noise) for trial in self.trials)
+        )
         which = f" (of {noisy} such recipes the one that agrees most with FP32 is carried)" if noisy > 1 else ""
-        noise = "that may be noise, as the interval of the difference holds zero: give more images"
-        return f"{gate_failure.line}; {noise}{which}"
+        return f"{gate_failure.line}; {gate_failure.noise}{which}"
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -86,6 +96,16 @@ class Search(msgspec.Struct, frozen=True, eq=False):
             "calibrate with more images like those the camera sees, or lower gates.int8_max_drop_relative and "
             "int8_min_agreement, or leave out --require-int8 and carry FP32"
         )
+
+
+def claim(search: Search, spec: VariantSpec, activations: Activations) -> Search:
+    """Measure what a search found again, on the images of `spec`, which chose nothing: a loss takes the choice back."""
+    trial = search.int8
+    [again] = make_variants(spec, [trial.recipe], lambda recipe: activations.ranges(recipe.calibration))
+    gate_failure = claim_failure_of(again.proof, spec.spec.gates) if search.chosen else trial.gate_failure
+    again = msgspec.structs.replace(again, gate_failure=gate_failure, board=trial.board)
+    holds = search.chosen is not None and (gate_failure is None or bool(gate_failure.noise))
+    return msgspec.structs.replace(search, chosen=again if holds else None, claimed=again)
 
 
 class RecipeSearch:
@@ -120,7 +140,7 @@ class RecipeSearch:
                 if trial.gate_failure is None:
                     return trial
         best = min(self._trials, key=lambda one: relative_drop(one.proof))
-        if best.gate_failure is not None and best.gate_failure.may_be_noise:
+        if best.gate_failure is not None and best.gate_failure.noise:
             return closest_to_fp32(self._trials)
         apart = msgspec.structs.replace(best.recipe, shared_scales=False)
         if best.recipe.shared_scales and self._joins():
@@ -195,11 +215,8 @@ class RecipeSearch:
         return judged
 
     def _judged(self, variant: ModelVariant) -> ModelVariant:
-        """Add what keeps a model from its gates; what this machine's clock calls slow is timed twice."""
+        """Add what keeps a model from its gates."""
         gate_failure, board = self._gate_failure(variant)
-        if board is None and gate_failure is not None and gate_failure.kind == "slow":
-            variant = time_again(self._spec, variant)
-            gate_failure, board = self._gate_failure(variant)
         if not variant.has_integers:
             gate_failure = NOTHING_IN_INTEGERS
         return msgspec.structs.replace(variant, gate_failure=gate_failure, board=board)
@@ -241,5 +258,5 @@ def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant | None:
 
     Agreement has less noise than figures on labels, because every detection counts.
     """
-    noisy = [trial for trial in trials if trial.gate_failure is not None and trial.gate_failure.may_be_noise]
+    noisy = [trial for trial in trials if trial.gate_failure is not None and trial.gate_failure.noise]
     return max(noisy, key=lambda trial: trial.proof.agreement.value, default=None)

@@ -12,7 +12,6 @@ profile.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.graph.profile import ProfiledSession
+from edge_sdk_tools.graph.profile import ProfiledSession, median_bound
 from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
 from edge_sdk_tools.quantize.forms import LevelGraph, core_form, level_graphs, with_fourth_channel
 from edge_sdk_tools.search.variant import ModelVariant
@@ -130,7 +129,6 @@ _LEAST_ROUNDS = 3
 _MOST_ROUNDS = 12
 _SECONDS = 0.5
 _FRAMES = 5  # prepared in each round, for one that is run: they cost little and are noisier
-_DOUBT = 0.05  # that the median of a gain lies below its lower bound
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -197,18 +195,10 @@ def judged(
         floats,
         levels,
         round(float(sum(np.median(gains) for gains in gains_ms)), 3),
-        sum(_lower_bound(gains) for gains in gains_ms) > 0,
+        sum(median_bound(gains) for gains in gains_ms) > 0,
         tuple(sorted(more)),
         len(run_ms),
     )
-
-
-def _lower_bound(values: NDArray[np.float64]) -> float:
-    """Return the median's lower 95 % bound: an order statistic, by the binomial law, whatever the noise is like."""
-    count = len(values)
-    below = np.cumsum([math.comb(count, number) for number in range(count + 1)]) / 2**count
-    rank = int(np.searchsorted(below, _DOUBT)) - 1
-    return float(np.sort(values)[max(rank, 0)])
 
 
 def _ms(call: Callable[[T], object], argument: T) -> float:

@@ -38,7 +38,7 @@ from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
-from edge_sdk_tools.search.gates import BoardTimes, GateFailure
+from edge_sdk_tools.search.gates import TIME_LIMITS, BoardTimes, GateFailure
 
 
 class VariantSpec:
@@ -83,6 +83,16 @@ class VariantSpec:
         self.reduce_range = target.reduce_range or self._saturates
         self._loading = threading.Lock()
         self._fp32: Subject | None = fp32
+
+    def on(self, images: Dataset) -> VariantSpec:
+        """Return the same with other evaluation images."""
+        other = object.__new__(VariantSpec)
+        vars(other).update(
+            vars(self),
+            evaluation=carried(images) if self._is_elsewhere else images,
+            digest=key_of("variant-spec-on", self.digest, images, *images.mask_contents()),
+        )
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         here = dict.fromkeys(("job_runner", "counter", "on_progress", "_fp32", "_loading"))
@@ -267,11 +277,5 @@ def _timed(spec: VariantSpec, recipe: Recipe, built: BuiltModel) -> ModelVariant
         float_nodes=built.float_nodes,
         macs=built.macs,
         has_integers=built.has_integers,
-        proof=timed(built.proof, spec.spec, spec.fp32.session, converted, spec.on_progress),
+        proof=timed(built.proof, spec.spec, spec.fp32.session, converted, spec.on_progress, TIME_LIMITS),
     )
-
-
-def time_again(spec: VariantSpec, variant: ModelVariant) -> ModelVariant:
-    """Return the variant with its times taken once more."""
-    proof = timed(variant.proof, spec.spec, variant.fp32, variant.converted, spec.on_progress)
-    return msgspec.structs.replace(variant, proof=proof)

@@ -1,0 +1,116 @@
+"""`Drawing`: boxes, names and colours on a picture; every task draws its results with it.
+
+Sizes follow the picture, and a class has the same bright colour everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.frame import Image
+from edge_sdk.core.opencv import cv2
+
+Colour: TypeAlias = tuple[int, int, int]
+"""BGR, 0-255."""
+
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_STRENGTH = 0.4  # of a colour that is laid over the picture
+_REFERENCE_PX = 720  # the shorter side at which the sizes below are right
+_GOLDEN_RATIO = 0.618034  # steps of it around the colour circle keep neighbouring classes far apart
+
+
+class Drawing:
+    """Draws on one picture, in place.
+
+    Args:
+        image: uint8 (H, W, 3), BGR.
+        labels: labels in output order; with `background_class` a classifier's first label has the class id -1.
+
+    Attributes:
+        line_px: width of lines, in pixels.
+    """
+
+    def __init__(self, image: Image, labels: Sequence[str], *, background_class: bool = False) -> None:
+        self.image, self._labels, self._offset = image, labels, int(background_class)
+        factor: float = min(image.shape[:2]) / _REFERENCE_PX
+        self._scale = min(max(0.75 * factor, 0.45), 3.0)
+        self._text_px = max(1, round(1.5 * self._scale))
+        self._margin_px = max(2, round(6 * self._scale))
+        self.line_px = max(1, round(3 * factor))
+
+    def name(self, class_id: int) -> str:
+        """Return the label of a class, or `class N`."""
+        index = class_id + self._offset
+        return self._labels[index] if 0 <= index < len(self._labels) else f"class {class_id}"
+
+    def colour(self, class_id: int) -> Colour:
+        """Return the colour of a class."""
+        return class_colour(class_id)
+
+    def box(self, corners: Sequence[int], colour: Colour) -> None:
+        """Draw a rectangle: left, top, right, bottom."""
+        x1, y1, x2, y2 = corners
+        cv2.rectangle(self.image, (x1, y1), (x2, y2), colour, self.line_px, cv2.LINE_AA)
+
+    def line(self, start_xy: tuple[int, int], end_xy: tuple[int, int], colour: Colour) -> None:
+        """Draw a line."""
+        cv2.line(self.image, start_xy, end_xy, colour, self.line_px, cv2.LINE_AA)
+
+    def dot(self, at_xy: tuple[int, int], colour: Colour) -> None:
+        """Draw a filled circle."""
+        cv2.circle(self.image, at_xy, 2 * self.line_px, colour, cv2.FILLED, cv2.LINE_AA)
+
+    def fill(self, outlines: Iterable[NDArray[np.float32]], colour: Colour) -> None:
+        """Lay a colour over polygons, each float32 (points, 2)."""
+        painted = self.image.copy()
+        cv2.fillPoly(painted, [outline.astype(np.int32) for outline in outlines], colour)
+        cv2.addWeighted(self.image, 1 - _STRENGTH, painted, _STRENGTH, 0, dst=self.image)
+
+    def lay_over(self, colours: Image, where: NDArray[np.uint8]) -> None:
+        """Lay a picture of the same size over this one where uint8 (H, W) is not 0."""
+        cv2.copyTo(cv2.addWeighted(self.image, 1 - _STRENGTH, colours, _STRENGTH, 0), where, self.image)
+
+    def column(self, lines: Iterable[tuple[str, Colour]]) -> None:
+        """Write texts below each other at the upper left, down to the middle of the picture."""
+        y = self._margin_px
+        for text, colour in lines:
+            if y < self.image.shape[0] // 2:
+                y = self.tag(text, (self._margin_px, y), colour, above=False)
+
+    def tag(self, text: str, at_xy: tuple[int, int], colour: Colour, *, above: bool = True) -> int:
+        """Write a text on a filled background inside the picture; return the y where it ends, in pixels."""
+        height_px, width_px = int(self.image.shape[0]), int(self.image.shape[1])
+        text, (text_w, text_h), below_px = self._fitted(text, width_px - 2 * self._margin_px)
+        tag_w, tag_h = text_w + 2 * self._margin_px, text_h + below_px + self._margin_px
+        y = at_xy[1] - tag_h if above and at_xy[1] >= tag_h else at_xy[1]
+        x, y = max(0, min(at_xy[0], width_px - tag_w)), max(0, min(y, height_px - tag_h))
+        cv2.rectangle(self.image, (x, y), (x + tag_w - 1, y + tag_h - 1), colour, cv2.FILLED)
+        origin = (x + self._margin_px, y + tag_h - below_px - self._margin_px // 2)
+        cv2.putText(self.image, text, origin, _FONT, self._scale, _readable_on(colour), self._text_px, cv2.LINE_AA)
+        return y + tag_h
+
+    def _fitted(self, text: str, room_px: int) -> tuple[str, Sequence[int], int]:
+        """Shorten a text until it fits; return it with its size (width, height above, below the line) in pixels."""
+        size_wh, below_px = cv2.getTextSize(text, _FONT, self._scale, self._text_px)
+        while size_wh[0] > room_px and len(text) > 1:
+            text = text[: max(1, min(len(text) - 1, len(text) * room_px // size_wh[0]))]
+            size_wh, below_px = cv2.getTextSize(text, _FONT, self._scale, self._text_px)
+        return text, size_wh, below_px
+
+
+def class_colour(class_id: int) -> Colour:
+    """Return the colour of a class; it is constant, bright, and unlike that of neighbouring classes."""
+    hue = (0.05 + class_id * _GOLDEN_RATIO) % 1.0
+    hsv = np.array([[[int(hue * 180), 200, 240]]], np.uint8)
+    blue, green, red = cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0].tolist()
+    return blue, green, red
+
+
+def _readable_on(colour: Colour) -> Colour:
+    """Return black or white, by the luma of the ground (ITU-R BT.601)."""
+    blue, green, red = colour
+    return (0, 0, 0) if 0.114 * blue + 0.587 * green + 0.299 * red > 128 else (255, 255, 255)

@@ -1,0 +1,146 @@
+"""What a task brings along: `TaskEntry`, one of the table `TASKS` in `tasks.decoders`, and the header of its message.
+
+A task's module holds its result, its message and the functions of its entry; nothing else asks which task it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from edge_sdk.core.frame import Inferred, Result
+from edge_sdk.core.protocols import Stage
+from edge_sdk.tasks.outputs import Decoder
+from edge_sdk.tasks.spec import Task, TaskSpec
+
+if TYPE_CHECKING:
+    from edge_sdk.core.drawing import Drawing  # it loads OpenCV
+
+Unit = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0)]
+Moment = Annotated[datetime, Meta(tz=True)]
+Clock: TypeAlias = Literal["unsynchronised"] | msgspec.UnsetType
+"""`unsynchronised` while no time server has set the device's clock, and then its times may be wrong by any amount."""
+
+
+class ModelRef(msgspec.Struct, frozen=True, gc=False):
+    """The model that answered: the bundle's name, its version, its manifest's SHA-256 in hex, and which of its models.
+
+    `variant` is in results, for it may change from one to the next.
+    """
+
+    name: str
+    version: int
+    sha256: str
+    variant: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class FrameSize(msgspec.Struct, frozen=True, gc=False):
+    """Size of the original frame in pixels, the space of every box."""
+
+    width: Count
+    height: Count
+
+
+class ResultItem(msgspec.Struct, frozen=True, gc=False):
+    """One item of a result's message; `strength`, 0-1, is how sure it is, or how large."""
+
+    label: str
+
+    @property
+    def strength(self) -> float:
+        """What a line for people says of it beside its label."""
+        strength: float = getattr(self, "confidence", 0.0)
+        return strength
+
+
+class ResultMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="task"):
+    """The header of every result; a task's message adds one field, a list of items with a label each.
+
+    `shown` and `news` are how many items a line for people names, and how many of them are news when they change.
+    """
+
+    shown: ClassVar[int] = 1000
+    news: ClassVar[int] = 1000
+
+    schema: Literal[1] = 1
+    stream: Literal["result"] = "result"
+    device: str
+    camera: str
+    boot_id: str
+    run_id: str
+    seq: Count
+    captured_at: Moment
+    age_ms: float
+    infer_ms: Amount
+    clock: Clock = msgspec.UNSET
+    model: ModelRef
+    frame: FrameSize
+    not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def items(self) -> list[ResultItem]:
+        """What the frame shows, the strongest first."""
+        found: list[ResultItem] = getattr(self, self.__struct_fields__[-1])
+        return found
+
+
+_STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # boxes to 0.1 px, confidences and shares to 0.0001
+
+
+def rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], list[int]]:
+    """Round the rows, (N, 5) with a box and a confidence or (N, 1) with a confidence; leave out those not finite."""
+    is_finite = np.isfinite(rows)
+    if not is_finite.all():
+        kept = is_finite.all(axis=1)
+        rows, class_ids = rows[kept], class_ids[kept]
+    steps = _STEPS[-rows.shape[1] :]
+    return np.rint(rows * steps) / steps, class_ids.tolist()
+
+
+class StageParts(NamedTuple):
+    """What the stage of a task is made of.
+
+    Attributes:
+        read: the decoder's reader of outputs.
+        places: indices of the model's outputs that it reads, in its own order.
+        names: labels by class id; empty where results need none.
+        label_count: number of lines of the labels.
+    """
+
+    read: Any
+    places: tuple[int, ...]
+    decoder: Decoder
+    spec: TaskSpec
+    names: Mapping[int, str]
+    label_count: int
+
+
+class TaskEntry(NamedTuple):
+    """One task, as all of the device sees it.
+
+    Attributes:
+        result: what its models give.
+        message: the same, published.
+        items: (result, label of a class id) -> the items of its message, rounded, without what JSON cannot hold.
+        draw: draws a result on a picture.
+        stage: makes the stage that decodes. Raises ModelError for labels that it cannot use.
+    """
+
+    task: Task
+    result: type[Result]
+    message: type[ResultMessage]
+    items: Callable[[Any, Callable[[int], str]], list[Any]]
+    draw: Callable[[Drawing, Any], None]
+    stage: Callable[[StageParts], Stage[Inferred, Result]]
+
+    def payload(self, result: Result, label: Callable[[int], str]) -> dict[str, Any]:
+        """Return what the message of a result holds beside its header."""
+        return {self.message.__struct_fields__[-1]: self.items(result, label)}
