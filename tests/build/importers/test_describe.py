@@ -206,6 +206,8 @@ def test_a_free_size_is_the_one_that_the_file_names_or_a_guess(tmp_path: Path) -
     path = _file(tmp_path, {"y": [1, 6, 210]}, {**ULTRALYTICS, "imgsz": "[64, 160]"}, image=[1, 3, "h", "w"])
     found = describe(path)
     assert (found.spec.input.size_wh, "size_wh" in found.guessed) == ((160, 64), False)
+    found = describe(_file(tmp_path, {"y": [1, 6, 84]}, image=["n", 3, 48, "w"]))
+    assert found.spec.input.size_wh == (640, 48)
     found = describe(_file(tmp_path, {"y": [1, 5]}, image=["n", 3, "h", "w"]))
     assert (found.spec.input.size_wh, "size_wh" in found.guessed, "decoder" in found.guessed) == (
         (224, 224),

@@ -215,8 +215,9 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
         is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
         task = _TASKS.get(examined.report.metadata.get("task", ""), "classification" if is_one_row else "detection")
         usual = _image_size(examined.report.metadata) or (TRAITS[task].side_px,) * 2
-        if usual != given.size_wh:
-            given = msgspec.structs.replace(given, size_wh=usual)
+        resized = adopted(declared, msgspec.structs.replace(given, size_wh=usual))  # a side may be fixed
+        if resized != given:
+            given = resized
             examined = _examined(model, given)
     return examined, given, is_free
 
