@@ -81,7 +81,7 @@ def test_a_free_size_at_which_the_layers_do_not_meet_is_one_line(
 @pytest.mark.parametrize(
     ("elements", "expected"),
     [
-        ([TensorProto.UINT8], "input 'images' is UINT8, expected FLOAT"),
+        ([TensorProto.UINT16], "input 'images' is UINT16, expected FLOAT"),
         ([77], "input 'images' is of unknown type 77"),
         ([TensorProto.FLOAT, TensorProto.INT64], "has 2 inputs, expected one image input (images, more)"),
         ([], "has 0 inputs, expected one image input"),

@@ -1,7 +1,7 @@
 """Class names: the labels of a model, and from the text of a label, or a number, to a class id.
 
 The module reads labels, decides which names count as the same, and writes the errors about an unknown name or id. Each
-file in the folder `labels` is a list that a model.toml may name: coco80, imagenet1k, voc20.
+file in the folder `labels` is a list that a model.toml may name: coco80, imagenet1k, voc20, and COCO by its own ids.
 
 Text files of labels: read as UTF-8, with or without a byte order mark.
 """
