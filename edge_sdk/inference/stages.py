@@ -76,11 +76,11 @@ class Stages:
         from edge_sdk.inference.prepare import Prepare
         from edge_sdk.tasks.task import make_task
 
-        manifest, names, shapes = bundle.manifest, bundle.labels_by_id(), session.output_shapes
+        manifest, labels, shapes = bundle.manifest, bundle.labels(), session.output_shapes
 
         def remake(changed: Mapping[str, float]) -> Task:
             thresholds = msgspec.structs.replace(manifest.thresholds, **changed)
-            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), len(names), shapes, names)
+            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), labels, shapes)
 
         return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake({}), remake)
 

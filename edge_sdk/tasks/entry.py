@@ -5,7 +5,8 @@ A task's module holds its result, its message and the functions of its entry; no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import io
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -105,22 +106,62 @@ def rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[ND
     return np.rint(rows * steps) / steps, class_ids.tolist()
 
 
+class Labels(tuple[str, ...]):
+    """Labels in output order, and the bytes of their file, which for some tasks holds more than names."""
+
+    data: bytes = b""
+
+    @classmethod
+    def of(cls, data: bytes) -> Labels:
+        """Read one label a line in UTF-8, without the spaces around them; or `names` of an .npz, each counted once.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if not data.startswith(_ZIP):
+            labels = cls(line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines())
+        else:
+            try:
+                with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                    labels = cls(dict.fromkeys(map(str, arrays["names"].tolist())))
+            except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
+                raise ValueError(f"not an .npz with names ({type(cause).__name__}: {cause})") from cause
+        labels.data = data
+        return labels
+
+    @property
+    def file(self) -> bytes:
+        """What a bundle keeps of them: one a line, or the file itself where that says more, such as spaces."""
+        if self.suffix == ".npz" or any(
+            line and not line.strip() for line in self.data.decode("utf-8-sig").split("\n")
+        ):
+            return self.data
+        return "".join(f"{label}\n" for label in self).encode()
+
+    @property
+    def suffix(self) -> str:
+        """The ending of their file."""
+        return ".npz" if self.data.startswith(_ZIP) else ".txt"
+
+
+_ZIP = b"PK\x03\x04"
+
+
 class StageParts(NamedTuple):
     """What the stage of a task is made of.
 
     Attributes:
         read: the decoder's reader of outputs.
         places: indices of the model's outputs that it reads, in its own order.
-        names: labels by class id; empty where results need none.
-        label_count: number of lines of the labels.
+        labels: in output order; `names` has them by class id, and none where only their number is known.
     """
 
     read: Any
     places: tuple[int, ...]
     decoder: Decoder
     spec: TaskSpec
+    labels: Sequence[str]
     names: Mapping[int, str]
-    label_count: int
 
 
 class TaskEntry(NamedTuple):

@@ -57,9 +57,7 @@ def test_only_the_classes_that_are_named_count(cell_bundle: Path, cell_pictures:
         assert "labels: 'bleu' is no label of cells; did you mean 'blue'?" in refused.stderr
 
 
-def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
-    cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path
-) -> None:
+def test_results_arrive_and_the_goodbye(cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path) -> None:
     annotated = tmp_path / "annotated.mp4"
     with Subscriber(broker) as listener:
         done = edge_sdk(
@@ -88,9 +86,7 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
 
 
 @pytest.mark.smoke
-def test_a_broker_that_comes_back_gets_results_again_and_hears_of_the_end(
-    cell_bundle: Path, long_video: Path, broker: Broker
-) -> None:
+def test_a_broker_that_comes_back_gets_results_again(cell_bundle: Path, long_video: Path, broker: Broker) -> None:
     process = start_edge_sdk(
         *("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
     )

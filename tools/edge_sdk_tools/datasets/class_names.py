@@ -20,6 +20,7 @@ import msgspec
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.core.toml import shown
+from edge_sdk.tasks.entry import Labels
 
 SYNSET = re.compile(r"(n\d{8})\s+(.+)")
 """ImageNet's lists may begin each line with the WordNet id, which is the name of the class's folder."""
@@ -30,22 +31,21 @@ LISTS = {path.stem: path for path in sorted((Path(__file__).parent / "labels").g
 _NAMED = 3
 
 
-def read_labels(path: Path) -> tuple[str, ...]:
+def read_labels(path: Path) -> Labels:
     """Read the labels, one per line, in output order; raise ModelError.
 
     Where there is no such file and its name is that of one of `LISTS`, that list is read.
     """
     try:
-        text = read_regular(path, LIST_BYTES).decode("utf-8-sig")
+        labels = Labels.of(read_regular(path, LIST_BYTES))
     except FileNotFoundError:
         if path.name in LISTS:
             return read_labels(LISTS[path.name])
         raise ModelError(f"{path}: no such labels file, and no list of this name ({', '.join(LISTS)})") from None
-    except UnicodeDecodeError as cause:
+    except ValueError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
     except OSError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
-    labels = tuple(line.strip() for line in text.rstrip().splitlines())
     if not labels:
         raise ModelError(f"{path}: no labels in it, expected one a line in output order")
     return labels
