@@ -308,6 +308,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
             from the object's own left top one, not clipped; `xyxy` encloses them. None for models without.
         tracker_id: int64 (N,), which object of earlier frames each one is, where a tracker of yours says it.
         data: further arrays of length N, which go with their objects: yours, by name.
+        then: what a second model says of each object, None where it did not run; None without a second model.
     """
 
     xyxy: NDArray[np.float32]
@@ -318,6 +319,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
     corners: NDArray[np.float32] | None = None
     tracker_id: NDArray[np.int64] | None = None
     data: Mapping[str, NDArray[Any]] = {}
+    then: tuple[Result | None, ...] | None = None
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -336,6 +338,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
             corners=None if self.corners is None else self.corners[places],
             tracker_id=None if self.tracker_id is None else self.tracker_id[places],
             data={name: np.asarray(values)[places] for name, values in self.data.items()},
+            then=None if self.then is None else tuple(self.then[place] for place in places.tolist()),
         )
 
     def __iter__(self) -> Iterator[Detections]:

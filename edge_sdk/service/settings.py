@@ -18,7 +18,7 @@ from edge_sdk.config.schema import Config, MqttConfig, PipelineConfig
 from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, UsageError
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import entry_label
-from edge_sdk.events.rules import EventRule, SnapshotSettings, missing_labels
+from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.schema import default_device
 from edge_sdk.outbox.event import OutboxSettings
@@ -62,16 +62,16 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
 
     def class_ids(self, bundle: Bundle) -> frozenset[int] | None:
         """Return the ids of the classes that count, None for all; raise UsageError where the bundle lacks a label."""
-        if self.labels is None:
-            return None
-        by_id = bundle.labels_by_id()
-        if unknown := missing_labels(self.labels, by_id.values(), f"is no label of {bundle.manifest.name}"):
-            raise UsageError(f"labels: {'; '.join(unknown)}")
-        return frozenset(number for number, label in by_id.items() if label in self.labels)
+        return None if self.labels is None else bundle.ids_of(self.labels, "labels")
 
-    def begin_verifying(self) -> BackgroundTask[Bundle]:
-        """Start a thread that opens and verifies the bundle."""
-        return BackgroundTask(lambda: Bundle.open(self.bundle, self.trusted_keys), "edge-verify")
+    @property
+    def bundles(self) -> tuple[Path, ...]:
+        """The bundle, and that of the second model where there is one."""
+        return (self.bundle,) if self.then is None else (self.bundle, self.then.bundle)
+
+    def begin_verifying(self) -> BackgroundTask[list[Bundle]]:
+        """Start a thread that opens and verifies the `bundles`."""
+        return BackgroundTask(lambda: [Bundle.open(path, self.trusted_keys) for path in self.bundles], "edge-verify")
 
     def same_source(self, other: PipelineSettings) -> bool:
         """Tell whether a pipeline with the settings `other` can go on reading this pipeline's open source."""
