@@ -196,7 +196,7 @@ def _draw(drawing: Drawing, result: Classification) -> None:
 def _stage(parts: StageParts) -> Classify | ClassifyEach:
     if parts.decoder in (SIGMOID, SIGMOID_LOGITS):
         return ClassifyEach(parts.read, parts.spec, parts.names)
-    return Classify(parts.read, parts.spec.classification, parts.label_count, parts.names)
+    return Classify(parts.read, parts.spec.classification, len(parts.labels), parts.names)
 
 
 CLASSIFICATION = TaskEntry(

@@ -114,6 +114,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
         usual_labels: the labels of models of this kind, where nothing else tells them and their number fits.
+        is_vague: whether its shapes are those of many models, so that it is never guessed by them.
         said: the word by which Ultralytics' metadata name the task of such models.
         usual_count: how many classes of COCO such models mostly have, where the outputs do not show it.
         box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
@@ -133,6 +134,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     usual_input: dict[str, Any] = {}
     usual_labels: tuple[str, ...] = ()
     suppresses: bool = True
+    is_vague: bool = False
     said: str = "detect"
     usual_count: int = 80
     box_axis: int | None = None

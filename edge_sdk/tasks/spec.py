@@ -6,18 +6,18 @@ The sections [thresholds], [classification] and [detection]; `ModelSpec` and `Ma
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
 
-Task = Literal["classification", "detection", "segmentation"]
+Task = Literal["classification", "detection", "segmentation", "embedding", "text"]
 
-AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou"]
+AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou", "vector_cosine", "equal_texts"]
 """How far two models of a task agree, as the manifest names it."""
 
-Truths = Literal["classes", "boxes", "masks"]
+Truths = Literal["classes", "boxes", "masks", "texts"]
 """What labelled images hold."""
 
 
@@ -45,6 +45,8 @@ TRAITS: dict[Task, TaskTraits] = {
     "classification": TaskTraits("classes", is_of_whole_picture=True),
     "detection": TaskTraits("boxes", ("confidence", "iou"), 640, has_objects=True),
     "segmentation": TaskTraits("masks", side_px=512, has_class_map=True),
+    "embedding": TaskTraits("classes", ("confidence",), 112),
+    "text": TaskTraits("texts", ("confidence",), 320),
 }
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -118,6 +120,12 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("strides: expected as many numbers as anchors has lists")
 
 
+class EmbeddingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The section [embedding]: what results of an embedding hold; `vector`: the vector too, beside the name."""
+
+    vector: bool = False
+
+
 class InputShape(Protocol):
     """What reading outputs needs to know of a model's input."""
 
@@ -139,8 +147,15 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: Thresholds = Thresholds()
     classification: ClassificationSpec = ClassificationSpec()
     detection: DetectionSpec = DetectionSpec()
+    embedding: EmbeddingSpec = EmbeddingSpec()
 
 
 def has_background(spec: TaskSpec) -> bool:
     """Whether output 0 is the background of a classifier, which class ids do not count."""
     return TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class
+
+
+def labels_by_id(spec: TaskSpec, labels: Sequence[str]) -> dict[int, str]:
+    """Return labels in output order by class id, as in messages: -1 is a classifier's background."""
+    numbered = enumerate(labels, start=-1 if has_background(spec) else 0)
+    return {class_id: label or f"class_{class_id}" for class_id, label in numbered}

@@ -136,6 +136,11 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
     assert found.next_step.startswith(f'set decoder = "{operator.lower()}"')
 
 
+def test_texts_are_no_boxes(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="looks like 97 characters at each of 40 places: text, with --task text"):
+        describe(_file(tmp_path, {"y": [1, 40, 97]}, last="Softmax"))
+
+
 def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> None:
     path = _file(tmp_path, {"parts": [1, 84, 4, 4]})
     assert _described(path)[0].decoder == "logits"

@@ -111,11 +111,11 @@ class Model:
     """A session with its prepare and decode stages: image in, answer out; for one thread."""
 
     def __init__(
-        self, session: Session, spec: ModelSpec | Manifest, label_count: int, memory: OutputMemory | None = None
+        self, session: Session, spec: ModelSpec | Manifest, labels: Sequence[str], memory: OutputMemory | None = None
     ) -> None:
         self._session, self._memory = session, memory
         self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
-        self._task = make_task(spec, label_count, session.output_shapes)
+        self._task = make_task(spec, labels, session.output_shapes)
 
     def __call__(self, image: Image) -> Answer:
         """Run one uint8 (H, W, 3) BGR image."""
@@ -180,7 +180,7 @@ class Subject:
         spec = self.spec
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
-        return Model(self.session.clone(), spec, len(self.labels), self.memory)
+        return Model(self.session.clone(), spec, self.labels, self.memory)
 
 
 def open_subject(path: Path) -> Subject:

@@ -302,7 +302,8 @@ def _recognised(
     readings = [
         reading
         for entry in TABLE
-        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        if task == entry.task or (task is None and not entry.is_vague)
+        if decoder in (None, entry.name) and said in (None, "classify", entry.said)
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
