@@ -143,6 +143,11 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
     assert found.next_step.startswith(f'set decoder = "{operator.lower()}"')
 
 
+def test_texts_are_no_boxes(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="looks like 97 characters at each of 40 places: text, with --task text"):
+        describe(_file(tmp_path, {"y": [1, 40, 97]}, last="Softmax"))
+
+
 def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> None:
     path = _file(tmp_path, {"parts": [1, 84, 4, 4]})
     assert _described(path)[0].decoder == "logits"
@@ -161,12 +166,47 @@ def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> 
     assert "look like those that fastestdet reads (detection), and not logits" in found.what
 
 
-def test_rows_of_a_suppression_in_the_graph_are_filled_up(tmp_path: Path) -> None:
-    """As torchvision exports a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
+_AS_TORCHVISION = "b = Gather(corners, rows) s = Gather(sure, rows) l = Identity(rows)"
+_AS_TENSORFLOW = """parts = Div(corners, side) turned = Gather<axis = 1>(parts, yxyx)
+    b0 = Gather(turned, rows) b = Unsqueeze(b0, zero)
+    s0 = Gather(sure, rows) s = Unsqueeze(s0, zero) l0 = Cast<to = 1>(rows) l = Unsqueeze(l0, zero)
+    many = Shape(rows) n = Cast<to = 1>(many)"""
+
+
+@pytest.mark.parametrize(
+    ("decoder", "text", "shapes", "fixed", "found"),
+    [
+        (
+            "torchvision_nms",
+            _AS_TORCHVISION,
+            {"b": ["n", 4], "s": ["n"], "l": ["n"]},
+            [(300, 4), (300,), (300,)],
+            [0.8, 0.7],  # class 0 is the background
+        ),
+        (
+            "tensorflow_nms",
+            _AS_TENSORFLOW,
+            {"b": [1, "n", 4], "s": [1, "n"], "l": [1, "n"], "n": [1]},
+            [(1, 300, 4), (1, 300), (1, 300), (1,)],
+            [0.9, 0.8, 0.7],  # class 0 is the first label's, as the names of the outputs are not those of a SavedModel
+        ),
+    ],
+)
+def test_rows_of_a_suppression_in_the_graph_are_filled_up(
+    tmp_path: Path,
+    decoder: str,
+    text: str,
+    shapes: dict[str, list[int | str]],
+    fixed: list[tuple[int, ...]],
+    found: list[float],
+) -> None:
+    """As exporters write a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
     boxes = np.float32([[8, 8 + 8 * row, 24, 40 + 8 * row] for row in range(5)])
     weights = {
         "boxes": boxes[None],
         "corners": boxes,
+        "side": np.float32(64),
+        "yxyx": np.array([1, 0, 3, 2]),
         "scores": np.float32([[[0.9, 0.1, 0.8, 0.2, 0.7]]]),
         "sure": np.float32([0.9, 0.1, 0.8, 0.2, 0.7]),
         "most": np.array([5]),
@@ -174,27 +214,26 @@ def test_rows_of_a_suppression_in_the_graph_are_filled_up(tmp_path: Path) -> Non
         "least": np.float32([0.5]),
         "last": np.array([2]),
         "flat": np.array([-1]),
+        "zero": np.array([0]),
     }
-    text = """pixels = Cast<to = 1>(images) dark = ReduceMin<keepdims = 0>(pixels) nothing = Mul(dark, dark)
+    text = f"""pixels = Cast<to = 1>(images) dark = ReduceMin<keepdims = 0>(pixels) nothing = Mul(dark, dark)
         all = Add(scores, nothing) found = NonMaxSuppression(boxes, all, most, iou, least)
-        places = Gather<axis = 1>(found, last) rows = Reshape(places, flat)
-        b = Gather(corners, rows) s = Gather(sure, rows) l = Identity(rows)"""
-    shapes = {"b": ["n", 4], "s": ["n"], "l": ["n"]}
+        places = Gather<axis = 1>(found, last) rows = Reshape(places, flat) {text}"""
     proto = tiny.parsed(text, shapes, weights, shape=[1, 3, 64, 64])
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
-    proto.graph.output[2].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    if decoder == "torchvision_nms":
+        proto.graph.output[2].type.tensor_type.elem_type = onnx.TensorProto.INT64
     onnx.save(proto, tmp_path / "net.onnx")
-    found = describe(tmp_path / "net.onnx")
-    assert (found.spec.decoder, found.spec.input.std) == ("torchvision_nms", (1.0,) * 3)
-    assert [output.shape for output in found.examined.report.outputs] == [(300, 4), (300,), (300,)]
-    picture = tmp_path / "black.png"
-    cv2.imwrite(str(picture), np.zeros((64, 64, 3), np.uint8))
-    toml = write_description(found, tmp_path)[0]
+    description = describe(tmp_path / "net.onnx")
+    assert (description.spec.decoder, description.spec.input.std) == (decoder, (1.0,) * 3)
+    assert [output.shape for output in description.examined.report.outputs] == fixed
+    toml = write_description(description, tmp_path)[0]
     (tmp_path / "made").mkdir()
     bundle, _ = unproved_bundle(toml, tmp_path / "made")
-    got = Model.open(bundle)(cv2.imread(str(picture)))
-    assert got.confidence.tolist() == pytest.approx([0.8, 0.7])  # class 0 is the background
-    assert got.xyxy.tolist() == [[8, 24, 24, 56], [8, 40, 24, 64]]
+    got = Model.open(bundle)(np.zeros((64, 64, 3), np.uint8))
+    assert got.confidence.tolist() == pytest.approx(found)
+    corners = [[8, 8, 24, 40], [8, 24, 24, 56], [8, 40, 24, 64]]
+    assert got.xyxy == pytest.approx(np.array(corners[-len(found) :]), abs=1e-4)
 
 
 def test_guesses_stand_in_the_file_and_what_is_given_counts_more(tmp_path: Path) -> None:
