@@ -111,11 +111,11 @@ class Model:
     """A session with its prepare and decode stages: image in, answer out; for one thread."""
 
     def __init__(
-        self, session: Session, spec: ModelSpec | Manifest, label_count: int, memory: OutputMemory | None = None
+        self, session: Session, spec: ModelSpec | Manifest, labels: Sequence[str], memory: OutputMemory | None = None
     ) -> None:
         self._session, self._memory = session, memory
         self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
-        self._task = make_task(spec, label_count, session.output_shapes)
+        self._task = make_task(spec, labels, session.output_shapes)
 
     def __call__(self, image: Image) -> Answer:
         """Run one uint8 (H, W, 3) BGR image."""
@@ -180,7 +180,7 @@ class Subject:
         spec = self.spec
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
-        return Model(self.session.clone(), spec, len(self.labels), self.memory)
+        return Model(self.session.clone(), spec, self.labels, self.memory)
 
 
 def open_subject(path: Path) -> Subject:
@@ -255,6 +255,10 @@ def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
     """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on."""
     if not TRAITS[spec.task].is_of_whole_picture or not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
+    if spec.decoder.startswith("sigmoid"):
+        if spec.decoder == "sigmoid" and not bool(((output >= 0) & (output <= 1)).all()):
+            raise ModelError('decoder: the outputs are no probabilities, try decoder = "sigmoid_logits"')
+        return
     are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
     if spec.decoder == "logits" and are_probabilities:
         raise ModelError('decoder: the outputs are probabilities already (they sum to 1), expected decoder = "softmax"')

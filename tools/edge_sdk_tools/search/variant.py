@@ -77,6 +77,7 @@ class VariantSpec:
         # All that decides what a recipe gives, but for the recipe itself.
         self.digest = key_of(
             "variant-spec",
+            checked.labels.data,
             [msgspec.structs.replace(spec, model=""), target, fp32.labels, self.simplified.tail, evaluation],
             self._model,
             self.simplified.proto.SerializeToString(deterministic=True),
