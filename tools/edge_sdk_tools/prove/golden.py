@@ -120,9 +120,10 @@ def timed(
     converted: Converted,
     on_progress: OnProgress,
     limits: Sequence[float] = (),
+    settings: SessionSettings = SessionSettings(),  # noqa: B008 - frozen
 ) -> Proof:
     """Return the proof with the latency of both models, measured on this machine until it is clear beside `limits`."""
-    session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
+    session = Session(converted.model.read_bytes(), settings, "the converted model")
     prepare = Prepare(spec.input)
     prepare.normalise(prepare.resize(proof.images.images[0].read()))
     latency_ms, fp32_ms = interleaved_latency_ms(
