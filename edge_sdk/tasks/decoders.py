@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from edge_sdk.core.frame import Result
+from edge_sdk.tasks.anomaly import ANOMALY, SCORE
 from edge_sdk.tasks.classification import CLASSIFICATION, LOGITS, SOFTMAX
 from edge_sdk.tasks.detection import DETECTION
 from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, END_TO_END
@@ -48,6 +49,7 @@ TABLE: tuple[Decoder, ...] = (
     ARGMAX,
     VECTOR,
     CTC,
+    SCORE,
 )
 """All decoders, in the order in which hints compare outputs with them. YOLO11 heads have YOLOv8's layout."""
 
@@ -57,7 +59,7 @@ DECODERS: dict[Task, dict[str, Decoder]] = {
 """Decoders by task, then by name."""
 
 TASKS: dict[Task, TaskEntry] = {
-    entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING, TEXT)
+    entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING, TEXT, ANOMALY)
 }
 """What every task brings along."""
 

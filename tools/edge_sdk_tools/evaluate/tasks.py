@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import AccuracyGateError, DataError
 from edge_sdk.core.frame import Segmentation
+from edge_sdk.tasks.anomaly import Anomaly
 from edge_sdk.tasks.embedding import Embedding, Gallery
 from edge_sdk.tasks.spec import AgreementMetric, Task
 from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, MaskTruth, Truth
@@ -36,7 +37,9 @@ from edge_sdk_tools.evaluate.predictions import Observed, Participant
 from edge_sdk_tools.evaluate.scores import (
     UNKNOWN,
     Overlap,
+    area_under_roc,
     calibration_error,
+    correlation,
     divergences,
     edit_distance,
     mean_iou,
@@ -682,6 +685,60 @@ class TextMetrics(TaskMetrics):
         return not any(record.rows[which] for record in observed.records)
 
 
+class AnomalyMetrics(TaskMetrics):
+    """Scores of whole images, of which class 1 is anomalous."""
+
+    agreement_metric = "equal_decisions"
+    agreement_name = "equal decisions"
+    noun = "decisions"
+    advice = "check input.mean, std and color in model.toml, anomaly.range and thresholds.confidence"
+
+    def keep(
+        self, _participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The scores."""
+        return tuple(_score(answer) for answer in answers), None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Area under the ROC curve, and right decisions at the model's threshold."""
+        anomalous = _true_classes(observed) == 1
+        if anomalous.all() or not anomalous.any():
+            raise DataError(f"{len(anomalous)} images of one class, expected normal and anomalous ones")
+        right = _decisions(observed, which) == anomalous
+        return (
+            Metric("AUROC", area_under_roc(observed.tables[which][:, 0], anomalous), is_gated=True),
+            share_metric("right decisions", right, is_gated=True),
+        )
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Share of equal decisions, and the correlation of scores."""
+        equal = _decisions(observed, 0) == _decisions(observed, 1)
+        scores = [table[:, 0] for table in observed.tables]
+        return (
+            share_metric(self.agreement_name, equal),
+            Metric("correlation of scores", correlation(scores[0], scores[1]), bounds=(-1.0, 1.0)),
+        )
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By the difference of scores."""
+        student, teacher = (table[:, 0] for table in observed.tables)
+        distance = np.abs(student - teacher)
+        return tuple(
+            WorstImage(observed.path(i), None, f"{teacher[i]:.2f}", f"{student[i]:.2f}", float(distance[i]))
+            for i in _largest(distance, count)
+        )
+
+
+def _score(answer: Answer) -> NDArray[np.float64]:
+    assert isinstance(answer.result, Anomaly)
+    return np.array([answer.result.score])
+
+
+def _decisions(observed: Observed, which: int) -> NDArray[np.bool_]:
+    least = observed.participants[which].subject.spec.thresholds.confidence
+    return np.asarray(observed.tables[which][:, 0] >= least, np.bool_)
+
+
 def _largest(distance: NDArray[np.float64], count: int) -> list[int]:
     return [int(i) for i in np.argsort(-distance, kind="stable")[:count] if distance[i] > 0]
 
@@ -696,6 +753,7 @@ TASKS: dict[Task, TaskMetrics] = {
     "segmentation": SegmentationMetrics(),
     "embedding": EmbeddingMetrics(),
     "text": TextMetrics(),
+    "anomaly": AnomalyMetrics(),
 }
 """The one table of what depends on a task."""
 
