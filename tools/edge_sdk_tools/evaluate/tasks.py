@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.errors import AccuracyGateError, DataError
+from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError
 from edge_sdk.core.frame import Segmentation
 from edge_sdk.tasks.anomaly import Anomaly
 from edge_sdk.tasks.embedding import Embedding, Gallery
@@ -595,6 +595,9 @@ class EmbeddingMetrics(TaskMetrics):
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Mean cosine of both vectors of an image."""
+        lengths = [table.shape[1] for table in observed.tables]
+        if lengths[0] != lengths[1]:
+            raise ModelError(f"vectors of {lengths[0]} and of {lengths[1]} numbers cannot be compared")
         return (Metric(self.agreement_name, mean_of(_cosines(observed).clip(0, 1))),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
