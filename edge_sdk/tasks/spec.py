@@ -65,7 +65,10 @@ def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed."""
+    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed.
+
+    The confidence counts for classes that do not exclude each other as well.
+    """
 
     confidence: _Unit = 0.25
     iou: _Unit = 0.45
@@ -94,8 +97,9 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         variances: for `ssd` with anchors: what offsets and logarithms of sizes were divided by.
         box_order: for `ssd`: x or y first.
         box_unit: for `ssd` without anchors: parts of the input's width and height, or its pixels.
-        background_class: for `ssd`: the first score is the background's, which no label names.
-        scores: for `ssd`: whether they lie between 0 and 1 already.
+        background_class: for `ssd`: the first score is the background's, which no label names. For `tensorflow_nms` and
+            `torchvision_nms`: class 1 is the first label's, else class 0.
+        scores: for `ssd`, `efficientdet` and `centernet`: whether they lie between 0 and 1 already.
         reg_max: for `nanodet`: the largest distance of a box's side, in strides.
         keypoints: for decoders of poses: the number of points of an object, and of values of a point, 2 or 3.
     """

@@ -14,7 +14,7 @@ from edge_sdk.core.logs import counted
 from edge_sdk.core.protocols import Stage
 from edge_sdk.tasks.decoders import TABLE, TASKS, decoder_of
 from edge_sdk.tasks.entry import StageParts
-from edge_sdk.tasks.outputs import Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import BareOutput, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TRAITS, TaskSpec, has_background, labels_by_id
 
 Task: TypeAlias = Stage[Inferred, Result]
@@ -104,7 +104,10 @@ def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
         is_same = (other.task, other.name) == (spec.task, spec.decoder)
         if is_same or other.is_vague or (TRAITS[other.task].has_class_map and label_count < 2):
             continue
-        if other.is_likely(spec, label_count, got):
+        found = other.find(spec, label_count, got) if other.is_likely(spec, label_count, got) else None
+        if found is None or other.said == "obb":  # which is one number more in a row of any detector
+            continue
+        if other.is_shown([BareOutput(got[place]) for place in found[1]]) is not False:
             needs = f" and give {other.needs}" if other.needs else ""
             if other.task == spec.task:
                 return f"; this looks like {other.name}: correct decoder{needs} in model.toml"

@@ -181,7 +181,6 @@ def _model(side: int, width: int) -> bytes:
 
 @functools.cache
 def _golden(model: bytes, spec: InputSpec, brightest: int = 256) -> bytes:
-    """A golden file of one picture, and what the model says of it."""
     width, height = spec.size_wh
     image = np.random.default_rng(width).integers(0, brightest, (height, width, 3), np.uint8)
     [output] = Session(model, SessionSettings(), "m").run(Prepare(spec).normalise(image))
@@ -239,13 +238,11 @@ _WEIGHTS = {
 
 
 def _forever(operator: str, classes: int) -> str:
-    """The body of a loop that only its count ends."""
     return f"""body (int64 round, bool go, float[1,{classes}] x) => (bool go_on, float[1,{classes}] next)
         {{ go_on = Identity(go) next = {operator}(x) }}"""
 
 
 def endless() -> onnx.ModelProto:
-    """Two classes, red and blue; of a bright picture it never makes up its mind."""
     return _model_of_troubled(f"""brightest = ReduceMax<keepdims=0>(images) goes_on = Greater(brightest, bright)
         end = Loop<body = {_forever("Relu", 3)}>("", goes_on, means)""")
 
@@ -303,7 +300,6 @@ _SHAPE = [1, 3, SIDE, SIDE]
 
 
 def write_hostile(folder: Path, model: onnx.ModelProto) -> Path:
-    """A bundle that carries it, with golden outputs that nobody will ever compare."""
     golden = golden_file((np.zeros((SIDE, SIDE, 3), np.uint8), np.zeros((1, 2), np.float32)))
     files = {**FILES, "model.int8.ort": model.SerializeToString(), "golden.npz": golden}
     return write_bundle(folder, make_manifest(files, side=SIDE), files)
@@ -316,7 +312,6 @@ def _zeros(more: str, side: int = SIDE, **weights: np.ndarray) -> onnx.ModelProt
 
 
 def sound() -> onnx.ModelProto:
-    """Whose outputs really are zeros."""
     return _zeros("y = Identity(row)")
 
 
@@ -358,7 +353,6 @@ def build_cell_detector(folder: Path) -> Path:
 
 
 def copy_bundle(path: Path, to: Path, version: int) -> Path:
-    """The same, with another version's number in its manifest."""
     shutil.copytree(path, to)
     manifest = to / "manifest.json"
     changed = {**json.loads(manifest.read_text()), "version": version}

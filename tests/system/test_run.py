@@ -46,9 +46,7 @@ def test_thresholds_of_a_run_take_the_place_of_the_bundle_s(cell_bundle: Path, c
     assert [any(found["confidence"] < 0.2 for found in result) for result in results] == [True] * 4
 
 
-def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
-    cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path
-) -> None:
+def test_results_arrive_and_the_goodbye(cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path) -> None:
     annotated = tmp_path / "annotated.mp4"
     with Subscriber(broker) as listener:
         done = edge_sdk(
@@ -77,9 +75,7 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
 
 
 @pytest.mark.smoke
-def test_a_broker_that_comes_back_gets_results_again_and_hears_of_the_end(
-    cell_bundle: Path, long_video: Path, broker: Broker
-) -> None:
+def test_a_broker_that_comes_back_gets_results_again(cell_bundle: Path, long_video: Path, broker: Broker) -> None:
     process = start_edge_sdk(
         *("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
     )

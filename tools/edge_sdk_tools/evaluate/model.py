@@ -255,6 +255,10 @@ def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
     """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on."""
     if not TRAITS[spec.task].is_of_whole_picture or not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
+    if spec.decoder.startswith("sigmoid"):
+        if spec.decoder == "sigmoid" and not bool(((output >= 0) & (output <= 1)).all()):
+            raise ModelError('decoder: the outputs are no probabilities, try decoder = "sigmoid_logits"')
+        return
     are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
     if spec.decoder == "logits" and are_probabilities:
         raise ModelError('decoder: the outputs are probabilities already (they sum to 1), expected decoder = "softmax"')

@@ -32,6 +32,8 @@ def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64
     if decoder == "logits":
         scores = np.exp(scores - scores.max())
         scores /= scores.sum()
+    elif decoder == "sigmoid_logits":
+        scores = (np.tanh(scores / 2) + 1) / 2
     return scores
 
 
