@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.core.frame import Inferred, Masks, Result
+from edge_sdk.core.frame import Inferred, Masks, Result, Tensor
 from edge_sdk.tasks.entry import Count, ResultItem, ResultMessage, StageParts, TaskEntry
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
@@ -30,7 +30,7 @@ class Anomaly(Result, frozen=True, eq=False, gc=False):
     """Whether one frame is anomalous.
 
     Attributes:
-        score: 0-1, where the model's own range is as `anomaly.range` says; the higher, the more anomalous.
+        score: 0-1, where the model's own range is as `anomaly.score_range` says; the higher, the more anomalous.
         class_id: int64 (1,), 1 from the threshold on, else 0.
         masks: the region whose scores reach the threshold; None for models without a map.
     """
@@ -59,14 +59,14 @@ class Score:
             raise ModelError(f"labels has {len(parts.labels)} lines, expected two for anomaly: normal, then anomalous")
         self._places, self._names, self._threshold = parts.places, parts.names, parts.spec.thresholds.confidence
         self._width, self._height = parts.spec.input.size_wh
-        self._low, high = parts.spec.anomaly.range
+        self._low, high = parts.spec.anomaly.score_range
         self._span = high - self._low
 
     def __call__(self, inferred: Inferred, /) -> Anomaly:
         """Read float (1,) or (1, 1), float (1, H, W) or (1, 1, H, W), or both, of one frame."""
         outputs, prepared = [inferred.outputs[place] for place in self._places], inferred.prepared
         score = next((float(output.reshape(-1)[0]) for output in outputs if output.ndim < 3), None)
-        cells = next((output.reshape(output.shape[-2:]) for output in outputs if output.ndim > 2), None)
+        cells: Tensor | None = next((output.reshape(output.shape[-2:]) for output in outputs if output.ndim > 2), None)
         masks = None
         if cells is not None:
             rows, columns = cells.shape

@@ -29,6 +29,7 @@ from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 from edge_sdk.tasks.ssd import EFFICIENTDET, SSD, ULTRAFACE
 from edge_sdk.tasks.suppressed import TENSORFLOW, TORCHVISION
 from edge_sdk.tasks.text import CTC, TEXT
+from edge_sdk.tasks.textboxes import DB
 from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
 
 TABLE: tuple[Decoder, ...] = (
@@ -62,6 +63,7 @@ TABLE: tuple[Decoder, ...] = (
     TENSORFLOW,
     TORCHVISION,
     FASTESTDET,
+    DB,
     CELL_LOGITS,
     ARGMAX,
     VECTOR,

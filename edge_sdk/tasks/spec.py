@@ -130,14 +130,14 @@ class EmbeddingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnomalySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The section [anomaly]; `range`: the model's scores that count as 0 and as 1."""
+    """The section [anomaly]; `score_range`: the model's scores that count as 0 and as 1."""
 
-    range: tuple[float, float] = (0.0, 1.0)
+    score_range: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        check_finite("range", self.range)
-        if self.range[0] >= self.range[1]:
-            raise ValueError(f"range is {list(self.range)}, expected the lower score first")
+        check_finite("score_range", self.score_range)
+        if self.score_range[0] >= self.score_range[1]:
+            raise ValueError(f"score_range is {list(self.score_range)}, expected the lower score first")
 
 
 class InputShape(Protocol):

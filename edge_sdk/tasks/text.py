@@ -106,6 +106,7 @@ CTC = Decoder(
     make=lambda _spec, _count, _layout: None,
     usual_input={"pad_anchor": "top_left", "color": "BGR", "mean": (127.5,) * 3, "std": (127.5,) * 3},
     is_vague=True,
+    is_shown=lambda seen: seen[0].operator == "Softmax" or None,
 )
 
 

@@ -247,7 +247,7 @@ resize = "stretch"
 confidence = 0.5
 
 [anomaly]
-range = [0, 200]
+score_range = [0, 200]
 """
 
 

@@ -136,6 +136,27 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
     assert found.next_step.startswith(f'set decoder = "{operator.lower()}"')
 
 
+@pytest.mark.parametrize(
+    ("shapes", "last", "metadata", "options", "expected"),
+    [
+        ({"y": [1, 8, 6]}, "Softmax", {"character": "a\nb\nc\n "}, {}, ("text", "ctc", ["a", "b", "c", " "])),
+        ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, {}, ("detection", "db", ["text"])),
+        ({"y": [1, 64]}, "Add", {}, {"task": "embedding"}, ("embedding", "vector", ["unknown"])),
+        ({"y": [1], "m": [1, 1, 8, 8]}, "Add", {}, {"task": "anomaly"}, ("anomaly", "score", ["normal", "anomaly"])),
+    ],
+)
+def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
+    tmp_path: Path,
+    shapes: dict[str, list[int]],
+    last: str,
+    metadata: dict[str, str],
+    options: dict[str, str],
+    expected: tuple[str, str, list[str]],
+) -> None:
+    spec, lines = _described(_file(tmp_path, shapes, metadata, last=last), **options)
+    assert (spec.task, spec.decoder, lines) == expected
+
+
 def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> None:
     path = _file(tmp_path, {"parts": [1, 84, 4, 4]})
     assert _described(path)[0].decoder == "logits"

@@ -694,7 +694,7 @@ class AnomalyMetrics(TaskMetrics):
     agreement_metric = "equal_decisions"
     agreement_name = "equal decisions"
     noun = "decisions"
-    advice = "check input.mean, std and color in model.toml, anomaly.range and thresholds.confidence"
+    advice = "check input.mean, std and color in model.toml, anomaly.score_range and thresholds.confidence"
 
     def keep(
         self, _participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None

@@ -117,7 +117,8 @@ def describe(
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
     names = _names(metadata)
-    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
+    lines = len(read_labels(labels)) if labels else None
+    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
     if decoder is None and "task" not in metadata:
         guessed["decoder"] = "by the shapes of its outputs alone"
@@ -274,7 +275,9 @@ def _literal(text: str) -> Any:
 
 
 def _names(metadata: dict[str, str]) -> tuple[str, ...]:
-    """Return the labels that Ultralytics writes as a dict of class ids; none where there are no such."""
+    """Return the labels that Ultralytics writes as a dict of class ids, or RapidOCR's characters; or none."""
+    if "character" in metadata:
+        return tuple(metadata["character"].split("\n"))
     found = _literal(metadata.get("names", ""))
     named = dict(enumerate(found)) if isinstance(found, list) else found
     if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
@@ -293,7 +296,13 @@ def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Tas
 
 
 def _recognised(
-    model: Path, report: CheckReport, given: InputSpec, task: Task | None, decoder: str | None, names: int | None
+    model: Path,
+    report: CheckReport,
+    given: InputSpec,
+    task: Task | None,
+    decoder: str | None,
+    names: int | None,
+    lines: int | None,
 ) -> _Reading:
     shapes = [output.shape or () for output in report.outputs]
     said = report.metadata.get("task")
@@ -302,12 +311,15 @@ def _recognised(
     readings = [
         reading
         for entry in TABLE
-        if task == entry.task or (task is None and not entry.is_vague)
-        if decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
-    readings = [r for r in readings if r.is_shown is not False or decoder is not None]
+    readings = [
+        r
+        for r in readings
+        if decoder is not None or (r.is_shown is not False if task or not r.entry.is_vague else r.is_shown is True)
+    ]
     readings.sort(key=lambda reading: reading.is_shown is not True)
     if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
         readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
@@ -319,6 +331,7 @@ def _recognised(
             "has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
         )
     if names is None:
+        readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)
         others = tuple(dict.fromkeys(r.decoder for r in readings if r.decoder != readings[0].decoder))
         return msgspec.structs.replace(readings[0], others=() if readings[0].is_shown else others)
     fitting = [reading for reading in readings if reading.class_count in (None, names)]
