@@ -310,6 +310,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
         corners: float32 (N, 4, 2), x and y of the corners of oriented boxes in pixels of the original frame, clockwise
             from the object's own left top one, not clipped; `xyxy` encloses them. None for models without.
+        then: what a second model says of each object, None where it did not run; None without a second model.
     """
 
     xyxy: NDArray[np.float32]
@@ -318,6 +319,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
     keypoints: NDArray[np.float32] | None = None
     masks: Masks | None = None
     corners: NDArray[np.float32] | None = None
+    then: tuple[Result | None, ...] | None = None
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -334,6 +336,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
             keypoints=None if self.keypoints is None else self.keypoints[places],
             masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
             corners=None if self.corners is None else self.corners[places],
+            then=None if self.then is None else tuple(self.then[place] for place in places.tolist()),
         )
 
     def __iter__(self) -> Iterator[Detections]:

@@ -7,13 +7,17 @@ drawings and the workstation read these tables alone. Loading this module loads 
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import msgspec
 
 from edge_sdk.core.frame import Result
 from edge_sdk.tasks.anomaly import ANOMALY, SCORE
 from edge_sdk.tasks.centernet import CENTERFACE, CENTERNET
 from edge_sdk.tasks.classification import CLASSIFICATION, LOGITS, SIGMOID, SIGMOID_LOGITS, SOFTMAX
-from edge_sdk.tasks.detection import DETECTION
+from edge_sdk.tasks.detection import DETECTION, DetectionItem
 from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, DETR_SOFTMAX, END_TO_END
 from edge_sdk.tasks.embedding import EMBEDDING, VECTOR
 from edge_sdk.tasks.entry import TaskEntry
@@ -83,6 +87,8 @@ TASKS: dict[Task, TaskEntry] = {
 """What every task brings along."""
 
 _BY_RESULT = {entry.result: entry for entry in TASKS.values()}
+# Only here all tasks are known; msgspec reads it when the first message is encoded or decoded.
+DetectionItem.__annotations__["then"] = reduce(or_, [entry.nest() for entry in TASKS.values()], msgspec.UnsetType)
 
 
 def entry_of(result: Result) -> TaskEntry:

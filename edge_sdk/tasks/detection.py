@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Detections, Inferred, Prepared, Tensor
 from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, Floats, strongest
-from edge_sdk.tasks.entry import ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
+from edge_sdk.tasks.entry import NESTED, NestedResult, ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
 from edge_sdk.tasks.spec import Thresholds
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ class DetectionItem(ResultItem, frozen=True, gc=False):
     `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
     of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
     models with masks: outlines of the object's parts, the largest first, in whole pixels. `corners` are of models of
-    oriented boxes: x and y in pixels to 0.1, clockwise from the object's own left top; the box encloses them.
+    oriented boxes: x and y in pixels to 0.1, clockwise from the object's own left top; the box encloses them. `then`
+    is what a second model says of the object.
     """
 
     class_id: int
@@ -194,6 +195,7 @@ class DetectionItem(ResultItem, frozen=True, gc=False):
     keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
     polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
     corners: list[tuple[float, float]] | msgspec.UnsetType = msgspec.UNSET
+    then: NestedResult | msgspec.UnsetType = msgspec.UNSET  # of any task, as `tasks.decoders` says
 
 
 class DetectionMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="detection"):
@@ -210,14 +212,17 @@ def _items(result: Detections, label: Callable[[int], str]) -> list[DetectionIte
     given = np.column_stack((result.xyxy, result.confidence))
     rows, ids = rounded(given, result.class_id)
     items = list(map(DetectionItem, map(label, ids), ids, rows[:, 4].tolist(), rows[:, :4].tolist()))
-    if result.keypoints is None and result.masks is None and result.corners is None:
+    details = (result.keypoints, result.masks, result.corners, result.then)
+    if all(detail is None for detail in details):
         return items
     places = np.flatnonzero(np.isfinite(given).all(axis=1)).tolist()
     return [_with_details(item, result, place) for item, place in zip(items, places, strict=True)]
 
 
 def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
-    """Add the keypoints, the outlines and the corners of one object."""
+    """Add the keypoints, the outlines and the corners of one object, and what a second model says of it."""
+    if result.then is not None and (then := result.then[place]) is not None:
+        item = msgspec.structs.replace(item, then=NESTED[type(then)](then))
     if result.keypoints is not None:
         points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
         item = msgspec.structs.replace(item, keypoints=points.tolist())
@@ -248,6 +253,10 @@ def _draw(drawing: Drawing, result: Detections) -> None:
     for index in order:
         x1, y1, _, _ = corners[index]
         text = f"{drawing.name(int(result.class_id[index]))} {result.confidence[index]:.0%}"
+        if result.then is not None and (then := result.then[index]) is not None:
+            text += "".join(
+                f" ({label} {sure:.0%})" for label, sure in zip(then.labels[:1], then.confidence, strict=False)
+            )
         drawing.tag(text, (x1 - drawing.line_px // 2, y1), colours[index])
 
 

@@ -253,6 +253,11 @@ def failing() -> onnx.ModelProto:
         row = Cast<to=7>(is_bright) rows = Unsqueeze(row, first_axis) end = Gather(means, rows)""")
 
 
+def coloured() -> onnx.ModelProto:
+    """Two classes, red and blue: whatever there is more of."""
+    return _model_of_troubled("end = Identity(means)")
+
+
 def not_a_number() -> onnx.ModelProto:
     """Two classes, red and blue; of a bright picture it knows nothing: the root of what is negative."""
     return _model_of_troubled("rest = Sub(bright, means) root = Sqrt(rest) end = Mul(root, means)")

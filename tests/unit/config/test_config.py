@@ -24,6 +24,7 @@ from edge_sdk.config.schema import (
     PipelineConfig,
     ResultsConfig,
     SnapshotsConfig,
+    ThenConfig,
     TrustConfig,
     config_schema,
 )
@@ -325,6 +326,7 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
     "`[home_assistant]`": HomeAssistantSettings,
     "`[[pipelines]]`": PipelineConfig,
     "`[defaults]`": PipelineConfig,
+    "`[pipelines.then]`": ThenConfig,
     "`[[events]]`": EventConfig,
     "`[publish.results]`": ResultsConfig,
     "`[publish.events]`": EventsConfig,

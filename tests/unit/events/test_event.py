@@ -320,10 +320,11 @@ def test_a_label_that_the_bundle_does_not_have_is_refused_with_the_nearest(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("background_class", "expected"), [(False, {0: "cat", 1: "class_1"}), (True, {-1: "cat", 0: "class_0"})]
+    ("background_class", "expected"),
+    [(False, {0: "cat", 1: "class_1", 2: "dog"}), (True, {-1: "cat", 0: "class_0", 1: "dog"})],
 )
 def test_labels_are_those_of_messages(tmp_path: Path, background_class: bool, expected: dict[int, str]) -> None:
-    files = FILES | {"labels.txt": b"cat\n\n"}
+    files = FILES | {"labels.txt": b"cat\n\ndog\n"}
     spec = ClassificationSpec(background_class=background_class)
     manifest = msgspec.structs.replace(make_manifest(files), classification=spec)
     assert Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest, files)).labels_by_id() == expected

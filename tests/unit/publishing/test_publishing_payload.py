@@ -138,6 +138,7 @@ def _example() -> bytes:
 
 def test_results_keep_to_the_schema_and_are_read_back() -> None:
     results = [make_detections(20), make_detections(0), make_classification([0, -1, 5]), make_segmentation([0.3, 0.7])]
+    results.append(msgspec.structs.replace(make_detections(5), then=(None, *results[:4])))
     for data in [*(make_encoder().encode(result) for result in results), _example()]:
         assert [e.message for e in _validator("result").iter_errors(msgspec.json.decode(data))] == []
         assert msgspec.json.decode(data, type=MESSAGES["result"].type).schema == 1

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from edge_sdk.config.schema import ThenConfig
 from edge_sdk.core.errors import BundleError, CameraError, LinesError, UsageError
 from edge_sdk.core.logs import CAMERA, name_cameras
 from edge_sdk.loop import Loop, Tick
@@ -31,7 +32,7 @@ class Double:
         self.settings, self.gate, self.before = settings, gate, before
         self.began, self.is_over = threading.Event(), False
         self.failure: BaseException | None = None
-        self.digest: str | None = "first"
+        self.digests = ("first",) * len(settings.bundles)
         self.events, self.joined, self.warned = list[str](), list[float](), list[str]()
 
     def start(self) -> None:
@@ -88,15 +89,16 @@ class Scene:
         return self.streams.running[camera]
 
     def change(self, *wanted: PipelineSettings, digest: str = "first") -> str:
-        return self.streams.change_to(wanted, {each.bundle: digest for each in wanted})
+        digests = {path: "first" for each in wanted for path in each.bundles}
+        return self.streams.change_to(wanted, {**digests, **{each.bundles[-1]: digest for each in wanted}})
 
     def fail(self, camera: str, failure: BaseException) -> None:
         self[camera].end(failure)
         self.streams.look()
 
 
-def settings(camera: str, source: str = "pattern") -> PipelineSettings:
-    return PipelineSettings(camera=camera, source=source, bundle=Path("a.edge"))
+def settings(camera: str, source: str = "pattern", **changes: Any) -> PipelineSettings:
+    return PipelineSettings(camera=camera, source=source, bundle=Path("a.edge"), **changes)
 
 
 # Streams that fail or come to their end.
@@ -243,6 +245,16 @@ def test_a_bundle_that_is_replaced_is_a_change() -> None:
     first = scene["gate"]
     assert scene.change(settings("gate"), digest="second") == "changing: gate"
     assert scene.made[-1].before is first
+
+
+def test_a_second_model_that_comes_or_is_replaced_is_a_change() -> None:
+    scene = Scene("gate")
+    wanted = settings("gate", then=ThenConfig(bundle=Path("b.edge")))
+    assert scene.change(wanted) == "changing: gate"
+    scene.made[-1].run()
+    scene.streams.look()
+    assert scene.change(wanted) == "as before: gate"
+    assert scene.change(wanted, digest="second") == "changing: gate"
 
 
 def test_a_camera_that_is_back_before_its_pipeline_ended_stays_known() -> None:
