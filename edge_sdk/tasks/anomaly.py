@@ -18,7 +18,7 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Inferred, Masks, Result, Tensor
 from edge_sdk.tasks.entry import Count, ResultItem, ResultMessage, StageParts, TaskEntry
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
-from edge_sdk.tasks.spec import TaskSpec
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
@@ -107,6 +107,7 @@ SCORE = Decoder(
     layouts=_layouts,
     make=lambda _spec, _count, _layout: None,
     usual_input={"resize": "stretch", "mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+    usual_thresholds=Thresholds(0.5),
     usual_labels=("normal", "anomaly"),
     is_vague=True,
 )

@@ -12,7 +12,7 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates
 from edge_sdk.tasks.oriented import ReadCorners
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput
-from edge_sdk.tasks.spec import TaskSpec
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 _LEAST_PROBABILITY = 0.3  # of a cell that belongs to a line
 _GROWTH = 1.5  # the map shows the inner part of a line: its box grows by this much of its area over its perimeter
@@ -101,6 +101,7 @@ DB = Decoder(
     make=_make,
     suppresses=False,
     usual_input={"color": "BGR", "mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+    usual_thresholds=Thresholds(0.6),
     usual_labels=("text",),
     is_vague=True,
     is_shown=lambda seen: seen[0].operator == "Sigmoid" or None,

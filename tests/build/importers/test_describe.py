@@ -139,10 +139,16 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
 @pytest.mark.parametrize(
     ("shapes", "last", "metadata", "options", "expected"),
     [
-        ({"y": [1, 8, 6]}, "Softmax", {"character": "a\nb\nc\n "}, {}, ("text", "ctc", ["a", "b", "c", " "])),
-        ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, {}, ("detection", "db", ["text"])),
-        ({"y": [1, 64]}, "Add", {}, {"task": "embedding"}, ("embedding", "vector", ["unknown"])),
-        ({"y": [1], "m": [1, 1, 8, 8]}, "Add", {}, {"task": "anomaly"}, ("anomaly", "score", ["normal", "anomaly"])),
+        ({"y": [1, 8, 6]}, "Softmax", {"character": "a\nb\nc\n "}, {}, ("text", "ctc", 0.5, ["a", "b", "c", " "])),
+        ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, {}, ("detection", "db", 0.6, ["text"])),
+        ({"y": [1, 64]}, "Add", {}, {"task": "embedding"}, ("embedding", "vector", 0.4, ["unknown"])),
+        (
+            {"y": [1], "m": [1, 1, 8, 8]},
+            "Add",
+            {},
+            {"task": "anomaly"},
+            ("anomaly", "score", 0.5, ["normal", "anomaly"]),
+        ),
     ],
 )
 def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
@@ -151,10 +157,10 @@ def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
     last: str,
     metadata: dict[str, str],
     options: dict[str, str],
-    expected: tuple[str, str, list[str]],
+    expected: tuple[str, str, float, list[str]],
 ) -> None:
     spec, lines = _described(_file(tmp_path, shapes, metadata, last=last), **options)
-    assert (spec.task, spec.decoder, lines) == expected
+    assert (spec.task, spec.decoder, spec.thresholds.confidence, lines) == expected
 
 
 def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> None:

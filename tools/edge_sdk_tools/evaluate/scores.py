@@ -160,13 +160,3 @@ def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> Statistic:
         return np.asarray(np.divide(shared, spread, out=np.ones(len(weights)), where=spread > 0), np.float64)
 
     return statistic
-
-
-def edit_distance(a: str, b: str) -> int:
-    """Count the characters to insert, delete or replace that turn one text into the other (Levenshtein, 1966)."""
-    row = list(range(len(b) + 1))
-    for i, mine in enumerate(a, start=1):
-        before, row[0] = row[0], i
-        for j, theirs in enumerate(b, start=1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (mine != theirs))
-    return row[-1]

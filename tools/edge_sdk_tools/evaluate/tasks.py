@@ -41,7 +41,6 @@ from edge_sdk_tools.evaluate.scores import (
     calibration_error,
     correlation,
     divergences,
-    edit_distance,
     mean_iou,
     overlap_of,
     probabilities_of,
@@ -686,6 +685,16 @@ class TextMetrics(TaskMetrics):
     def finds_nothing(self, observed: Observed, which: int) -> bool:
         """No text on any image."""
         return not any(record.rows[which] for record in observed.records)
+
+
+def edit_distance(a: str, b: str) -> int:
+    """Count the characters to insert, delete or replace that turn one text into the other (Levenshtein, 1966)."""
+    row = list(range(len(b) + 1))
+    for i, mine in enumerate(a, start=1):
+        before, row[0] = row[0], i
+        for j, theirs in enumerate(b, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (mine != theirs))
+    return row[-1]
 
 
 class AnomalyMetrics(TaskMetrics):

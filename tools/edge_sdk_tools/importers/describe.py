@@ -23,7 +23,7 @@ from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
 from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
-from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
 from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.resemblance import resemblance
@@ -125,6 +125,8 @@ def describe(
         if reading.others:
             guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
     input_spec = _usual(input_spec, reading, report, guessed)
+    if reading.thresholds != Thresholds():
+        guessed["confidence"] = "choose it by what `edge-sdk evaluate` counts"
     for key in ("scores", "background_class"):
         if getattr(reading.detection, key) != getattr(DetectionSpec(), key):
             guessed[key] = "by the names and operators of its outputs"
@@ -349,7 +351,14 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
     detection = entry.section(outputs)
     if entry.said == "pose":
         detection = msgspec.structs.replace(detection, keypoints=_keypoints(report.metadata))
-    reading = _Reading(task=entry.task, decoder=entry.name, input=given, entry=entry, detection=detection)
+    reading = _Reading(
+        task=entry.task,
+        decoder=entry.name,
+        input=given,
+        entry=entry,
+        detection=detection,
+        thresholds=entry.usual_thresholds,
+    )
     try:
         entry.check(detection)
     except ValueError:  # it needs a key that no file shows
