@@ -143,6 +143,10 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         """Return the position of the same frame in `x` times its width and `y` times its height."""
         return Geometry(self.scale_x / x, self.scale_y / y, self.offset_x, self.offset_y)
 
+    def in_cells(self, x: float, y: float) -> Geometry:
+        """Return the position of the frame in cells, of which a pixel of the input has `x` along and `y` down."""
+        return Geometry(self.scale_x * x, self.scale_y * y, self.offset_x * x, self.offset_y * y)
+
     def points_to_frame(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
         """Map x and y, the first two of float32 (..., 2+), from the model's input to the frame, in place."""
         points[..., 0] = (points[..., 0] - self.offset_x) / self.scale_x
@@ -293,6 +297,20 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
         return left, top, (values > 0).astype(np.uint8)
 
+    def outlines(self, index: int, box_xyxy: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """Return polygons around one object's mask within its box, the largest first: float32 (points, 2), pixels."""
+        from edge_sdk.core.opencv import cv2
+
+        left, top, seen = self.within(index, box_xyxy)
+        found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
+        outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
+        areas = [cv2.contourArea(outline) for outline in outlines]
+        order = np.argsort(areas)[::-1]
+        return [outlines[place].astype(np.float32) for place in order if areas[place] > 0]
+
+
+_OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
+
 
 class Detections(Result, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
@@ -411,19 +429,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
 
     def polygons(self, index: int) -> list[NDArray[np.float32]]:
         """Return the outlines of an object's mask, the largest first: float32 (points, 2), pixels of the frame."""
-        from edge_sdk.core.opencv import cv2
-
-        if self.masks is None:
-            return []
-        left, top, seen = self.masks.within(index, self.xyxy[index])
-        found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
-        outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
-        areas = [cv2.contourArea(outline) for outline in outlines]
-        order = np.argsort(areas)[::-1]
-        return [outlines[place].astype(np.float32) for place in order if areas[place] > 0]
-
-
-_OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
+        return [] if self.masks is None else self.masks.outlines(index, self.xyxy[index])
 
 
 class Classification(Result, frozen=True, eq=False, gc=False):

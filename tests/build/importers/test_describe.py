@@ -66,7 +66,7 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
     toml, *labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
     spec = load_model_spec(toml)
     assert not examine(spec).of("error")
-    return spec, list(read_labels(labels[0] if labels else Path(spec.labels)))
+    return spec, read_labels(labels[0] if labels else Path(spec.labels)).file.decode().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,31 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
     assert found.next_step.startswith(f'set decoder = "{operator.lower()}"')
 
 
-def test_texts_are_no_boxes(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="looks like 97 characters at each of 40 places: text, with --task text"):
-        describe(_file(tmp_path, {"y": [1, 40, 97]}, last="Softmax"))
+@pytest.mark.parametrize(
+    ("shapes", "last", "metadata", "options", "expected"),
+    [
+        ({"y": [1, 8, 6]}, "Softmax", {"character": "a\nb\nc\n "}, {}, ("text", "ctc", 0.5, ["a", "b", "c", " "])),
+        ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, {}, ("detection", "db", 0.6, ["text"])),
+        ({"y": [1, 64]}, "Add", {}, {"task": "embedding"}, ("embedding", "vector", 0.4, ["unknown"])),
+        (
+            {"y": [1], "m": [1, 1, 8, 8]},
+            "Add",
+            {},
+            {"task": "anomaly"},
+            ("anomaly", "score", 0.5, ["normal", "anomaly"]),
+        ),
+    ],
+)
+def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
+    tmp_path: Path,
+    shapes: dict[str, list[int]],
+    last: str,
+    metadata: dict[str, str],
+    options: dict[str, str],
+    expected: tuple[str, str, float, list[str]],
+) -> None:
+    spec, lines = _described(_file(tmp_path, shapes, metadata, last=last), **options)
+    assert (spec.task, spec.decoder, spec.thresholds.confidence, lines) == expected
 
 
 def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.errors import AccuracyGateError, DataError
+from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError
 from edge_sdk.core.frame import Detections, Segmentation
+from edge_sdk.tasks.anomaly import Anomaly
 from edge_sdk.tasks.embedding import Embedding, Gallery
 from edge_sdk.tasks.spec import AgreementMetric, Task
 from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, MaskTruth, Truth
@@ -37,9 +38,10 @@ from edge_sdk_tools.evaluate.predictions import Observed, Participant
 from edge_sdk_tools.evaluate.scores import (
     UNKNOWN,
     Overlap,
+    area_under_roc,
     calibration_error,
+    correlation,
     divergences,
-    edit_distance,
     mean_iou,
     overlap_of,
     probabilities_of,
@@ -753,6 +755,9 @@ class EmbeddingMetrics(TaskMetrics):
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Mean cosine of both vectors of an image."""
+        lengths = [table.shape[1] for table in observed.tables]
+        if lengths[0] != lengths[1]:
+            raise ModelError(f"vectors of {lengths[0]} and of {lengths[1]} numbers cannot be compared")
         return (Metric(self.agreement_name, mean_of(_cosines(observed).clip(0, 1))),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
@@ -843,6 +848,70 @@ class TextMetrics(TaskMetrics):
         return not any(record.rows[which] for record in observed.records)
 
 
+def edit_distance(a: str, b: str) -> int:
+    """Count the characters to insert, delete or replace that turn one text into the other (Levenshtein, 1966)."""
+    row = list(range(len(b) + 1))
+    for i, mine in enumerate(a, start=1):
+        before, row[0] = row[0], i
+        for j, theirs in enumerate(b, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (mine != theirs))
+    return row[-1]
+
+
+class AnomalyMetrics(TaskMetrics):
+    """Scores of whole images, of which class 1 is anomalous."""
+
+    agreement_metric = "equal_decisions"
+    agreement_name = "equal decisions"
+    noun = "decisions"
+    advice = "check input.mean, std and color in model.toml, anomaly.score_range and thresholds.confidence"
+
+    def keep(
+        self, _participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The scores."""
+        return tuple(_score(answer) for answer in answers), None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Area under the ROC curve, and right decisions at the model's threshold."""
+        anomalous = _true_classes(observed) == 1
+        if anomalous.all() or not anomalous.any():
+            raise DataError(f"{len(anomalous)} images of one class, expected normal and anomalous ones")
+        right = _decisions(observed, which) == anomalous
+        return (
+            Metric("AUROC", area_under_roc(observed.tables[which][:, 0], anomalous), is_gated=True),
+            share_metric("right decisions", right, is_gated=True),
+        )
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Share of equal decisions, and the correlation of scores."""
+        equal = _decisions(observed, 0) == _decisions(observed, 1)
+        scores = [table[:, 0] for table in observed.tables]
+        return (
+            share_metric(self.agreement_name, equal),
+            Metric("correlation of scores", correlation(scores[0], scores[1]), bounds=(-1.0, 1.0)),
+        )
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By the difference of scores."""
+        student, teacher = (table[:, 0] for table in observed.tables)
+        distance = np.abs(student - teacher)
+        return tuple(
+            WorstImage(observed.path(i), None, f"{teacher[i]:.2f}", f"{student[i]:.2f}", float(distance[i]))
+            for i in _largest(distance, count)
+        )
+
+
+def _score(answer: Answer) -> NDArray[np.float64]:
+    assert isinstance(answer.result, Anomaly)
+    return np.array([answer.result.score])
+
+
+def _decisions(observed: Observed, which: int) -> NDArray[np.bool_]:
+    least = observed.participants[which].subject.spec.thresholds.confidence
+    return np.asarray(observed.tables[which][:, 0] >= least, np.bool_)
+
+
 def _largest(distance: NDArray[np.float64], count: int) -> list[int]:
     return [int(i) for i in np.argsort(-distance, kind="stable")[:count] if distance[i] > 0]
 
@@ -857,6 +926,7 @@ TASKS: dict[Task, TaskMetrics] = {
     "segmentation": SegmentationMetrics(),
     "embedding": EmbeddingMetrics(),
     "text": TextMetrics(),
+    "anomaly": AnomalyMetrics(),
 }
 """The one table of what depends on a task."""
 

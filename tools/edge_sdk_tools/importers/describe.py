@@ -22,7 +22,7 @@ from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
 from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
-from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
 from edge_sdk_tools.check.labels import literal_in, names_in
 from edge_sdk_tools.check.report import CheckReport, show_shape
@@ -105,13 +105,16 @@ def describe(
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
     names = names_in(metadata)
-    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
+    lines = len(read_labels(labels)) if labels else None
+    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
     if decoder is None and "task" not in metadata:
         guessed["decoder"] = "by the shapes of its outputs alone"
         if reading.others:
             guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
     input_spec = _usual(input_spec, reading, report, guessed)
+    if reading.thresholds != Thresholds():
+        guessed["confidence"] = "choose it by what `edge-sdk evaluate` counts"
     for key in ("scores", "background_class"):
         if getattr(reading.detection, key) != getattr(DetectionSpec(), key):
             guessed[key] = "by the names and operators of its outputs"
@@ -270,7 +273,13 @@ def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Tas
 
 
 def _recognised(
-    model: Path, report: CheckReport, given: InputSpec, task: Task | None, decoder: str | None, names: int | None
+    model: Path,
+    report: CheckReport,
+    given: InputSpec,
+    task: Task | None,
+    decoder: str | None,
+    names: int | None,
+    lines: int | None,
 ) -> _Reading:
     shapes = [output.shape or () for output in report.outputs]
     said = report.metadata.get("task")
@@ -279,12 +288,15 @@ def _recognised(
     readings = [
         reading
         for entry in TABLE
-        if task == entry.task or (task is None and not entry.is_vague)
-        if decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
-    readings = [r for r in readings if r.is_shown is not False or decoder is not None]
+    readings = [
+        r
+        for r in readings
+        if decoder is not None or (r.is_shown is not False if task or not r.entry.is_vague else r.is_shown is True)
+    ]
     readings.sort(key=lambda reading: reading.is_shown is not True)
     if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
         readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
@@ -296,6 +308,7 @@ def _recognised(
             "has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
         )
     if names is None:
+        readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)
         others = tuple(dict.fromkeys(r.decoder for r in readings if r.decoder != readings[0].decoder))
         return msgspec.structs.replace(readings[0], others=() if readings[0].is_shown else others)
     fitting = [reading for reading in readings if reading.class_count in (None, names)]
@@ -313,7 +326,14 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
     detection = entry.section(outputs)
     if entry.said == "pose":
         detection = msgspec.structs.replace(detection, keypoints=_keypoints(report.metadata))
-    reading = _Reading(task=entry.task, decoder=entry.name, input=given, entry=entry, detection=detection)
+    reading = _Reading(
+        task=entry.task,
+        decoder=entry.name,
+        input=given,
+        entry=entry,
+        detection=detection,
+        thresholds=entry.usual_thresholds,
+    )
     try:
         entry.check(detection)
     except ValueError:  # it needs a key that no file shows
