@@ -27,6 +27,7 @@ from edge_sdk_tools.quantize.quantize import (
     first_recipe,
     quantize,
     share_ranges,
+    shuffle_by_gather,
     softmax_along_last_axis,
     upsample_by_copies,
 )
@@ -134,6 +135,22 @@ def test_what_is_an_output_too_is_not_read_by_one_node_alone() -> None:
         links = GraphIndex(tiny.model(nodes, shape, outputs).graph)
         assert (links.only_reader("a", "Sigmoid") is not None) is alone
         assert links.only_reader("a", "Relu") is None
+
+
+@pytest.mark.parametrize(("perm", "becomes"), [([0, 2, 1, 3, 4], ["Gather"]), ([0, 2, 1, 4, 3], None)])
+def test_a_shuffle_of_channels_is_one_gather(perm: list[int], becomes: list[str] | None) -> None:
+    groups = [1, 2, 2, 6, 8]
+    nodes = [
+        helper.make_node("Reshape", ["images", "groups"], ["split"], name="split"),
+        helper.make_node("Transpose", ["split"], ["moved"], name="moved", perm=perm),
+        helper.make_node("Reshape", ["moved", "whole"], ["out"], name="joined"),
+    ]
+    weights = {"groups": np.array(groups), "whole": np.array([1, 4, 6, 8])}
+    proto = tiny.model(nodes, [1, 4, 6, 8], {"out": [1, 4, 6, 8]}, weights)
+    expected = _run(proto)
+    shuffle_by_gather(proto, {"images": (1, 4, 6, 8), "split": tuple(groups), "out": (1, 4, 6, 8)})
+    assert _kinds(proto) == (becomes or ["Reshape", "Transpose", "Reshape"])
+    assert np.array_equal(_run(proto), expected)
 
 
 def test_softmax_runs_along_the_last_axis() -> None:

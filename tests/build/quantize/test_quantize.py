@@ -423,7 +423,7 @@ def test_a_doubt_is_on_the_screen_and_in_the_report(tmp_path: Path, capsys: pyte
     write_pictures(tmp_path / "pictures" / "b", 12)  # a folder of one class
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
     assert run(command) == 0
-    start = "all 9 calibration images are labelled 'b', so ranges (from "
+    start = "all 6 calibration images are labelled 'b', so ranges (from "
     assert f"edge-sdk: warning: {start}" in capsys.readouterr().err
     warnings = json.loads((tmp_path / "a.edge" / "report.json").read_text())["warnings"]
     assert any(line.startswith(start) for line in warnings)

@@ -24,6 +24,7 @@ from edge_sdk_tools.quantize.convert import bare, float_file
 from edge_sdk_tools.quantize.precisions import MAKERS, with_half_weights
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
+from edge_sdk_tools.search import variant as search_variant
 from tests.support import models as tiny
 from tests.support.models import mixer, wide_classifier
 from tests.support.projects import write_project
@@ -90,6 +91,7 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
 ) -> None:
     # A model that is slower in INT8 for certain is none of a few kilobytes.
     monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
+    monkeypatch.setattr(search_variant, "kernels_ms", lambda model, *_: 20.0 if "carried" in model.name else 10.0)
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
     build(
         path,

@@ -37,7 +37,7 @@ from edge_sdk_tools.quantize.convert import (
     operators_of,
     travels_as_onnx,
 )
-from edge_sdk_tools.quantize.quantize import Quantized, Recipe, quantize
+from edge_sdk_tools.quantize.quantize import Quantized, Recipe, quantize, shapes_of, softmax_along_last_axis
 from edge_sdk_tools.quantize.simplified import Simplified, simplify
 
 Ranges: TypeAlias = Mapping[str, tuple[float, float]]
@@ -135,7 +135,9 @@ def _convert_half(source: Path, target: Target, folder: Path) -> Converted:
 
 
 def _write_float(model: Simplified, _ranges: Ranges, _recipe: Recipe, path: Path) -> Quantized:
-    onnx.save(model.proto, path)
+    proto = copy_of(model.proto)
+    softmax_along_last_axis(proto, shapes_of(proto))
+    onnx.save(proto, path)
     return Quantized(path)
 
 

@@ -1,9 +1,10 @@
 """INT8 by a recipe: QuantizeLinear and DequantizeLinear around every node that the recipe does not leave float.
 
-Three rewrites make integers cheaper without changing a value. The inputs of a Concat share one range, so that it only
-copies. A nearest-neighbour Resize becomes Concats of rows of bytes with channels last, because ONNX Runtime's Resize
-computes an address for every byte. Softmax runs along the last axis, because along any other axis ONNX Runtime moves
-every value twice.
+Four rewrites make integers cheaper without changing a value. The inputs of a Concat share one range, so that it only
+copies. A shuffle of channels is one Gather, because a Transpose of five axes moves each byte by itself. A
+nearest-neighbour Resize becomes Concats of rows of bytes with channels last, because ONNX Runtime's Resize computes an
+address for every byte. Softmax runs along the last axis, because along any other axis ONNX Runtime moves every value
+twice.
 """
 
 from __future__ import annotations
@@ -166,6 +167,33 @@ def _moved(node: onnx.NodeProto, rank: int) -> list[onnx.NodeProto]:
 
 
 _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+_GROUPS_LAST = [0, 2, 1, 3, 4]
+
+
+def shuffle_by_gather(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Replace, in place, each shuffle of channels of a float graph by one Gather: Reshape, Transpose and Reshape.
+
+    In integers, with channels last, that Transpose takes 48 instructions a byte: two thirds of a ShuffleNet's.
+    """
+    graph, links = proto.graph, GraphIndex(proto.graph)
+    gathers: dict[str, onnx.NodeProto] = {}  # by the name of the node in whose place it stands
+    gone: set[str] = set()
+    for node in graph.node:
+        before = links.maker(node.input[0], "Reshape") if node.op_type == "Transpose" else None
+        after = links.only_reader(node.output[0], "Reshape") if before else None
+        if before is None or after is None or links.only_reader(before.output[0], "Transpose") is None:
+            continue
+        split, whole = shapes.get(before.output[0], ()), shapes.get(before.input[0])
+        is_shuffle = len(split) == 5 and whole == (split[0], split[1] * split[2], *split[3:])
+        if not is_shuffle or attribute(node, "perm") != _GROUPS_LAST or shapes.get(after.output[0]) != whole:
+            continue
+        order = np.arange(split[1] * split[2]).reshape(split[1], split[2]).T.ravel()
+        graph.initializer.append(numpy_helper.from_array(order, f"{node.name}/order"))
+        gone.update((before.name, node.name))
+        gathers[after.name] = helper.make_node(
+            "Gather", [before.input[0], f"{node.name}/order"], after.output, node.name, axis=1
+        )
+    replace_all(graph.node, [gathers.get(node.name, node) for node in graph.node if node.name not in gone])
 
 
 def upsample_by_copies(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -281,7 +309,8 @@ def quantized_proto(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Sequence[str]
 ) -> onnx.ModelProto:
     """Return the quantized graph; whatever ONNX Runtime's quantizer raises passes."""
-    copy = copy_of(proto)
+    copy, shapes = copy_of(proto), shapes_of(proto)
+    shuffle_by_gather(copy, shapes)
     add_infer_metadata(copy)  # or the quantizer would write the model to the disk and infer its shapes once more
     if recipe.shared_scales:
         ranges = share_ranges(proto, ranges, set(float_nodes))
@@ -307,7 +336,6 @@ def quantized_proto(
         quantizer.model.topological_sort()  # ONNX wants nodes after what they read
     result: onnx.ModelProto = quantizer.model.model
     replace_all(result.metadata_props, proto.metadata_props)
-    shapes = _shapes(proto)
     upsample_by_copies(result, shapes)
     softmax_along_last_axis(result, shapes)
     return result
@@ -345,6 +373,7 @@ def _weight_ranges(
     return found
 
 
-def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+def shapes_of(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that a graph names, by tensor."""
     values = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
     return {value.name: tuple(d.dim_value for d in value.type.tensor_type.shape.dim) for value in values}
