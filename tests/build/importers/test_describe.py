@@ -18,7 +18,8 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
 from edge_sdk_tools.check.gate import examine
-from edge_sdk_tools.importers.describe import COCO80, COCO91, describe, write_description
+from edge_sdk_tools.check.labels import COCO80
+from edge_sdk_tools.importers.describe import COCO91, describe, write_description
 from tests.support import models as tiny
 from tests.support.pictures import numbered_image
 from tests.support.program import edge_sdk
