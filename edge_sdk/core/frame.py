@@ -381,13 +381,16 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         )
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what JSON can hold: of each object label, class_id, confidence, box_xyxy, keypoints and corners."""
+        """Return what JSON can hold of each object: label, class_id, confidence, box_xyxy, and what else there is."""
         rows = zip(self.labels, self.class_id.tolist(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
         keys = "label", "class_id", "confidence", "box_xyxy"
         objects = [dict(zip(keys, row, strict=True)) for row in rows]
         for key, points in ("keypoints", self.keypoints), ("corners", self.corners):
             if points is not None:
                 objects = [{**one, key: own} for one, own in zip(objects, points.tolist(), strict=True)]
+        for one, then in zip(objects, self.then or (), strict=False):
+            if then is not None:
+                one["then"] = {"labels": then.labels, "confidence": then.confidence.tolist()}
         return {"detections": objects}
 
     def to_supervision(self) -> Any:

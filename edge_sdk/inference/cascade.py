@@ -45,8 +45,7 @@ class CropSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=64, description="so many objects of a frame go on at most, the most confident first")
     ] = 4
     margin: Annotated[
-        float,
-        Meta(ge=0, le=1, description="what is cut out beyond each side of a box", extra={"unit": "a share"}),
+        float, Meta(ge=0, le=1, description="what is cut out beyond each side of a box, as a share of its size")
     ] = 0.1
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from edge_sdk.core.frame import Frame, Geometry, Prepared, Result
 from edge_sdk.core.machine import give_back_freed
 from edge_sdk.inference.session import Session, SessionCache
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.spec import TRAITS
 
 if TYPE_CHECKING:
     from edge_sdk.inference.prepare import Prepare
@@ -36,9 +37,11 @@ class Stages:
         session: Session,
         task: Task,
         remake: Callable[[Mapping[str, float]], Task] | None = None,
+        *,
+        finds_objects: bool = False,
     ) -> None:
         self.variant, self.prepare, self.session, self.task = variant, prepare, session, task
-        self._remake = remake
+        self._remake, self._finds_objects = remake, finds_objects
         self.thresholds: Mapping[str, float] = {}
 
     def set_thresholds(self, thresholds: Mapping[str, float]) -> None:
@@ -82,7 +85,10 @@ class Stages:
             thresholds = msgspec.structs.replace(manifest.thresholds, **changed)
             return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), labels, shapes)
 
-        return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake({}), remake)
+        finds_objects = TRAITS[manifest.task].has_objects
+        return cls(
+            manifest.variants[0].name, Prepare.of(manifest), session, remake({}), remake, finds_objects=finds_objects
+        )
 
     def clone(self, bundle: Bundle) -> Stages:
         """Return stages on the same loaded model with their own buffers, so that another thread may run them."""
@@ -98,11 +104,16 @@ class Stages:
         return self.task(self.session(self.prepare(frame)))
 
     def run_part(self, frame: Frame, region: tuple[int, int, int, int]) -> Result:
-        """Return the result of a part of a frame (left, top, right, bottom); places in it are those of the frame."""
+        """Return the result of a part of a frame (left, top, right, bottom); objects in it lie in the frame.
+
+        The frame of other results is the part alone, to which shares and maps of a picture belong.
+        """
         left, top, right, bottom = region
         # A view: what resizes it reads rows of any stride.
         part = Frame(frame.image[top:bottom, left:right], frame.captured_ns, frame.captured_at, frame.seq, frame.camera)
         prepared = self.prepare(part)
+        if not self._finds_objects:
+            return self.task(self.session(prepared))
         own = prepared.geometry
         offset_x, offset_y = own.offset_x - left * own.scale_x, own.offset_y - top * own.scale_y
         of_frame = Geometry(own.scale_x, own.scale_y, offset_x, offset_y)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from edge_sdk.core.errors import SessionError, UsageError
-from edge_sdk.core.frame import Classification, Detections, Frame, Result
+from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.inference.cascade import Cascade, CropSettings, Region
+from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.model import Model
-from tests.support.bundles import coloured, write_real_bundle
+from tests.support.bundles import coloured, open_real_bundle, write_real_bundle
 from tests.support.loops import MS, Camera, Clock, Collector
+from tests.support.models import segmenter
 from tests.support.results import make_frame
 
 _WIDE = [(0.0, 0.0, 100.0, 100.0)]
@@ -147,12 +149,24 @@ def test_what_a_second_model_says_of_a_part_lies_in_the_frame(cell_bundle: Path,
     assert [one.then for one in found] == [(then,) for then in found.then or ()]
 
 
+def test_shares_are_those_of_what_was_cut_out_and_not_of_its_padding(tmp_path: Path) -> None:
+    labels = {"labels.txt": b"none\nred\nblue\n"}
+    model = segmenter(16)
+    bundle = open_real_bundle(tmp_path / "areas.edge", model, task="segmentation", decoder="logits", extra=labels)
+    image = np.zeros((64, 64, 3), np.uint8)
+    image[16:32] = 0, 0, 255
+    then = Stages.open(bundle).run_part(Frame.of(image), (0, 16, 64, 32))
+    assert isinstance(then, Segmentation)
+    assert then.shares.tolist() == [0, 1, 0]
+
+
 def test_a_second_model_in_a_program(cell_bundle: Path, cell_pictures: Path, tmp_path: Path) -> None:
     colours = Model.open(write_real_bundle(tmp_path / "colours.edge", coloured()))
     model = Model.open(cell_bundle).then(colours, labels=["red"]).clone()
     found = model.detect(cv2.imread(str(cell_pictures / "0.png")))
     said = [None if then is None else then.labels[0] for then in found.then or ()]
     assert sorted(zip(found.labels, said, strict=True)) == [("blue", None), ("red", "red")]
+    assert ["then" in one for one in found.to_dict()["detections"]] == [label == "red" for label in found.labels]
     for wrong, words in (({"labels": ["rde"]}, "then.labels: 'rde'"), ({"max_crops": 0}, "max_crops is 0")):
         with pytest.raises(UsageError, match=words):
             Model.open(cell_bundle).then(colours, **wrong)
