@@ -209,7 +209,7 @@ def test_opset_and_shapes_are_settled(tmp_path: Path, opset: int) -> None:
         ('"model.onnx"', '"source.onnx"', UsageError, "source.onnx: is the file that "),
         ('"model.onnx"', '"model.ort"', UsageError, "model is 'model.ort', expected the name of the .onnx file"),
         ("[16, 16]", "[24, 24]", ModelError, "has shape 1x3x16x16, model.toml says 1x3x24x24"),
-        ('"softmax"', '"logits"\n[classification]\nbackground_class = 3', ModelError, "background_class"),
+        ('"softmax"', '"softmax"\nclassification = { background_class = 3 }', ModelError, "background_class: got a"),
         ("labels.txt", "none.txt", ModelError, "none.txt: no such labels file"),
     ],
 )
