@@ -8,50 +8,38 @@ refused with what it shows, and never described as something else.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, read_labels
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
 from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
+from edge_sdk_tools.check.labels import literal_in, names_in
 from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 
-_COCO = """
-person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,
-bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,
-sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,cup,fork,knife,spoon,
-bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,potted plant,bed,dining table,
-toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,refrigerator,book,clock,vase,scissors,
-teddy bear,hair drier,toothbrush
-"""
-COCO80 = tuple(_COCO.replace("\n", "").split(","))
-"""The classes of COCO, in the order in which detectors are trained on them."""
-_UNUSED_IDS = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
-
-
-def _by_id() -> Iterator[str]:
-    names = iter(COCO80)
-    for number in range(91):
-        yield "N/A" if number in _UNUSED_IDS else next(names)
-
-
-COCO91 = tuple(_by_id())
-"""The same by COCO's own ids, 0 to 90, some of which are not used."""
-_LABELS = {80: COCO80, 90: COCO91[1:], 91: COCO91}
+_USUAL_LABELS = {
+    ("detection", 20): ("voc20", "Pascal VOC"),
+    ("detection", 80): ("coco80", "COCO"),
+    ("detection", 90): ("coco90", "COCO by its own ids"),
+    ("detection", 91): ("coco91", "COCO by its own ids, after a background"),
+    ("classification", 1000): ("imagenet1k", "ImageNet"),
+    ("classification", 1001): ("imagenet1k", "ImageNet after a background"),
+}
+"""The list of labels that are guessed by task and number of classes, and of what in words."""
 
 _TASKS: dict[str, Task] = {
     "detect": "detection",
@@ -62,7 +50,7 @@ _TASKS: dict[str, Task] = {
 }
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
 
-_MOST_CLASSES = 10_000
+_LABELS_FILE = "labels.txt"
 _IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
 
@@ -71,7 +59,7 @@ class Description(msgspec.Struct, frozen=True):
     """What a model.toml says of a model, and where that comes from.
 
     Attributes:
-        spec: the model.toml.
+        spec: the model.toml, whose labels are a list by its name or a file to be written.
         labels: one label for each class.
         read: what the file itself says, in lines for people.
         guessed: for keys of model.toml, why their values were chosen.
@@ -116,7 +104,7 @@ def describe(
         raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
-    names = _names(metadata)
+    names = names_in(metadata)
     lines = len(read_labels(labels)) if labels else None
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
@@ -137,40 +125,45 @@ def describe(
         reading = msgspec.structs.replace(reading, classification=ClassificationSpec(background_class=True))
         input_spec = msgspec.structs.replace(input_spec, mean=(127.5,) * 3, std=(127.5,) * 3)  # as TensorFlow trains
     chosen = _labels(model, reading, names, labels, guessed)
+    listed = next((name for name, path in LISTS.items() if read_labels(path) == chosen), None)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model"
     spec = ModelSpec(
         model=str(model.absolute()),
         name=name,
-        labels="labels.txt",
+        labels=listed or _LABELS_FILE,
         **{key: getattr(reading, key) for key in TaskSpec.__struct_fields__ if key != "input"},
         input=input_spec,
     )
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
 
 
-def write_description(description: Description, folder: Path) -> tuple[Path, Path]:
-    """Write model.toml and labels.txt into a folder, where neither is yet; the model's path becomes relative to it.
+def write_description(description: Description, folder: Path) -> list[Path]:
+    """Write model.toml into a folder, where none is yet; the model's path becomes relative to it.
+
+    Returns:
+        What was written: model.toml, and labels.txt where the labels are no list that has a name.
 
     Raises:
         UsageError: one of them exists.
         OutputError: the folder cannot be written to.
     """
-    toml, labels = folder / "model.toml", folder / description.spec.labels
-    for path in (toml, labels):
-        if path.exists():
-            raise UsageError(f"{path}: exists and is kept; move it away, or choose another folder with -o")
+    spec = description.spec
+    texts = {"model.toml": ""} | ({} if spec.labels in LISTS else {spec.labels: "\n".join(description.labels) + "\n"})
+    for name in texts:
+        if (folder / name).exists():
+            raise UsageError(f"{folder / name}: exists and is kept; move it away, or choose another folder with -o")
+    relative = msgspec.structs.replace(spec, model=os.path.relpath(spec.model, folder.absolute()))
+    texts["model.toml"] = to_toml(msgspec.structs.replace(description, spec=relative))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        labels.write_text("\n".join(description.labels) + "\n", encoding="utf-8")
-        relative = os.path.relpath(description.spec.model, folder.absolute())
-        spec = msgspec.structs.replace(description.spec, model=relative)
-        toml.write_text(to_toml(msgspec.structs.replace(description, spec=spec)), encoding="utf-8")
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as cause:
-        for path in (toml, labels):
+        for name in texts:
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+                (folder / name).unlink(missing_ok=True)
         raise OutputError(f"{folder}: cannot be written to: {cause.strerror}; nothing was left there") from cause
-    return toml, labels
+    return [folder / name for name in texts]
 
 
 def to_toml(description: Description) -> str:
@@ -234,8 +227,9 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
         is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
         task = _TASKS.get(examined.report.metadata.get("task", ""), "classification" if is_one_row else "detection")
         usual = _image_size(examined.report.metadata) or (TRAITS[task].side_px,) * 2
-        if usual != given.size_wh:
-            given = msgspec.structs.replace(given, size_wh=usual)
+        resized = adopted(declared, msgspec.structs.replace(given, size_wh=usual))  # a side may be fixed
+        if resized != given:
+            given = resized
             examined = _examined(model, given)
     return examined, given, is_free
 
@@ -253,7 +247,7 @@ def _examined(model: Path, given: InputSpec) -> Examined:
 
 def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
     """Return width and height from Ultralytics' `imgsz`, which is [height, width]."""
-    sides = _literal(metadata.get("imgsz", ""))
+    sides = literal_in(metadata.get("imgsz", ""))
     if isinstance(sides, list) and len(sides) == 2 and all(isinstance(s, int) and 8 <= s <= 8192 for s in sides):
         return sides[1], sides[0]
     return None
@@ -261,30 +255,11 @@ def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
 
 def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
     """Return how many points an object has, and how many values a point, as Ultralytics writes `kpt_shape`."""
-    found = {"keypoints": _literal(metadata.get("kpt_shape", ""))}
+    found = {"keypoints": literal_in(metadata.get("kpt_shape", ""))}
     try:
         return msgspec.convert(found, DetectionSpec).keypoints
     except msgspec.ValidationError:
         return None
-
-
-def _literal(text: str) -> Any:
-    """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-
-
-def _names(metadata: dict[str, str]) -> tuple[str, ...]:
-    """Return the labels that Ultralytics writes as a dict of class ids, or RapidOCR's characters; or none."""
-    if "character" in metadata:
-        return tuple(metadata["character"].split("\n"))
-    found = _literal(metadata.get("names", ""))
-    named = dict(enumerate(found)) if isinstance(found, list) else found
-    if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
-        return ()
-    return tuple(one_line(str(named[number])).strip() or f"class_{number}" for number in range(len(named)))
 
 
 def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
@@ -396,7 +371,7 @@ def _labels(
 ) -> tuple[str, ...]:
     count = reading.class_count
     if given is not None:
-        labels = read_labels(given)
+        labels = _beside_background(read_labels(given), reading)
         if count not in (None, len(labels)):
             raise ModelError(f"{given}: has {len(labels)} lines, and {model} has {count} classes; expected one a class")
         return labels
@@ -406,13 +381,20 @@ def _labels(
     if usual and count in (None, len(usual)):
         guessed["labels"] = f"as those of {reading.decoder} models"
         return usual
-    if (count or reading.entry.usual_count) in _LABELS:
-        count = count or reading.entry.usual_count
-        guessed["labels"] = f"{count} classes are mostly those of COCO"
-        return _LABELS[count]
+    count = count or reading.entry.usual_count
+    if (reading.task, count) in _USUAL_LABELS:
+        name, of = _USUAL_LABELS[reading.task, count]
+        guessed["labels"] = f"{count} classes are mostly those of {of}"
+        return _beside_background(read_labels(LISTS[name]), reading)
     guessed["labels"] = "the file does not name its classes"
-    numbered = tuple(f"class_{number}" for number in range(count or 0))
-    return ("background", *numbered[:-1]) if reading.classification.background_class else numbered
+    has_background = reading.classification.background_class
+    return _beside_background([f"class_{number}" for number in range(count - has_background)], reading)
+
+
+def _beside_background(labels: Sequence[str], reading: _Reading) -> tuple[str, ...]:
+    """Put the label of a classifier's background before the others, where it is missing."""
+    is_missing = reading.classification.background_class and len(labels) + 1 == reading.class_count
+    return ("background", *labels) if is_missing else tuple(labels)
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
