@@ -209,6 +209,8 @@ _MOST_OUTLINES = 8  # of one object, which other objects may cover in part
 
 
 def _items(result: Detections, label: Callable[[int], str]) -> list[DetectionItem]:
+    if not len(result):
+        return []
     given = np.column_stack((result.xyxy, result.confidence))
     rows, ids = rounded(given, result.class_id)
     items = list(map(DetectionItem, map(label, ids), ids, rows[:, 4].tolist(), rows[:, :4].tolist()))
