@@ -31,14 +31,19 @@ if TYPE_CHECKING:
     from edge_sdk.publisher import Publisher
     from edge_sdk.sources.location import SourceOptions
     from edge_sdk.sources.opening import open_source
+    from edge_sdk.tasks.anomaly import Anomaly
+    from edge_sdk.tasks.embedding import Embedding
+    from edge_sdk.tasks.text import Text
 
 __all__ = [
     "NO_CLASS",
+    "Anomaly",
     "Budget",
     "Bundle",
     "Classification",
     "Detections",
     "EdgeError",
+    "Embedding",
     "Event",
     "EventRule",
     "EventSink",
@@ -55,6 +60,7 @@ __all__ = [
     "Sink",
     "Source",
     "SourceOptions",
+    "Text",
     "Tick",
     "__version__",
     "open_source",
@@ -73,6 +79,9 @@ _NAMES = {
     "publisher": ("Publisher",),
     "sources.location": ("SourceOptions",),
     "sources.opening": ("open_source",),
+    "tasks.anomaly": ("Anomaly",),
+    "tasks.embedding": ("Embedding",),
+    "tasks.text": ("Text",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

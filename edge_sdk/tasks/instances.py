@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.core.frame import Geometry, Masks, Prepared, Tensor
+from edge_sdk.core.frame import Masks, Prepared, Tensor
 from edge_sdk.tasks.boxes import Candidates, Floats
 from edge_sdk.tasks.detr import END_TO_END
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
@@ -38,9 +38,7 @@ class ReadKeypoints:
         """Return `keypoints` of float32 (N, `width`): all 0 where a value is no number."""
         points = np.ones((len(extras), self._shape[0], 3), np.float32)
         points[..., : self._shape[1]] = extras.reshape(-1, *self._shape)
-        geometry = prepared.geometry
-        points[..., 0] = (points[..., 0] - geometry.offset_x) / geometry.scale_x
-        points[..., 1] = (points[..., 1] - geometry.offset_y) / geometry.scale_y
+        prepared.geometry.points_to_frame(points)
         points[~np.isfinite(points).all(axis=2)] = 0
         return {"keypoints": points}
 
@@ -62,8 +60,7 @@ class ReadMasks:
         rows, columns = prototypes.shape[1:]
         values = (extras @ prototypes.reshape(len(prototypes), -1)).reshape(-1, rows, columns)
         x, y = columns / self._input_wh[0], rows / self._input_wh[1]
-        own = prepared.geometry
-        return {"masks": Masks(values, Geometry(own.scale_x * x, own.scale_y * y, own.offset_x * x, own.offset_y * y))}
+        return {"masks": Masks(values, prepared.geometry.in_cells(x, y))}
 
 
 class ReadInstances:

@@ -19,11 +19,12 @@ import pytest
 from numpy.typing import NDArray
 from pycocotools import mask
 
-from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk.core.frame import Detections, Frame, Image, Inferred
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.tasks.task import make_task
+from edge_sdk_tools.datasets.class_names import read_labels
 from tests.support.absent import not_installed
 from tests.support.broker import wait_until
 from tests.support.program import edge_sdk
@@ -38,8 +39,6 @@ Message = dict[str, Any]
 
 
 class Demo:
-    """A finished demo: what it printed and what it left."""
-
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.environment = environment
         self.output = folder / "demo-output"
@@ -162,7 +161,6 @@ def people_in(result: Message) -> Boxes:
 
 
 def count_found(expected: Boxes, got: Boxes) -> int:
-    """How many of the boxes have one at an IoU of .5 or more."""
     if not len(expected) or not len(got):
         return 0
     theirs, ours = (np.hstack([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]]).astype(float) for boxes in (expected, got))

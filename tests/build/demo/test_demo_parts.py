@@ -20,6 +20,7 @@ from rich.console import Console
 from edge_sdk.core.errors import DataError, IncompatibleError, OutputError
 from edge_sdk_tools.demo.bundle import Media, draw_picture, read_frames, target_for, write_images
 from edge_sdk_tools.demo.show import MessageCounts, Show, fresh_folder
+from tests.support.connections import detections
 
 FRAMES = 120
 LABELS = ("person", "bicycle")
@@ -48,22 +49,9 @@ def line(seq: int, people: int = 0, others: int = 0, topic: str = "edge/v1/defau
         box = [4.0 + 8 * place, 8.0, 12.0 + 8 * place, 40.0]
         return {"label": label, "class_id": LABELS.index(label), "confidence": 0.5, "box_xyxy": box}
 
-    payload = {
-        "task": "detection",
-        "schema": 1,
-        "stream": "result",
-        "device": "demo",
-        "camera": "street",
-        "boot_id": "b",
-        "run_id": "r",
-        "seq": seq,
-        "captured_at": "2026-01-01T00:00:00Z",
-        "age_ms": 10.0 + seq,
-        "infer_ms": 5.0 + seq,
-        "model": {"name": "m", "version": 1, "sha256": "0"},
-        "frame": {"width": 64, "height": 48},
-        "detections": [item("person", i) for i in range(people)] + [item("bicycle", i) for i in range(others)],
-    }
+    found = [item("person", i) for i in range(people)] + [item("bicycle", i) for i in range(others)]
+    times, frame = {"age_ms": 10.0 + seq, "infer_ms": 5.0 + seq}, {"width": 64, "height": 48}
+    payload = json.loads(detections(seq=seq, frame=frame, detections=found, **times))
     return json.dumps({"topic": topic, "received_at": 0.0, "payload": payload}).encode() + b"\n"
 
 
@@ -146,17 +134,17 @@ def test_what_is_shown() -> None:
 
 def test_the_picture_shows_the_message_on_its_own_frame(video: Path, tmp_path: Path) -> None:
     best = counts_of(line(30, people=2, others=1)).best
-    draw_picture(best.message, video, LABELS, tmp_path / "picture.png")
+    draw_picture(best.message, video, tmp_path / "picture.png")
     image = cv2.imread(str(tmp_path / "picture.png"))
     assert image.shape == (48, 64, 3)
     # The lower edges of both people's boxes, and places outside.
     assert [_is_ground(image[y, x]) for y, x in ((40, 8), (40, 16), (44, 16), (30, 60))] == [False, False, True, True]
     nothing = counts_of(line(30)).best
-    draw_picture(nothing.message, video, LABELS, tmp_path / "nothing.png")
+    draw_picture(nothing.message, video, tmp_path / "nothing.png")
     image = cv2.imread(str(tmp_path / "nothing.png"))
     assert _is_ground(image)
     with pytest.raises(OutputError, match=r"none/picture\.png: cannot be written"):
-        draw_picture(nothing.message, video, LABELS, tmp_path / "none" / "picture.png")
+        draw_picture(nothing.message, video, tmp_path / "none" / "picture.png")
 
 
 def _is_ground(pixels: NDArray[Any]) -> bool:

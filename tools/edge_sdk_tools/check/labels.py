@@ -1,23 +1,28 @@
 """Compare the labels file with model.toml and with the model's outputs.
 
 If there are too many or too few lines, that is the only finding. Whether the order of the lines is that of the outputs
-cannot be checked.
+shows only where the file's metadata name the classes, or where the lines are those of COCO.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from edge_sdk.bundle.model_spec import ModelSpec, read_labels
-from edge_sdk.core.errors import ModelError
-from edge_sdk.tasks.decoders import decoder_of
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import ModelError, one_line
+from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
+from edge_sdk_tools.check.resemblance import resemblance
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 
 _FLAG = "background_class = true under [classification]"
 _SHOWN = 5
+_MOST_CLASSES = 10_000
 _LONGEST_SHOWN = 40  # characters of a label
 
 
@@ -75,6 +80,46 @@ def _joined(numbers: Sequence[int]) -> str:
     return ", ".join(shown) + (f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else "")
 
 
+def literal_in(text: str) -> Any:
+    """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
+def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
+    """Return the labels that Ultralytics writes as a dict of class ids, or RapidOCR's characters; or none."""
+    if "character" in metadata:
+        return tuple(metadata["character"].split("\n"))
+    found = literal_in(metadata.get("names", ""))
+    named = dict(enumerate(found)) if isinstance(found, list) else found
+    if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
+        return ()
+    return tuple(one_line(str(named[number])).strip() or f"class_{number}" for number in range(len(named)))
+
+
+def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> Iterator[Finding]:
+    """Compare the order of the labels with that of the names in the metadata, or else with COCO's."""
+    said = names_in(report.metadata)
+    ordered = said or read_labels(LISTS["coco80"])
+    places = {name: number for number, name in enumerate(ordered)}
+    known = [(places[label], number) for number, label in enumerate(labels) if label in places]
+    moved = [(label, number) for label, number in known if label != number]
+    if len(labels) != len(ordered) or len(known) < _MOSTLY * len(labels) or len(moved) < len(known) / 2:
+        return
+    number = moved[0][1]
+    what = f"{spec.labels}: line {number + 1} is {_shown(labels[number])}, and {{}} {_shown(ordered[number])} there"
+    if said:
+        yield finding(
+            "error", spec, what.format("the names in the file's metadata have"), "write these, in their order"
+        )
+    else:
+        step = "write COCO's order, as `edge-sdk init` does; nothing to do if the model was trained in this order"
+        yield finding("warning", spec, what.format("COCO, whose classes these are, has"), step)
+
+
+_MOSTLY = 0.75  # share of the lines that are names of a list, from which they are that list
 _BEFORE_OUTPUTS = ("dynamic", "input", "shape", "size")
 """Rules whose errors leave open what shapes the outputs have when they are mended."""
 
@@ -97,9 +142,11 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
     except ModelError as cause:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
-        wrong = [finding("error", spec, what, step or _CORRECT)]
-    lines = check_lines(spec, labels, is_counted=is_counted)
+        seen = "" if "this looks like" in step else resemblance(report.outputs, spec.input.size_wh)
+        wrong = [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
+    lines = [*check_lines(spec, labels, is_counted=is_counted), *_check_order(spec, labels, report)]
     wrong += _check_said(spec, report)
+    wrong += [] if wrong else _check_others(spec, len(labels), report)
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
 
 
@@ -116,23 +163,43 @@ def _check_said(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
         yield finding("error", spec, what, step)
 
 
+def _check_others(spec: ModelSpec, label_count: int, report: CheckReport) -> Iterator[Finding]:
+    """Name a decoder that names and operators of the outputs speak for, where they do not speak for the given one."""
+    shapes, own = [output.shape or () for output in report.outputs], decoder_of(spec)
+    found = own.find(spec, label_count, shapes) if report.outputs and all(shapes) else None
+    if found is None or TRAITS[spec.task].is_of_whole_picture:
+        return
+    if own.is_shown([report.outputs[place] for place in found[1]]):
+        return
+    for other in TABLE:
+        places = next((places for _, _, places in other.readings(spec, shapes)), ()) if other is not own else ()
+        if places and other.is_shown([report.outputs[place] for place in places]):
+            what = (
+                f"decoder: the outputs look like those that {other.name} reads ({other.task}), and not {spec.decoder}"
+            )
+            step = f'nothing to do, if boxes are right; else set decoder = "{other.name}"'
+            yield finding("warning", spec, what, step)
+
+
 _NO_PROBABILITIES = ("Add", "Conv", "Gemm", "MatMul")
+_WITHOUT = {"softmax": "logits", "sigmoid": "sigmoid_logits"}
 
 
 def _check_probabilities(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
-    """Tell probabilities from logits by the operator that computes a classifier's output."""
+    """Tell probabilities from logits, and softmax from sigmoid, by the operator that computes a classifier's output."""
     outputs = report.outputs
     if not (outputs and TRAITS[spec.task].is_of_whole_picture) or any(
         error.rule in _BEFORE_OUTPUTS for error in report.of("error")
     ):
         return
-    operator = outputs[0].operator
-    if spec.decoder == "logits" and operator == "Softmax":
-        what = f"decoder: output {outputs[0].name} comes from a Softmax, so that it has probabilities already"
-        yield finding("error", spec, what, 'set decoder = "softmax"')
-    elif spec.decoder == "softmax" and operator in _NO_PROBABILITIES:
-        what = f"decoder: output {outputs[0].name} comes from a {operator} and has no probabilities"
-        yield finding("error", spec, what, 'set decoder = "logits"')
+    operator, name = outputs[0].operator, outputs[0].name
+    if operator in ("Softmax", "Sigmoid") and spec.decoder != operator.lower():
+        what = f"decoder: output {name} comes from a {operator}, so that it has probabilities already"
+        step = "" if operator == "Softmax" else "; its classes do not exclude each other"
+        yield finding("error", spec, what, f'set decoder = "{operator.lower()}"{step}')
+    elif spec.decoder in _WITHOUT and operator in _NO_PROBABILITIES:
+        what = f"decoder: output {name} comes from a {operator} and has no probabilities"
+        yield finding("error", spec, what, f'set decoder = "{_WITHOUT[spec.decoder]}"')
 
 
 def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> bool:

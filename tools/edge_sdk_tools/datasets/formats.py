@@ -31,6 +31,7 @@ from edge_sdk_tools.datasets.dataset import (
     Found,
     Labelled,
     MaskTruth,
+    Truth,
     listed_file,
     mask_size,
 )
@@ -46,13 +47,14 @@ def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
     """Read a folder of class folders."""
     found, skipped = [], []
     class_ids: dict[str, int] = {}
+    beside = [path.name for path in subfolders(folder)]
     for path in filter(is_candidate, files_below(folder)):
         first, *inside = path.relative_to(folder).parts
         if not inside:
             skipped.append(Skipped(path, "lies in no class folder"))
             continue
         if first not in class_ids:
-            class_ids[first] = _class_id(folder / first, names)
+            class_ids[first] = _class_id(folder / first, names, beside)
         found.append(Found(path, ClassTruth(class_ids[first])))
     return Labelled(found, tuple(skipped))
 
@@ -61,11 +63,11 @@ def _is_class(name: str, names: ClassNames) -> bool:
     return bool(names.find(name)) or (_is_number(name) and int(name) < len(names))
 
 
-def _class_id(folder: Path, names: ClassNames) -> int:
+def _class_id(folder: Path, names: ClassNames, beside: Sequence[str]) -> int:
     """A label that is a number goes before the class id of this number."""
     if _is_number(folder.name) and not names.find(folder.name):
         return names.checked(int(folder.name), str(folder))
-    return names.class_id(folder.name, str(folder))
+    return names.class_id(folder.name, str(folder), beside)
 
 
 def _is_number(name: str) -> bool:
@@ -122,6 +124,35 @@ def _csv_class_id(value: str, names: ClassNames, where: str) -> int:
     if class_id is None:
         raise DataError(f"{where}: class_id is {shown(value)}, expected a whole number from 0 to {len(names) - 1}")
     return names.checked(class_id, where)
+
+
+TEXTS_CSV = "texts.csv"
+
+
+class TextTruth(Truth, frozen=True):
+    """The text that one image shows."""
+
+    text: str
+
+
+def read_texts_csv(folder: Path, _names: ClassNames) -> Labelled:
+    """Read FOLDER/texts.csv, with one image a line after the header file,text."""
+    path = folder / TEXTS_CSV
+    rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    texts: dict[Path, TextTruth] = {}
+    try:
+        header = next(rows, [])
+        if [name.strip().casefold() for name in header] != ["file", "text"]:
+            raise DataError(f"{path}: line 1 is {shown(','.join(header))}, expected file,text")
+        for row in filter(None, rows):
+            where = f"{path}: line {rows.line_num}"
+            file = listed_file(row[0].strip(), [folder], where)
+            if len(row) != 2 or file is None:
+                raise DataError(f"{where}: {shown(','.join(row))}, expected an image in {folder} and its text, quoted")
+            texts[file] = TextTruth(row[1])
+    except csv.Error as cause:
+        raise DataError(f"{path}: line {rows.line_num}: not comma-separated values: {cause}") from cause
+    return Labelled([Found(file, text) for file, text in sorted(texts.items())])
 
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
@@ -272,6 +303,7 @@ def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
 def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int64]:
     """Return the class id of each annotation, int64 (N,); unused categories need not be classes of the model."""
     categories = {category.id: category.name for category in coco.categories}
+    beside = [categories[used] for used in {a.category_id for a in coco.annotations} if used in categories]
     class_ids: dict[int, int] = {}
     for index, annotation in enumerate(coco.annotations):
         used = annotation.category_id
@@ -281,7 +313,7 @@ def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int6
                     f"{path}: annotations[{index}].category_id is {used}, expected the id of one of its "
                     f"{len(categories)} categories"
                 )
-            class_ids[used] = names.class_id(categories[used], f"{path}: category {used}")
+            class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
     return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
 
 
@@ -402,6 +434,7 @@ def _has_folders(folder: Path, *names: str) -> bool:
 
 FORMATS: dict[Format, LabelFormat] = {
     "labels.csv": LabelFormat("classes", "labels.csv", lambda folder, _: is_file(folder / LABELS_CSV), read_labels_csv),
+    TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, lambda folder, _: is_file(folder / TEXTS_CSV), read_texts_csv),
     "class folders": LabelFormat("classes", "a folder a class", are_class_folders, read_class_folders),
     "coco": LabelFormat("boxes", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
     "yolo": LabelFormat(

@@ -32,11 +32,16 @@ def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64
     if decoder == "logits":
         scores = np.exp(scores - scores.max())
         scores /= scores.sum()
+    elif decoder == "sigmoid_logits":
+        scores = (np.tanh(scores / 2) + 1) / 2
     return scores
 
 
 def ranks_of(probabilities: Probabilities, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first."""
+    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first.
+
+    Where the columns are a model's outputs in their order, `edge_sdk.tasks.classification.highest` has the same order.
+    """
     rows = np.arange(len(columns))
     right = probabilities[rows, columns][:, None]
     before = np.arange(probabilities.shape[1])[None, :] < columns[:, None]
@@ -130,3 +135,31 @@ def class_ious(weights: Weights, both: NDArray[np.float64], either: NDArray[np.f
     below = weights @ either
     result: NDArray[np.float64] = np.divide(weights @ both, below, out=np.full_like(below, np.nan), where=below > 0)
     return result
+
+
+def area_under_roc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> Statistic:
+    """AUROC: how often the score, float64 (N,), of a positive image is above that of another; equal ones count half."""
+    order = np.argsort(scores, kind="stable")
+    starts = np.flatnonzero(np.append(True, np.diff(scores[order]) > 0))
+
+    def statistic(weights: Weights) -> NDArray[np.float64]:
+        above, below = (np.add.reduceat((weights * side)[:, order], starts, axis=1) for side in (positive, ~positive))
+        wins = (above * (below.cumsum(axis=1) - below / 2)).sum(axis=1)
+        pairs = above.sum(axis=1) * below.sum(axis=1)
+        result: NDArray[np.float64] = np.divide(wins, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)
+        return result
+
+    return statistic
+
+
+def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> Statistic:
+    """Pearson's correlation of two scores of each image, float64 (N,) each; 1 where neither moves."""
+
+    def statistic(weights: Weights) -> NDArray[np.float64]:
+        total = weights.sum(axis=1)
+        means = [weights @ values / total for values in (a, b, a * b, a * a, b * b)]
+        shared = means[2] - means[0] * means[1]
+        spread = np.sqrt(np.maximum(0, (means[3] - means[0] ** 2) * (means[4] - means[1] ** 2)))
+        return np.asarray(np.divide(shared, spread, out=np.ones(len(weights)), where=spread > 0), np.float64)
+
+    return statistic

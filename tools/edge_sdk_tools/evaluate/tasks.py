@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cv2
@@ -17,10 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.errors import AccuracyGateError, DataError
-from edge_sdk.core.frame import Segmentation
+from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError
+from edge_sdk.core.frame import Detections, Segmentation
+from edge_sdk.tasks.anomaly import Anomaly
+from edge_sdk.tasks.embedding import Embedding, Gallery
 from edge_sdk.tasks.spec import AgreementMetric, Task
 from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, MaskTruth, Truth
+from edge_sdk_tools.datasets.formats import TextTruth
 from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,
     Boxes,
@@ -29,12 +32,15 @@ from edge_sdk_tools.evaluate.average_precision import (
     box_overlaps,
     judge,
 )
+from edge_sdk_tools.evaluate.likeness import Likeness, likeness_of
 from edge_sdk_tools.evaluate.model import Answer
 from edge_sdk_tools.evaluate.predictions import Observed, Participant
 from edge_sdk_tools.evaluate.scores import (
     UNKNOWN,
     Overlap,
+    area_under_roc,
     calibration_error,
+    correlation,
     divergences,
     mean_iou,
     overlap_of,
@@ -42,7 +48,7 @@ from edge_sdk_tools.evaluate.scores import (
     ranks_of,
     restricted,
 )
-from edge_sdk_tools.evaluate.statistics import Metric, mean_of, ratio_of, share_metric
+from edge_sdk_tools.evaluate.statistics import Metric, Statistic, Weights, mean_of, ratio_of, share_metric
 
 MATCH_IOU = 0.5
 TOP_K = (1, 5)
@@ -104,12 +110,14 @@ class TaskMetrics(ABC):
         agreement_metric: the manifest's name of how far two models agree.
         agreement_name: the same for people.
         noun: what is counted for it.
+        certainty: what tells without labels how well an image is understood, before its mean.
         advice: what to look at where a model's answers cannot be right.
     """
 
     agreement_metric: AgreementMetric
     agreement_name: str
     noun: str
+    certainty: str = ""
     advice = "check input.mean, std and color in model.toml, and whether the labels are in the outputs' order"
 
     @abstractmethod
@@ -149,6 +157,18 @@ class TaskMetrics(ABC):
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """At most `count` images on which the models differ, the worst first."""
 
+    def evidence(self, _observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
+        """How well the first model's description fits each image: float64 (N,), more is better; None where unknown.
+
+        By the labels how good the answer is, 0-1, whatever its confidence; or else how sure the model is.
+        """
+        del labelled
+        return None
+
+    def doubt(self, _observed: Observed) -> str:
+        """What labels show of the first model's description that no figure says, with what to do; or ""."""
+        return ""
+
     def compared(self, observed: Observed) -> int:
         """How many things of the reference were compared."""
         return len(observed.records)
@@ -180,6 +200,7 @@ class ClassificationMetrics(TaskMetrics):
     agreement_metric = "top1_agreement"
     agreement_name = "top-1 agreement"
     noun = "top-1 classes"
+    certainty = "the likeliest class has a confidence of"
 
     def keep(
         self, participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
@@ -226,6 +247,15 @@ class ClassificationMetrics(TaskMetrics):
             for i in order[:count]
         )
 
+    def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
+        """One over the rank of the labelled class, or the highest probability."""
+        return 1 / (1.0 + _class_places(observed, 0)) if labelled else self.strongest(observed)
+
+    def doubt(self, observed: Observed) -> str:
+        """Classes in another order."""
+        highest = observed.tables[0].max(axis=1)
+        return _other_classes("images", _true_classes(observed), said(observed, 0), highest, observed.answers)
+
     def stands_still(self, observed: Observed, which: int) -> bool:
         """Whether the scores hardly move; in logarithms, for what is nearly sure differs in what it excludes."""
         scores = np.log(np.maximum(observed.tables[which], np.finfo(np.float64).tiny))
@@ -269,8 +299,16 @@ def _probabilities(participant: Participant, answer: Answer) -> NDArray[np.float
 
 def said(observed: Observed, which: int) -> NDArray[np.int64]:
     """What a classifier holds for the likeliest: a common class, or K for its background; int64 (N,)."""
-    columns: NDArray[np.int64] = observed.tables[which].argmax(axis=1)
-    return columns
+    columns = _by_output(observed, which)
+    answers: NDArray[np.int64] = columns[observed.tables[which][:, columns].argmax(axis=1)]
+    return answers
+
+
+def _by_output(observed: Observed, which: int) -> NDArray[np.int64]:
+    """The columns of a classifier's table in the order of its own outputs, by which `run` breaks ties; int64 (K,)."""
+    participant = observed.participants[which]
+    columns = np.argsort(participant.class_ids, kind="stable")
+    return np.append(len(columns), columns) if participant.subject.background else columns
 
 
 def _divergence(observed: Observed, temperature: float = 1.0) -> NDArray[np.float64]:
@@ -286,7 +324,8 @@ def _true_classes(observed: Observed) -> NDArray[np.int64]:
 
 def _class_places(observed: Observed, which: int) -> NDArray[np.int64]:
     """The rank of each image's true class in a classifier's answer, 0 for the likeliest; int64 (N,)."""
-    return ranks_of(observed.tables[which], _true_classes(observed))
+    columns = _by_output(observed, which)
+    return ranks_of(observed.tables[which][:, columns], np.argsort(columns)[_true_classes(observed)])
 
 
 class DetectionMetrics(TaskMetrics):
@@ -295,6 +334,7 @@ class DetectionMetrics(TaskMetrics):
     agreement_metric = "detection_f1"
     agreement_name = "detections matched (F1)"
     noun = "detections"
+    certainty = "the confidences of the objects in an image add up to"
     advice = (
         "check decoder, input.std, input.color and detection.anchors in model.toml, and give images that show what the "
         "model is to find"
@@ -303,8 +343,10 @@ class DetectionMetrics(TaskMetrics):
     def keep(
         self, participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
     ) -> tuple[tuple[object, ...], object]:
-        """Boxes of the common classes."""
-        return tuple(_boxes(*one) for one in zip(participants, answers, strict=True)), None
+        """Boxes of the common classes; of two models, how alike the keypoints, masks or corners of these are."""
+        pairs = list(zip(participants, answers, strict=True))
+        confident = [_confident(*one) for one in pairs] if len(pairs) > 1 else []
+        return tuple(_boxes(*one) for one in pairs), likeness_of(*confident[:2]) if confident else None
 
     def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
         """Of all objects."""
@@ -343,14 +385,20 @@ class DetectionMetrics(TaskMetrics):
         )
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """F1 of matched detections."""
+        """F1 of matched detections, and how alike what is matched is beyond its box."""
         found = _pair_counts(observed)
         if not found[:, 2].any():
             raise AccuracyGateError(
                 f"{observed.participants[1].subject.name} finds nothing on {len(observed.records)} evaluation images, "
                 "so nothing can be compared; give images that show what it detects, or lower its thresholds.confidence"
             )
-        return (Metric(self.agreement_name, ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2])),)
+        matched = Metric(self.agreement_name, ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2]))
+        alike = [(one, match(*one)) for one in _found_pairs(observed)]
+        name = next((one[2].name for one, _ in alike if one[2] is not None), None)
+        if name is None:
+            return (matched,)
+        sums = [sum(one[2].values[pair] for pair in pairs) if one[2] is not None else 0.0 for one, pairs in alike]
+        return matched, Metric(name, ratio_of(np.array(sums, np.float64), found[:, 0]))
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """By objects that only one of both found."""
@@ -363,6 +411,20 @@ class DetectionMetrics(TaskMetrics):
             )
             for i in _largest(distance, count)
         )
+
+    def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64]:
+        """The average precision of one image at IoU .5, or the sum of the confidences."""
+        if labelled:
+            return np.array([_precision_of(judged) for judged in _judged_boxes(observed, 0)])
+        return np.array([row.confidences.sum() for row in _found_boxes(observed, 0)])
+
+    def doubt(self, observed: Observed) -> str:
+        """Classes in another order, boxes of another size."""
+        least = observed.participants[0].subject.spec.thresholds.confidence
+        pairs = [(boxes.above(least), truth) for boxes, truth in _with_truths(observed, 0)]
+        met = np.concatenate([_met(boxes, truth) for boxes, truth in pairs])
+        true, found, confidences = met[:, 0].astype(np.int64), met[:, 1].astype(np.int64), met[:, 2]
+        return _other_classes("objects", true, found, confidences, observed.answers) or _other_sizes(pairs)
 
     def compared(self, observed: Observed) -> int:
         """The reference's detections."""
@@ -388,8 +450,8 @@ class DetectionMetrics(TaskMetrics):
             )
             return Pairs(np.concatenate([t.class_ids[~t.crowd] for t in truths]), teacher, student)
         outcomes: list[tuple[int, bool, bool]] = []  # class, teacher, student
-        for mine, theirs in _found_pairs(observed):
-            matched = match(mine, theirs)
+        for mine, theirs, alike in _found_pairs(observed):
+            matched = match(mine, theirs, alike)
             both, seen = {i for i, _ in matched}, {j for _, j in matched}
             outcomes += [(int(c), True, j in seen) for j, c in enumerate(theirs.class_ids)]
             outcomes += [(int(c), False, True) for i, c in enumerate(mine.class_ids) if i not in both]
@@ -401,8 +463,8 @@ class DetectionMetrics(TaskMetrics):
         if observed.dataset.truths is not None:
             return CalibrationError(_error_of_boxes(observed, 0), _error_of_boxes(observed, 1))
         pairs = _found_pairs(observed)
-        right = [np.isin(np.arange(len(mine.confidences)), [i for i, _ in match(mine, other)]) for mine, other in pairs]
-        confidences = np.concatenate([mine.confidences for mine, _ in pairs])
+        right = [np.isin(np.arange(len(pair[0].confidences)), [i for i, _ in match(*pair)]) for pair in pairs]
+        confidences = np.concatenate([mine.confidences for mine, _, _ in pairs])
         return CalibrationError(calibration_error(confidences, np.concatenate(right)), None)
 
 
@@ -412,11 +474,24 @@ def _error_of_boxes(observed: Observed, which: int) -> float:
     return calibration_error(confidences, np.concatenate([j.right[counted, 0] for j, counted in judged]))
 
 
-def _boxes(participant: Participant, answer: Answer) -> Boxes:
+def _common_ids(participant: Participant, answer: Answer) -> NDArray[np.int64]:
     common = np.full(len(participant.subject.class_labels), -1)
     common[participant.class_ids] = np.arange(len(participant.class_ids))
+    return common[answer.result.class_id]
+
+
+def _confident(participant: Participant, answer: Answer) -> Detections:
+    """Return what `_found_boxes` has of an answer, in the same order."""
+    assert isinstance(answer.result, Detections)
+    least = participant.subject.spec.thresholds.confidence
+    return answer.result[
+        (_common_ids(participant, answer) >= 0) & (answer.result.confidence.astype(np.float64) >= least)
+    ]
+
+
+def _boxes(participant: Participant, answer: Answer) -> Boxes:
     result = answer.result
-    known = common[result.class_id]
+    known = _common_ids(participant, answer)
     keep = known >= 0
     boxes = np.asarray(result.xyxy, np.float64)
     return Boxes(boxes[keep], result.confidence[keep].astype(np.float64), known[keep])
@@ -441,40 +516,123 @@ def _found_boxes(observed: Observed, which: int) -> list[Boxes]:
     return [boxes.above(confidence) for boxes in _all_boxes(observed, which)]
 
 
-def _found_pairs(observed: Observed) -> list[tuple[Boxes, Boxes]]:
-    return list(zip(_found_boxes(observed, 0), _found_boxes(observed, 1), strict=True))
+def _found_pairs(observed: Observed) -> list[tuple[Boxes, Boxes, Likeness | None]]:
+    alike = [record.between if isinstance(record.between, Likeness) else None for record in observed.records]
+    return list(zip(_found_boxes(observed, 0), _found_boxes(observed, 1), alike, strict=True))
 
 
 def _pair_counts(observed: Observed) -> NDArray[np.float64]:
     """Float64 (N, 3), of each image: detections matched, the first model's, the second's."""
-    counts = [(len(match(a, b)), len(a.confidences), len(b.confidences)) for a, b in _found_pairs(observed)]
+    counts = [
+        (len(match(*pair)), len(pair[0].confidences), len(pair[1].confidences)) for pair in _found_pairs(observed)
+    ]
     return np.array(counts, np.float64).reshape(-1, 3)
 
 
-def match(got: Boxes, expected: Boxes, iou: float = MATCH_IOU) -> list[tuple[int, int]]:
-    """Pairs of detections, one to one: same class, overlap at least `iou`, most confident of `got` first."""
+def match(got: Boxes, expected: Boxes, alike: Likeness | None = None) -> list[tuple[int, int]]:
+    """Pairs of detections, one to one: same class, overlap and likeness at least .5, most confident of `got` first."""
     if not len(got.confidences) or not len(expected.confidences):
         return []
     overlaps = box_overlaps(got.boxes_xyxy, expected.boxes_xyxy, np.zeros(len(expected.confidences), np.bool_))
     overlaps[got.class_ids[:, None] != expected.class_ids[None, :]] = 0.0
+    if alike is not None:
+        overlaps[alike.values < MATCH_IOU] = 0.0
     pairs = []
     for index, row in enumerate(overlaps):
         best = int(row.argmax())
-        if row[best] >= iou:
+        if row[best] >= MATCH_IOU:
             pairs.append((index, best))
             overlaps[:, best] = 0.0
     return pairs
 
 
-def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:
-    least = observed.participants[which].subject.spec.thresholds.confidence if confident else 0.0
-    judged = []
+def _with_truths(observed: Observed, which: int) -> Iterator[tuple[Boxes, LabelledBoxes]]:
+    """What a detector found in each image, beside the labels."""
     for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):
         boxes = record.rows[which]
         if isinstance(boxes, Boxes) and isinstance(truth, BoxTruth):
-            labelled = LabelledBoxes(truth.in_pixels(record.size_wh), truth.class_ids, truth.crowd)
-            judged.append(judge(boxes.above(least), labelled))
-    return judged
+            yield boxes, LabelledBoxes(truth.in_pixels(record.size_wh), truth.class_ids, truth.crowd)
+
+
+def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:
+    least = observed.participants[which].subject.spec.thresholds.confidence if confident else 0.0
+    return [judge(boxes.above(least), labelled) for boxes, labelled in _with_truths(observed, which)]
+
+
+def _overlapping(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.bool_]:
+    """Which detections lie where which objects are labelled: bool (N, M); nothing lies in a group."""
+    return (box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd) >= MATCH_IOU) & ~labelled.crowd
+
+
+def _precision_of(judged: Judged) -> float:
+    """The mean over the labelled objects of the precision down to the detection that finds each; 0 without any."""
+    right = judged.right[~judged.ignored[:, 0], 0]
+    precisions = (np.cumsum(right) / np.arange(1, len(right) + 1))[right]
+    return float(precisions.sum() / max(1, len(judged.wanted_class_ids)))
+
+
+def _met(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.float64]:
+    """Of labelled objects where something is found: class, class and confidence of the surest there; float64 (M, 3)."""
+    confidences = np.where(_overlapping(boxes, labelled), boxes.confidences[:, None], 0.0)
+    found = confidences.max(axis=0, initial=0.0) > 0
+    surest = confidences[:, found].argmax(axis=0) if found.any() else np.empty(0, np.int64)
+    return np.stack([labelled.class_ids[found], boxes.class_ids[surest], boxes.confidences[surest]], axis=1)
+
+
+_ENOUGH = 10  # images or objects from which a doubt is raised
+_SURELY = 0.3  # by which the mean confidence is above the share of right answers, where classes are exchanged
+_OFF = math.log(1.5)  # how far a box's sides may typically be from the label's
+
+
+def _other_classes(
+    what: str,
+    true: NDArray[np.int64],
+    said: NDArray[np.int64],
+    confidences: NDArray[np.float64],
+    answers: Sequence[str],
+) -> str:
+    """Tell that a model is sure of other classes than the labelled ones, and of which; or "".
+
+    All int64 (N,) but the confidences, float64 (N,).
+    """
+    right = true == said
+    if len(true) < _ENOUGH or right.mean() > confidences.mean() - _SURELY:
+        return ""
+    pairs, counts = np.unique(np.stack([true, said])[:, ~right], axis=1, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_NAMED]
+    named = ", ".join(
+        f"{_first(answers[a])!r} is called {_first(answers[b])!r} ({counts[i]} of {(true == a).sum()})"
+        for i, (a, b) in zip(order, pairs.T[order], strict=True)
+    )
+    return (
+        f"of {len(true)} labelled {what} {right.sum()} get their class, with a mean confidence of "
+        f"{confidences.mean():.2f}: {named}; are the lines of the labels file in the order of the outputs, and are the "
+        "labels of these images this model's?"
+    )
+
+
+def _other_sizes(pairs: Sequence[tuple[Boxes, LabelledBoxes]]) -> str:
+    """Tell that boxes lie in the right place and have another size than the labelled ones; or ""."""
+    logs = []
+    for boxes, labelled in pairs:
+        (ours, our_sizes), (theirs, their_sizes) = (_middles(one.boxes_xyxy) for one in (boxes, labelled))
+        near = (np.abs(ours[:, None] - theirs) < their_sizes / 4).all(axis=2)
+        for index, place in enumerate((near & (boxes.class_ids[:, None] == labelled.class_ids) & ~labelled.crowd).T):
+            if place.any():  # the first is the surest
+                logs.append(np.log(our_sizes[place.argmax()] / their_sizes[index]))
+    off = float(np.median(np.abs(logs))) if len(logs) >= _ENOUGH else 0.0
+    if off < _OFF:
+        return ""
+    return (
+        f"of {len(logs)} boxes around the middle of a labelled object of their class, the sides are typically "
+        f"{math.exp(off):.1f} times too long or too short; check anchors, strides and variances under [detection]"
+    )
+
+
+def _middles(boxes_xyxy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The middle and the size of each box, float64 (N, 2) each; no side is shorter than a pixel."""
+    first, last = boxes_xyxy[:, :2], boxes_xyxy[:, 2:]
+    return (first + last) / 2, np.maximum(last - first, 1.0)
 
 
 def _names(boxes: Boxes, labels: Sequence[str]) -> str:
@@ -504,10 +662,14 @@ class SegmentationMetrics(TaskMetrics):
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         """Mean intersection over union."""
-        overlaps = [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
+        overlaps = _overlaps_with_truth(observed, which)
         if not any(overlap.either.any() for overlap in overlaps):
             raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
         return (Metric("mIoU", mean_iou(overlaps), is_gated=True),)
+
+    def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
+        """The mean intersection over union."""
+        return np.array([_image_iou(overlap) for overlap in _overlaps_with_truth(observed, 0)]) if labelled else None
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Mean intersection over union of both maps."""
@@ -526,6 +688,10 @@ class SegmentationMetrics(TaskMetrics):
             WorstImage(observed.path(i), None, "", f"mIoU {ious[i]:.0%} with the teacher", float(1 - ious[i]))
             for i in _largest(1 - ious, count)
         )
+
+
+def _overlaps_with_truth(observed: Observed, which: int) -> list[Overlap]:
+    return [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
 
 
 def _overlaps_between(observed: Observed) -> list[Overlap]:
@@ -556,6 +722,196 @@ def _image_iou(overlap: Overlap) -> float:
     return float((overlap.both[shown] / overlap.either[shown]).mean()) if shown.any() else 1.0
 
 
+class EmbeddingMetrics(TaskMetrics):
+    """Vectors of whole images, and the names that a gallery gives them."""
+
+    agreement_metric = "vector_cosine"
+    agreement_name = "cosine of vectors"
+    noun = "vectors"
+
+    def keep(
+        self, participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The vectors, each of length 1."""
+        return tuple(_vector(answer) for answer in answers), None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Right names (top-1) where there is a gallery, and right pairs: same or not, at the model's threshold."""
+        truths, vectors = _true_classes(observed), observed.tables[which]
+        subject = observed.participants[which].subject
+        least, gallery = subject.spec.thresholds.confidence, Gallery.of(subject.labels)
+        same = truths[:, None] == truths[None, :]
+        found = vectors @ vectors.T >= least
+        pairs = [~np.eye(len(truths), dtype=np.bool_) & side for side in (same, ~same)]
+        if not all(side.any() for side in pairs) and gallery is None:
+            raise DataError(f"{len(truths)} images, expected two or more of one class, and others of another")
+        metrics = []
+        if gallery is not None:
+            owners, cosines = gallery.nearest(vectors.astype(np.float32))
+            metrics.append(share_metric("top-1", (owners == truths) & (cosines >= least), is_gated=True))
+        if all(side.any() for side in pairs):
+            metrics.append(Metric("verification accuracy", _balanced(found, *pairs), is_gated=True))
+        return tuple(metrics)
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Mean cosine of both vectors of an image."""
+        lengths = [table.shape[1] for table in observed.tables]
+        if lengths[0] != lengths[1]:
+            raise ModelError(f"vectors of {lengths[0]} and of {lengths[1]} numbers cannot be compared")
+        return (Metric(self.agreement_name, mean_of(_cosines(observed).clip(0, 1))),)
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By 1 - cosine."""
+        distance = 1 - _cosines(observed)
+        return tuple(
+            WorstImage(observed.path(i), None, "", f"cosine {1 - distance[i]:.3f} with the teacher", float(distance[i]))
+            for i in _largest(distance, count)
+        )
+
+
+def _vector(answer: Answer) -> NDArray[np.float64]:
+    assert isinstance(answer.result, Embedding)
+    return answer.result.vector.astype(np.float64)
+
+
+def _cosines(observed: Observed) -> NDArray[np.float64]:
+    return np.asarray((observed.tables[0] * observed.tables[1]).sum(axis=1), np.float64)
+
+
+def _balanced(found: NDArray[np.bool_], same: NDArray[np.bool_], other: NDArray[np.bool_]) -> Statistic:
+    """Mean of the shares of same pairs that are found, and of others that are not; bool (N, N) each."""
+    right = [(np.float64(same & found), np.float64(same)), (np.float64(other & ~found), np.float64(other))]
+
+    def statistic(weights: Weights) -> NDArray[np.float64]:
+        totals = [tuple(((weights @ pairs) * weights).sum(axis=1) for pairs in side) for side in right]
+        shares = [np.divide(hits, of, out=np.full(len(weights), np.nan), where=of > 0) for hits, of in totals]
+        return np.asarray(np.mean(shares, axis=0), np.float64)
+
+    return statistic
+
+
+class TextMetrics(TaskMetrics):
+    """Lines of text."""
+
+    agreement_metric = "equal_texts"
+    agreement_name = "equal texts"
+    noun = "texts"
+    advice = "check input.mean, std and color in model.toml, and whether labels is the dictionary of its training"
+
+    def keep(
+        self, _participants: Sequence[Participant], answers: Sequence[Answer], truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The texts, and the true one."""
+        texts = [answer.result.labels[:1] for answer in answers]
+        return tuple("".join(text) for text in texts), truth.text if isinstance(truth, TextTruth) else None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Right characters, 1 - CER: edits over the characters of the labels; and texts that are right as a whole."""
+        pairs = [(str(record.rows[which]), str(record.between)) for record in observed.records]
+        edits = np.array([edit_distance(*pair) for pair in pairs], np.float64)
+        lengths = np.array([len(truth) for _, truth in pairs], np.float64)
+        if not lengths.any():
+            raise DataError(f"nothing is labelled on {len(pairs)} images, expected texts of some of them")
+        errors = ratio_of(edits, lengths)
+        return (
+            Metric("characters (1 - CER)", lambda weights: np.maximum(0, 1 - errors(weights)), is_gated=True),
+            share_metric("whole texts", edits == 0, is_gated=True),
+        )
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Share of equal texts."""
+        if self.finds_nothing(observed, 1):
+            raise AccuracyGateError(
+                f"{observed.participants[1].subject.name} reads nothing on {len(observed.records)} evaluation images, "
+                "so nothing can be compared; give pictures of lines of text, or lower its thresholds.confidence"
+            )
+        return (
+            share_metric(
+                self.agreement_name, np.array([record.rows[0] == record.rows[1] for record in observed.records])
+            ),
+        )
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By edits from one text to the other."""
+        pairs = [(str(record.rows[0]), str(record.rows[1])) for record in observed.records]
+        distance = np.array([edit_distance(*pair) for pair in pairs], np.float64)
+        truths = [record.between for record in observed.records]
+        return tuple(
+            WorstImage(
+                observed.path(i), str(truths[i]) if truths[i] else None, pairs[i][1], pairs[i][0], float(distance[i])
+            )
+            for i in _largest(distance, count)
+        )
+
+    def finds_nothing(self, observed: Observed, which: int) -> bool:
+        """No text on any image."""
+        return not any(record.rows[which] for record in observed.records)
+
+
+def edit_distance(a: str, b: str) -> int:
+    """Count the characters to insert, delete or replace that turn one text into the other (Levenshtein, 1966)."""
+    row = list(range(len(b) + 1))
+    for i, mine in enumerate(a, start=1):
+        before, row[0] = row[0], i
+        for j, theirs in enumerate(b, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (mine != theirs))
+    return row[-1]
+
+
+class AnomalyMetrics(TaskMetrics):
+    """Scores of whole images, of which class 1 is anomalous."""
+
+    agreement_metric = "equal_decisions"
+    agreement_name = "equal decisions"
+    noun = "decisions"
+    advice = "check input.mean, std and color in model.toml, anomaly.score_range and thresholds.confidence"
+
+    def keep(
+        self, _participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The scores."""
+        return tuple(_score(answer) for answer in answers), None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Area under the ROC curve, and right decisions at the model's threshold."""
+        anomalous = _true_classes(observed) == 1
+        if anomalous.all() or not anomalous.any():
+            raise DataError(f"{len(anomalous)} images of one class, expected normal and anomalous ones")
+        right = _decisions(observed, which) == anomalous
+        return (
+            Metric("AUROC", area_under_roc(observed.tables[which][:, 0], anomalous), is_gated=True),
+            share_metric("right decisions", right, is_gated=True),
+        )
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Share of equal decisions, and the correlation of scores."""
+        equal = _decisions(observed, 0) == _decisions(observed, 1)
+        scores = [table[:, 0] for table in observed.tables]
+        return (
+            share_metric(self.agreement_name, equal),
+            Metric("correlation of scores", correlation(scores[0], scores[1]), bounds=(-1.0, 1.0)),
+        )
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By the difference of scores."""
+        student, teacher = (table[:, 0] for table in observed.tables)
+        distance = np.abs(student - teacher)
+        return tuple(
+            WorstImage(observed.path(i), None, f"{teacher[i]:.2f}", f"{student[i]:.2f}", float(distance[i]))
+            for i in _largest(distance, count)
+        )
+
+
+def _score(answer: Answer) -> NDArray[np.float64]:
+    assert isinstance(answer.result, Anomaly)
+    return np.array([answer.result.score])
+
+
+def _decisions(observed: Observed, which: int) -> NDArray[np.bool_]:
+    least = observed.participants[which].subject.spec.thresholds.confidence
+    return np.asarray(observed.tables[which][:, 0] >= least, np.bool_)
+
+
 def _largest(distance: NDArray[np.float64], count: int) -> list[int]:
     return [int(i) for i in np.argsort(-distance, kind="stable")[:count] if distance[i] > 0]
 
@@ -568,6 +924,9 @@ TASKS: dict[Task, TaskMetrics] = {
     "classification": ClassificationMetrics(),
     "detection": DetectionMetrics(),
     "segmentation": SegmentationMetrics(),
+    "embedding": EmbeddingMetrics(),
+    "text": TextMetrics(),
+    "anomaly": AnomalyMetrics(),
 }
 """The one table of what depends on a task."""
 

@@ -8,47 +8,49 @@ refused with what it shows, and never described as something else.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, read_labels
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
 from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
-from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
+from edge_sdk_tools.check.labels import literal_in, names_in
 from edge_sdk_tools.check.report import CheckReport, show_shape
+from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 
-_COCO = """
-person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,
-bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,
-sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,cup,fork,knife,spoon,
-bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,potted plant,bed,dining table,
-toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,refrigerator,book,clock,vase,scissors,
-teddy bear,hair drier,toothbrush
-"""
-COCO80 = tuple(_COCO.replace("\n", "").split(","))
-"""The classes of COCO, in the order in which detectors are trained on them."""
+_USUAL_LABELS = {
+    ("detection", 20): ("voc20", "Pascal VOC"),
+    ("detection", 80): ("coco80", "COCO"),
+    ("detection", 90): ("coco90", "COCO by its own ids"),
+    ("detection", 91): ("coco91", "COCO by its own ids, after a background"),
+    ("classification", 1000): ("imagenet1k", "ImageNet"),
+    ("classification", 1001): ("imagenet1k", "ImageNet after a background"),
+}
+"""The list of labels that are guessed by task and number of classes, and of what in words."""
 
 _TASKS: dict[str, Task] = {
     "detect": "detection",
     "pose": "detection",
     "segment": "detection",
+    "obb": "detection",
     "classify": "classification",
 }
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
 
-_MOST_CLASSES = 10_000
+_LABELS_FILE = "labels.txt"
 _IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
 
@@ -57,7 +59,7 @@ class Description(msgspec.Struct, frozen=True):
     """What a model.toml says of a model, and where that comes from.
 
     Attributes:
-        spec: the model.toml.
+        spec: the model.toml, whose labels are a list by its name or a file to be written.
         labels: one label for each class.
         read: what the file itself says, in lines for people.
         guessed: for keys of model.toml, why their values were chosen.
@@ -76,6 +78,8 @@ class _Reading(TaskSpec, frozen=True, kw_only=True):
 
     entry: Decoder
     class_count: int | None = None
+    is_shown: bool | None = None
+    others: tuple[str, ...] = ()
 
 
 def describe(
@@ -100,12 +104,20 @@ def describe(
         raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
-    names = _names(metadata)
-    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
+    names = names_in(metadata)
+    lines = len(read_labels(labels)) if labels else None
+    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
     if decoder is None and "task" not in metadata:
         guessed["decoder"] = "by the shapes of its outputs alone"
-    input_spec = _usual(input_spec, reading, metadata, guessed)
+        if reading.others:
+            guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
+    input_spec = _usual(input_spec, reading, report, guessed)
+    if reading.thresholds != Thresholds():
+        guessed["confidence"] = "choose it by what `edge-sdk evaluate` counts"
+    for key in ("scores", "background_class"):
+        if getattr(reading.detection, key) != getattr(DetectionSpec(), key):
+            guessed[key] = "by the names and operators of its outputs"
     if is_free and size_wh is None and _image_size(metadata) is None:
         guessed["size_wh"] = "the file takes any size"
     if reading.entry.task == "classification" and reading.class_count == _IMAGENET_AND_BACKGROUND:
@@ -113,40 +125,45 @@ def describe(
         reading = msgspec.structs.replace(reading, classification=ClassificationSpec(background_class=True))
         input_spec = msgspec.structs.replace(input_spec, mean=(127.5,) * 3, std=(127.5,) * 3)  # as TensorFlow trains
     chosen = _labels(model, reading, names, labels, guessed)
+    listed = next((name for name, path in LISTS.items() if read_labels(path) == chosen), None)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model"
     spec = ModelSpec(
         model=str(model.absolute()),
         name=name,
-        labels="labels.txt",
+        labels=listed or _LABELS_FILE,
         **{key: getattr(reading, key) for key in TaskSpec.__struct_fields__ if key != "input"},
         input=input_spec,
     )
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
 
 
-def write_description(description: Description, folder: Path) -> tuple[Path, Path]:
-    """Write model.toml and labels.txt into a folder, where neither is yet; the model's path becomes relative to it.
+def write_description(description: Description, folder: Path) -> list[Path]:
+    """Write model.toml into a folder, where none is yet; the model's path becomes relative to it.
+
+    Returns:
+        What was written: model.toml, and labels.txt where the labels are no list that has a name.
 
     Raises:
         UsageError: one of them exists.
         OutputError: the folder cannot be written to.
     """
-    toml, labels = folder / "model.toml", folder / description.spec.labels
-    for path in (toml, labels):
-        if path.exists():
-            raise UsageError(f"{path}: exists and is kept; move it away, or choose another folder with -o")
+    spec = description.spec
+    texts = {"model.toml": ""} | ({} if spec.labels in LISTS else {spec.labels: "\n".join(description.labels) + "\n"})
+    for name in texts:
+        if (folder / name).exists():
+            raise UsageError(f"{folder / name}: exists and is kept; move it away, or choose another folder with -o")
+    relative = msgspec.structs.replace(spec, model=os.path.relpath(spec.model, folder.absolute()))
+    texts["model.toml"] = to_toml(msgspec.structs.replace(description, spec=relative))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        labels.write_text("\n".join(description.labels) + "\n", encoding="utf-8")
-        relative = os.path.relpath(description.spec.model, folder.absolute())
-        spec = msgspec.structs.replace(description.spec, model=relative)
-        toml.write_text(to_toml(msgspec.structs.replace(description, spec=spec)), encoding="utf-8")
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as cause:
-        for path in (toml, labels):
+        for name in texts:
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+                (folder / name).unlink(missing_ok=True)
         raise OutputError(f"{folder}: cannot be written to: {cause.strerror}; nothing was left there") from cause
-    return toml, labels
+    return [folder / name for name in texts]
 
 
 def to_toml(description: Description) -> str:
@@ -210,8 +227,9 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
         is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
         task = _TASKS.get(examined.report.metadata.get("task", ""), "classification" if is_one_row else "detection")
         usual = _image_size(examined.report.metadata) or (TRAITS[task].side_px,) * 2
-        if usual != given.size_wh:
-            given = msgspec.structs.replace(given, size_wh=usual)
+        resized = adopted(declared, msgspec.structs.replace(given, size_wh=usual))  # a side may be fixed
+        if resized != given:
+            given = resized
             examined = _examined(model, given)
     return examined, given, is_free
 
@@ -229,7 +247,7 @@ def _examined(model: Path, given: InputSpec) -> Examined:
 
 def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
     """Return width and height from Ultralytics' `imgsz`, which is [height, width]."""
-    sides = _literal(metadata.get("imgsz", ""))
+    sides = literal_in(metadata.get("imgsz", ""))
     if isinstance(sides, list) and len(sides) == 2 and all(isinstance(s, int) and 8 <= s <= 8192 for s in sides):
         return sides[1], sides[0]
     return None
@@ -237,37 +255,15 @@ def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
 
 def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
     """Return how many points an object has, and how many values a point, as Ultralytics writes `kpt_shape`."""
-    found = {"keypoints": _literal(metadata.get("kpt_shape", ""))}
+    found = {"keypoints": literal_in(metadata.get("kpt_shape", ""))}
     try:
         return msgspec.convert(found, DetectionSpec).keypoints
     except msgspec.ValidationError:
         return None
 
 
-def _literal(text: str) -> Any:
-    """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-
-
-def _names(metadata: dict[str, str]) -> tuple[str, ...]:
-    """Return the labels that Ultralytics writes as a dict of class ids; none where there are no such."""
-    found = _literal(metadata.get("names", ""))
-    named = dict(enumerate(found)) if isinstance(found, list) else found
-    if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
-        return ()
-    return tuple(one_line(str(named[number])).strip() or f"class_{number}" for number in range(len(named)))
-
-
 def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
     said = metadata.get("task")
-    if said == "obb":
-        raise ModelError(
-            f"{model}: its metadata say that it is a model of oriented boxes (task obb), which no decoder reads yet; "
-            "export another kind"
-        )
     known = _TASKS.get(said or "")
     if task is not None and task not in get_args(Task):
         raise UsageError(f"--task {task}: expected one of {', '.join(get_args(Task))}")
@@ -277,7 +273,13 @@ def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Tas
 
 
 def _recognised(
-    model: Path, report: CheckReport, given: InputSpec, task: Task | None, decoder: str | None, names: int | None
+    model: Path,
+    report: CheckReport,
+    given: InputSpec,
+    task: Task | None,
+    decoder: str | None,
+    names: int | None,
+    lines: int | None,
 ) -> _Reading:
     shapes = [output.shape or () for output in report.outputs]
     said = report.metadata.get("task")
@@ -289,21 +291,26 @@ def _recognised(
         if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
         for reading in _readings(entry, given, report)
     ]
-    if report.outputs and report.outputs[0].operator == "Softmax":
-        readings = [r for r in readings if (r.task, r.decoder) != ("classification", "logits")]
-    else:
-        readings = [r for r in readings if r.decoder != "softmax" or decoder == "softmax"]
+    # What names and operators speak for stands first; what they speak against counts only where it is asked for.
+    readings = [
+        r
+        for r in readings
+        if decoder is not None or (r.is_shown is not False if task or not r.entry.is_vague else r.is_shown is True)
+    ]
+    readings.sort(key=lambda reading: reading.is_shown is not True)
     if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
         readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
     shown = ", ".join(show_shape(shape) for shape in shapes)
     if not readings:
         raise ModelError(
             f"{model}: outputs {shown} are those of no decoder{f' for {task}' if task else ''} at "
-            f"{given.size_wh[0]}x{given.size_wh[1]}; docs/model-toml.md has what each reads, and yolov4 needs its "
-            "anchors: write the model.toml by hand"
+            f"{given.size_wh[0]}x{given.size_wh[1]}{resemblance(report.outputs, given.size_wh)}; docs/model-toml.md "
+            "has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
         )
     if names is None:
-        return readings[0]
+        readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)
+        others = tuple(dict.fromkeys(r.decoder for r in readings if r.decoder != readings[0].decoder))
+        return msgspec.structs.replace(readings[0], others=() if readings[0].is_shown else others)
     fitting = [reading for reading in readings if reading.class_count in (None, names)]
     if not fitting:
         raise ModelError(
@@ -316,30 +323,38 @@ def _recognised(
 def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator[_Reading]:
     """Yield how an entry of the table reads exactly these outputs, for each number of classes that they may have."""
     outputs = report.outputs
-    shapes = [output.shape or () for output in outputs]
-    reading = _Reading(task=entry.task, decoder=entry.name, input=given, entry=entry)
+    detection = entry.section(outputs)
     if entry.said == "pose":
-        detection = DetectionSpec(keypoints=_keypoints(report.metadata))
-        reading = msgspec.structs.replace(reading, detection=detection)
-    counts = (output.class_count(shapes[place]) for output, place in entry.class_outputs(reading, 1, shapes))
-    for count in dict.fromkeys([*(count for count in counts if count is not None and count > 0), None]):
-        found = entry.find(reading, count or 1, shapes) if entry.is_likely(reading, count or 1, shapes) else None
-        if found is None or len(found[1]) < len(shapes):
-            continue
+        detection = msgspec.structs.replace(detection, keypoints=_keypoints(report.metadata))
+    reading = _Reading(
+        task=entry.task,
+        decoder=entry.name,
+        input=given,
+        entry=entry,
+        detection=detection,
+        thresholds=entry.usual_thresholds,
+    )
+    try:
+        entry.check(detection)
+    except ValueError:  # it needs a key that no file shows
+        return
+    for count, layout, places in entry.readings(reading, [output.shape or () for output in outputs]):
         try:
-            entry.make(reading, count or 1, found[0])
+            entry.make(reading, count or 1, layout)
         except ModelError:  # such shapes cannot be read after all
             continue
-        has_classes = any(output.class_axis is not None for output in found[0])
-        are_ids = TRAITS[entry.task].has_class_map and not has_classes
-        if (count is not None or not has_classes) and not (are_ids and "float" in (outputs[0].type or "")):
-            yield msgspec.structs.replace(reading, class_count=count)
+        are_ids = TRAITS[entry.task].has_class_map and count is None
+        if not (are_ids and "float" in (outputs[0].type or "")):
+            is_shown = entry.is_shown([outputs[place] for place in places])
+            yield msgspec.structs.replace(reading, class_count=count, is_shown=is_shown)
 
 
-def _usual(given: InputSpec, reading: _Reading, metadata: dict[str, str], guessed: dict[str, str]) -> InputSpec:
+def _usual(given: InputSpec, reading: _Reading, report: CheckReport, guessed: dict[str, str]) -> InputSpec:
     usual = reading.entry.usual_input if given.color != "GRAY" else {}
+    if any(found.rule == "input" for found in report.findings):  # it takes pixels as they are
+        usual = {key: value for key, value in usual.items() if key not in ("mean", "std")}
     why = f"as {reading.decoder} models are usually trained"
-    if usual and metadata.get("description", "").startswith("Ultralytics"):
+    if usual and report.metadata.get("description", "").startswith("Ultralytics"):
         of_whole = {"resize": "center_crop"} if TRAITS[reading.task].is_of_whole_picture else {}
         usual = {**of_whole, **{key: value for key, value in usual.items() if key == "resize"}, "std": (255.0,) * 3}
         why = "as Ultralytics trains"
@@ -356,21 +371,30 @@ def _labels(
 ) -> tuple[str, ...]:
     count = reading.class_count
     if given is not None:
-        labels = read_labels(given)
+        labels = _beside_background(read_labels(given), reading)
         if count not in (None, len(labels)):
             raise ModelError(f"{given}: has {len(labels)} lines, and {model} has {count} classes; expected one a class")
         return labels
     if names:
         return names
-    if count == len(reading.entry.usual_labels):
+    usual = reading.entry.usual_labels
+    if usual and count in (None, len(usual)):
         guessed["labels"] = f"as those of {reading.decoder} models"
-        return reading.entry.usual_labels
-    if count in (80, None):
-        guessed["labels"] = "80 classes are mostly those of COCO"
-        return COCO80
+        return usual
+    count = count or reading.entry.usual_count
+    if (reading.task, count) in _USUAL_LABELS:
+        name, of = _USUAL_LABELS[reading.task, count]
+        guessed["labels"] = f"{count} classes are mostly those of {of}"
+        return _beside_background(read_labels(LISTS[name]), reading)
     guessed["labels"] = "the file does not name its classes"
-    numbered = tuple(f"class_{number}" for number in range(count or 0))
-    return ("background", *numbered[:-1]) if reading.classification.background_class else numbered
+    has_background = reading.classification.background_class
+    return _beside_background([f"class_{number}" for number in range(count - has_background)], reading)
+
+
+def _beside_background(labels: Sequence[str], reading: _Reading) -> tuple[str, ...]:
+    """Put the label of a classifier's background before the others, where it is missing."""
+    is_missing = reading.classification.background_class and len(labels) + 1 == reading.class_count
+    return ("background", *labels) if is_missing else tuple(labels)
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:
