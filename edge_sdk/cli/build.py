@@ -41,7 +41,7 @@ def _precision_flags(command: Callable[..., None]) -> Callable[..., None]:
     "--evaluation",
     multiple=True,
     type=PATH,
-    help="Folder of other images, to measure on; without it every fourth calibration image is held out.",
+    help="Folder of other images, to measure on; without it some of the calibration images measure.",
 )
 @click.option("-o", "--output", type=PATH, help="The bundle; NAME.edge by default.")
 @click.option(
