@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from edge_sdk.publisher import Publisher
     from edge_sdk.sources.location import SourceOptions
     from edge_sdk.sources.opening import open_source
+    from edge_sdk.tasks.anomaly import Anomaly
     from edge_sdk.tasks.embedding import Embedding
     from edge_sdk.tasks.text import Text
 
 __all__ = [
     "NO_CLASS",
+    "Anomaly",
     "Budget",
     "Bundle",
     "Classification",
@@ -77,6 +79,7 @@ _NAMES = {
     "publisher": ("Publisher",),
     "sources.location": ("SourceOptions",),
     "sources.opening": ("open_source",),
+    "tasks.anomaly": ("Anomaly",),
     "tasks.embedding": ("Embedding",),
     "tasks.text": ("Text",),
 }

@@ -121,6 +121,7 @@ class Loop:
         clock_ns: returns monotonic nanoseconds; replaced in tests.
 
     Attributes:
+        class_ids: the classes that count, all others are left out of results; None: all count.
         every: the loop runs at most every `every`-th frame of the source, 1 or more; 1.5 is two frames in three.
         least_gap_ns: least average time between two frames that run, nanoseconds; 0 without a limit.
         last_wait_ns: age of the last frame when the loop took it.
@@ -145,6 +146,7 @@ class Loop:
         self._source, self._stages, self._then = source, stages, then
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
+        self.class_ids: frozenset[int] | None = None
         self.every = 1.0
         self.least_gap_ns = self._due_ns = 0
         self.last_wait_ns = self.last_delay_ns = self.last_age_ns = self.last_serial_ns = self.last_run_ns = 0
@@ -225,6 +227,8 @@ class Loop:
         except HungRunError as cause:
             self.last_hang = str(cause)
             return Tick.HUNG, None
+        if self.class_ids is not None:
+            result = result.of_classes(self.class_ids)
         self._budget.record(self._clock_ns() - started_ns)
         if self._then is not None:
             result = self._then(result, self._budget.deadline_ns(frame.captured_ns + frame.delay_ns, started_ns))

@@ -14,7 +14,7 @@ import errno
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,6 +26,7 @@ from edge_sdk.bundle.signing import SIGNATURE_BYTES, is_signed_by_any, public_ke
 from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.core.files import open_regular
 from edge_sdk.core.frame import Tensor
+from edge_sdk.core.toml import missing_labels
 from edge_sdk.tasks.entry import Labels
 from edge_sdk.tasks.spec import labels_by_id
 
@@ -127,6 +128,13 @@ class Bundle:
     def labels_by_id(self) -> dict[int, str]:
         """Read the labels of the classes by their ids, as in messages: -1 is a classifier's background."""
         return labels_by_id(self.manifest, self.labels())
+
+    def ids_of(self, labels: Collection[str], key: str) -> frozenset[int]:
+        """Return the class ids of these labels; raise a UsageError that names the key where the bundle lacks one."""
+        by_id = self.labels_by_id()
+        if unknown := missing_labels(labels, by_id.values(), f"is no label of {self.manifest.name}"):
+            raise UsageError(f"{key}: {'; '.join(unknown)}")
+        return frozenset(number for number, label in by_id.items() if label in labels)
 
     def golden(self) -> list[GoldenImage]:
         """Read the golden inputs of the primary variant with their expected outputs; see `golden_and_noise`."""

@@ -13,9 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.tasks.decoders import DecoderName, check_decoder
-from edge_sdk.tasks.entry import Labels
 from edge_sdk.tasks.spec import TaskSpec, check_finite
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -31,7 +29,11 @@ _Name = Annotated[
 ]
 _ModelFile = Annotated[str, Meta(description="the ONNX file, relative to model.toml")]
 _LabelsFile = Annotated[
-    str, Meta(description="a text file with one label a line, in output order, relative to model.toml")
+    str,
+    Meta(
+        description="a text file with one label a line, in output order, relative to model.toml, or coco80, imagenet1k "
+        "or voc20"
+    ),
 ]
 _ImageFolder = Annotated[str, Meta(description="a folder of images, relative to model.toml")]
 SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
@@ -152,18 +154,3 @@ def load_model_spec(path: Path) -> ModelSpec:
         ),
         teacher=TeacherSpec(str(folder / spec.teacher.model), spec.teacher.labels) if spec.teacher else None,
     )
-
-
-def read_labels(path: Path) -> Labels:
-    """Read the labels, one per line, in output order; raise ModelError."""
-    try:
-        labels = Labels.of(read_regular(path, LIST_BYTES))
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such labels file") from None
-    except ValueError as cause:
-        raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
-    except OSError as cause:
-        raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
-    if not labels:
-        raise ModelError(f"{path}: no labels in it, expected one a line in output order")
-    return labels

@@ -60,17 +60,31 @@ class CudaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     prefer_nhwc: bool | None = None
 
 
+class OpenvinoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Options of OpenVINOExecutionProvider; names and meaning are those of ONNX Runtime's documentation.
+
+    How many threads it takes is `intra_op_num_threads`, as for the CPU.
+    """
+
+    device_type: Literal["CPU", "GPU", "NPU", "AUTO"] = "CPU"
+
+
 class ProviderOptions(
     msgspec.Struct,
     frozen=True,
     forbid_unknown_fields=True,
     omit_defaults=True,
-    rename={"tensorrt": "TensorrtExecutionProvider", "cuda": "CUDAExecutionProvider"},
+    rename={
+        "tensorrt": "TensorrtExecutionProvider",
+        "cuda": "CUDAExecutionProvider",
+        "openvino": "OpenVINOExecutionProvider",
+    },
 ):
     """Options by execution provider; the CPU provider has no options here."""
 
     tensorrt: TensorrtOptions = TensorrtOptions()
     cuda: CudaOptions = CudaOptions()
+    openvino: OpenvinoOptions = OpenvinoOptions()
 
     def of(self, provider: str) -> dict[str, str]:
         """Return the options of a provider by name, as the strings that ONNX Runtime takes; true is 1, false is 0."""
@@ -88,7 +102,8 @@ class ProviderOptions(
 
 
 IntegerType = Literal["QUInt8", "QInt8"]
-PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+OPENVINO = "OpenVINOExecutionProvider"
+PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", OPENVINO, "CPUExecutionProvider")
 """Execution providers that a target may ask for, by ONNX Runtime's own names."""
 
 _Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$", description="a version such as 1.20.1")]

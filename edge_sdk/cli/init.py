@@ -15,18 +15,18 @@ from edge_sdk.core.logs import counted
 @click.option("-o", "--output", type=PATH, help="The folder to write into.  [default: the model's]")
 @click.option("--task", help="What the model does, such as detection; docs/model-toml.md has the list.")
 @click.option("--decoder", help="How its outputs are read; docs/model-toml.md has the list.")
-@click.option("--labels", type=PATH, help="A file with one label a line, in output order.")
+@click.option("--labels", type=PATH, help="A file with one label a line, or coco80, imagenet1k or voc20.")
 @click.option("--size", help="The input's size where the file leaves it free, such as 640x384, or 416 for a square.")
 def command(
     model: Path, output: Path | None, task: str | None, decoder: str | None, labels: Path | None, size: str | None
 ) -> None:
-    """Describe MODEL, an .onnx file: write model.toml and labels.txt beside it."""
+    """Describe MODEL, an .onnx file: write model.toml, and labels.txt where its labels are no known list, beside it."""
     with host_tools("init"):
         from edge_sdk_tools.build.variants import parse_sizes
         from edge_sdk_tools.importers.describe import describe, write_description
     size_wh = parse_sizes(size)[0] if size else None
     description = describe(model, task=task, decoder=decoder, labels=labels, size_wh=size_wh)
-    toml, labels_file = write_description(description, output or model.parent)
+    written = write_description(description, output or model.parent)
     spec = description.spec
     for line in description.read:
         click.echo(line)
@@ -36,5 +36,6 @@ def command(
     )
     for why in dict.fromkeys(description.guessed.values()):
         click.echo(f"guessed {', '.join(key for key, its in description.guessed.items() if its == why)}: {why}")
-    click.echo(f"wrote {toml} and {labels_file}")
+    click.echo(f"wrote {' and '.join(map(str, written))}")
+    toml = written[0]
     click.echo(f"next: edge-sdk check {toml}, then edge-sdk build {toml} --target arm64 --calibration IMAGES")

@@ -27,6 +27,7 @@ from edge_sdk.core.machine import no_collection
 from edge_sdk.core.threads import leave
 
 _VERBS = {
+    "models": "List models that are ready to use, and fetch one.",
     "init": "Describe an ONNX file: write its model.toml and labels.",
     "import": "Bring in a model from PyTorch, TensorFlow, Darknet or an older ONNX.",
     "evaluate": "Measure a model or a bundle, with intervals.",

@@ -60,6 +60,10 @@ _WIDEST = 100  # columns of what --check prints: longer lines are hard to read
 _LABEL = 11  # columns
 
 
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
 @click.command("run")
 @click.argument("bundle", type=PATH, required=False)
 @click.option("--config", "config_file", type=PATH, help="Run what this file says, instead of BUNDLE and flags.")
@@ -84,6 +88,7 @@ _LABEL = 11  # columns
 @key_option("--latency-ms", "latency_ms", PipelineConfig)
 @key_option("--confidence", "confidence", PipelineConfig)
 @key_option("--iou", "iou", PipelineConfig)
+@key_option("--labels", "labels", PipelineConfig, type=_split, metavar="NAME,NAME")
 @key_option("--variant", "variant", PipelineConfig, metavar="NAME")
 @key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
@@ -128,6 +133,7 @@ def command(context: click.Context, /, **options: Any) -> None:
         _end(summaries, left_out, as_json=options["as_json"])
 
 
+_UNPROVED_MS = 5000.0  # budget of a model that nobody has measured
 _MODELS = (".onnx", ".toml", ".pt", ".tflite", ".keras", ".h5")
 
 
@@ -138,6 +144,10 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
         return {}
     if options["cpu_share"] is not None:
         raise UsageError("--cpu-share is a limit that tuning keeps, and only a bundle is tuned: build one")
+    if options["annotate"] is not None:
+        from edge_sdk.events.annotate import writer_of  # few runs need it
+
+        writer_of(options["annotate"], 1.0).close()  # says at once what would keep the picture from being written
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
     with host_tools("run MODEL"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
@@ -149,7 +159,12 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
         _log.info(f"guessed {guessed}: {why}")
     if "is_unproved" not in options:
         _log.info(UNPROVED)
-    return {key: bundle, "best_effort": True, "no_tune": True, "is_unproved": True}
+    if key == "then":
+        return {key: bundle}
+    # The examination has run the model in a process of its own, so that no trial is due, and no budget was promised.
+    budget_ms = options["latency_ms"] or _UNPROVED_MS
+    untried = {"best_effort": True, "no_tune": True, "trial_s": 0.0, "latency_ms": budget_ms}
+    return {key: bundle, "is_unproved": True, **untried}
 
 
 def run_settings(options: dict[str, Any]) -> RunSettings:

@@ -119,6 +119,13 @@ class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_
     latency_ms: _LatencyMs | None = None
     confidence: Annotated[float, _in("a share", "how confident an object must be to count", ge=0, le=1)] | None = None
     iou: Annotated[float, _in("a share", "drop an object that overlaps a surer one by more", ge=0, le=1)] | None = None
+    labels: (
+        Annotated[
+            tuple[Annotated[str, Meta(min_length=1)], ...],
+            Meta(min_length=1, description="the classes that count, by the bundle's labels; all others are left out"),
+        ]
+        | None
+    ) = None
     variant: Annotated[str, Meta(min_length=1, description="one of the bundle's models, and no other")] | None = None
     cpu_share: _CpuShare | None = None
     tune: Annotated[bool, Meta(description="find out what runs best here, and remember it")] = True

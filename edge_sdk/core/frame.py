@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -143,6 +143,10 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         """Return the position of the same frame in `x` times its width and `y` times its height."""
         return Geometry(self.scale_x / x, self.scale_y / y, self.offset_x, self.offset_y)
 
+    def in_cells(self, x: float, y: float) -> Geometry:
+        """Return the position of the frame in cells, of which a pixel of the input has `x` along and `y` down."""
+        return Geometry(self.scale_x * x, self.scale_y * y, self.offset_x * x, self.offset_y * y)
+
     def points_to_frame(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
         """Map x and y, the first two of float32 (..., 2+), from the model's input to the frame, in place."""
         points[..., 0] = (points[..., 0] - self.offset_x) / self.scale_x
@@ -238,6 +242,20 @@ class Result(_Told, frozen=True, eq=False, gc=False):
         """The label of each, in the same order; `class_N` where it has none."""
         return [self.names.get(class_id) or f"class_{class_id}" for class_id in self.class_id.tolist()]
 
+    def of_classes(self, class_ids: Collection[int], /) -> Result:
+        """Return the result without all other classes; the same where it has none."""
+        return self
+
+    def plot(self, image: Image | None = None) -> Image:
+        """Return a copy of a picture, by default the frame's, with the result drawn on it."""
+        picture: Image = (self.frame.image if image is None else image).copy()
+        labels = [
+            self.names.get(number, "") for number in range(min(self.names, default=0), max(self.names, default=-1) + 1)
+        ]
+        drawing: Any = importlib.import_module("edge_sdk.events.annotate")  # few programs draw, and it stands above
+        drawing.Annotator(labels, background_class=-1 in self.names).draw(picture, self)
+        return picture
+
     def summary(self, label: Callable[[int], str]) -> str | None:
         """Say in one label what the picture shows; None where it shows nothing."""
         return label(int(self.class_id[0])) if len(self.class_id) else None
@@ -279,6 +297,20 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
         return left, top, (values > 0).astype(np.uint8)
 
+    def outlines(self, index: int, box_xyxy: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """Return polygons around one object's mask within its box, the largest first: float32 (points, 2), pixels."""
+        from edge_sdk.core.opencv import cv2
+
+        left, top, seen = self.within(index, box_xyxy)
+        found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
+        outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
+        areas = [cv2.contourArea(outline) for outline in outlines]
+        order = np.argsort(areas)[::-1]
+        return [outlines[place].astype(np.float32) for place in order if areas[place] > 0]
+
+
+_OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
+
 
 class Detections(Result, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
@@ -292,6 +324,8 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
         corners: float32 (N, 4, 2), x and y of the corners of oriented boxes in pixels of the original frame, clockwise
             from the object's own left top one, not clipped; `xyxy` encloses them. None for models without.
+        tracker_id: int64 (N,), which object of earlier frames each one is, where a tracker of yours says it.
+        data: further arrays of length N, which go with their objects: yours, by name.
         then: what a second model says of each object, None where it did not run; None without a second model.
     """
 
@@ -301,6 +335,8 @@ class Detections(Result, frozen=True, eq=False, gc=False):
     keypoints: NDArray[np.float32] | None = None
     masks: Masks | None = None
     corners: NDArray[np.float32] | None = None
+    tracker_id: NDArray[np.int64] | None = None
+    data: Mapping[str, NDArray[Any]] = {}
     then: tuple[Result | None, ...] | None = None
 
     def __len__(self) -> int:
@@ -318,12 +354,18 @@ class Detections(Result, frozen=True, eq=False, gc=False):
             keypoints=None if self.keypoints is None else self.keypoints[places],
             masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
             corners=None if self.corners is None else self.corners[places],
+            tracker_id=None if self.tracker_id is None else self.tracker_id[places],
+            data={name: np.asarray(values)[places] for name, values in self.data.items()},
             then=None if self.then is None else tuple(self.then[place] for place in places.tolist()),
         )
 
     def __iter__(self) -> Iterator[Detections]:
         """Yield each object, as detections of length 1."""
         return (self[place] for place in range(len(self)))
+
+    def of_classes(self, class_ids: Collection[int], /) -> Detections:
+        """Return the objects of these classes."""
+        return self[np.isin(self.class_id, list(class_ids))]
 
     def on(self, image: Image) -> Detections:
         """Return the same objects on the same picture in another size."""
@@ -351,11 +393,16 @@ class Detections(Result, frozen=True, eq=False, gc=False):
     def to_supervision(self) -> Any:
         """Return `supervision.Detections`, of the package `supervision`, which must be installed."""
         supervision: Any = importlib.import_module("supervision")
-        data = {"class_name": np.array(self.labels, dtype=str)}
+        data = {**self.data, "class_name": np.array(self.labels, dtype=str)}
         if self.corners is not None:
             data["xyxyxyxy"] = self.corners  # where supervision's own annotators of oriented boxes look for them
         return supervision.Detections(
-            xyxy=self.xyxy, mask=self.mask, confidence=self.confidence, class_id=self.class_id, data=data
+            xyxy=self.xyxy,
+            mask=self.mask,
+            confidence=self.confidence,
+            class_id=self.class_id,
+            tracker_id=self.tracker_id,
+            data=data,
         )
 
     @property
@@ -369,21 +416,20 @@ class Detections(Result, frozen=True, eq=False, gc=False):
             pixels[index, top : top + seen.shape[0], left : left + seen.shape[1]] = seen
         return pixels
 
+    def rle(self, index: int) -> dict[str, list[int]] | None:
+        """Return an object's mask as COCO's uncompressed run lengths, column by column; None for models without."""
+        if self.masks is None:
+            return None
+        left, top, seen = self.masks.within(index, self.xyxy[index])
+        height, width = self.frame.image.shape[:2]
+        pixels = np.zeros((height, width), np.uint8)
+        pixels[top : top + seen.shape[0], left : left + seen.shape[1]] = seen
+        changes = np.flatnonzero(np.diff(pixels.ravel("F"), prepend=0, append=2))  # the first run is of zeros
+        return {"size": [height, width], "counts": np.diff(changes, prepend=0).tolist()}
+
     def polygons(self, index: int) -> list[NDArray[np.float32]]:
         """Return the outlines of an object's mask, the largest first: float32 (points, 2), pixels of the frame."""
-        from edge_sdk.core.opencv import cv2
-
-        if self.masks is None:
-            return []
-        left, top, seen = self.masks.within(index, self.xyxy[index])
-        found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
-        outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
-        areas = [cv2.contourArea(outline) for outline in outlines]
-        order = np.argsort(areas)[::-1]
-        return [outlines[place].astype(np.float32) for place in order if areas[place] > 0]
-
-
-_OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
+        return [] if self.masks is None else self.masks.outlines(index, self.xyxy[index])
 
 
 class Classification(Result, frozen=True, eq=False, gc=False):
@@ -396,6 +442,11 @@ class Classification(Result, frozen=True, eq=False, gc=False):
 
     confidence: NDArray[np.float32]
     class_id: NDArray[np.int64]
+
+    def of_classes(self, class_ids: Collection[int], /) -> Classification:
+        """Return these classes, as far as they are among the most likely ones."""
+        chosen = np.isin(self.class_id, list(class_ids))
+        return msgspec.structs.replace(self, confidence=self.confidence[chosen], class_id=self.class_id[chosen])
 
 
 NO_CLASS = 255
@@ -427,6 +478,13 @@ class Segmentation(Result, frozen=True, eq=False, gc=False):
     def confidence(self) -> NDArray[np.float32]:
         """The share of each of these classes, float32 (N,), 0-1."""
         return self.shares[self.class_id]
+
+    def of_classes(self, class_ids: Collection[int], /) -> Segmentation:
+        """Return these classes; cells of all others have none."""
+        chosen = np.isin(np.arange(NO_CLASS + 1), list(class_ids))
+        class_map = np.where(chosen[self.class_map], self.class_map, np.uint8(NO_CLASS))
+        shares = np.where(chosen[: len(self.shares)], self.shares, np.float32(0))
+        return msgspec.structs.replace(self, class_map=class_map, shares=shares)
 
     def on(self, image: Image) -> Segmentation:
         """Return the same class map on the same picture in another size."""

@@ -88,7 +88,22 @@ def read_toml(path: Path, schema: type[_Struct], error: type[EdgeError]) -> _Str
     try:
         return convert(document, schema, path.parent)
     except msgspec.ValidationError as cause:
-        raise error(*(f"{path}: {line}" for line in first_lines(problems(document, schema)))) from cause
+        text = path.read_text("utf-8-sig", "replace")
+        lines = (f"{line}{_line_of(line, text)}" for line in problems(document, schema))
+        raise error(*(f"{path}: {line}" for line in first_lines(lines))) from cause
+
+
+def _line_of(problem: str, text: str) -> str:
+    """Return ` (line 7)` for a problem of a key that is there: TOML's reader keeps no places."""
+    found = re.match(r"(?:(?P<table>[\w.-]+): )?unknown key (?P<key>[\w-]+)|(?P<place>[\w.-]+)", problem)
+    place = found["place"] or f"{found['table'] or ''}.{found['key']}".lstrip(".") if found else ""
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        header, key = re.match(r"\s*\[([\w.-]+)\]", line), re.match(r"\s*([\w-]+)\s*=", line)
+        table = header[1] if header else table
+        if place and place == (table if header else f"{table}.{key[1]}".lstrip(".") if key else ""):
+            return f" (line {number})"
+    return ""
 
 
 def convert(document: object, schema: type[T], folder: Path = Path()) -> T:

@@ -20,7 +20,7 @@ from msgspec import Meta
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import UsageError, failure_line
 from edge_sdk.core.frame import Detections, Result
-from edge_sdk.core.toml import check_fields, missing_labels
+from edge_sdk.core.toml import check_fields
 from edge_sdk.tasks.spec import TRAITS
 
 if TYPE_CHECKING:
@@ -61,12 +61,7 @@ def going_on(bundle: Bundle, settings: CropSettings) -> frozenset[int] | None:
     name, task = bundle.manifest.name, bundle.manifest.task
     if not TRAITS[task].has_objects:
         raise UsageError(f"then: a second model runs on the objects of a detector, and {name} is for {task}")
-    if not settings.labels:
-        return None
-    by_id = bundle.labels_by_id()
-    if unknown := missing_labels(settings.labels, by_id.values(), f"is no label of {name}"):
-        raise UsageError(f"then.labels: {'; '.join(unknown)}")
-    return frozenset(number for number, label in by_id.items() if label in settings.labels)
+    return bundle.ids_of(settings.labels, "then.labels") if settings.labels else None
 
 
 class CropCounts(msgspec.Struct):

@@ -19,6 +19,7 @@ import onnxruntime as ort
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_file import refuse_other_files
+from edge_sdk.bundle.target import OPENVINO
 from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError, SessionError, first_line
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import give_back_freed
@@ -27,7 +28,11 @@ from edge_sdk.inference.settings import GraphLevel, SessionSettings
 CPU = "CPUExecutionProvider"
 _log = logging.getLogger(__name__)
 _NOT_STARTED = "it cannot be started; ONNX Runtime says why on standard error"
-_PACKAGES = {"TensorrtExecutionProvider": "onnxruntime-gpu", "CUDAExecutionProvider": "onnxruntime-gpu"}
+_PACKAGES = {
+    "TensorrtExecutionProvider": "onnxruntime-gpu",
+    "CUDAExecutionProvider": "onnxruntime-gpu",
+    OPENVINO: "onnxruntime-openvino",
+}
 
 
 class Providers(msgspec.Struct, frozen=True):
@@ -56,12 +61,14 @@ class Providers(msgspec.Struct, frozen=True):
 
 
 def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
-    """Return the options of a provider: those of the settings, and for TensorRT a folder for its engines.
+    """Return the options of a provider: those of the settings, threads for OpenVINO, a folder for TensorRT's engines.
 
     The folder is a cache, because a board takes minutes to build an engine; an engine's file name tells model, GPU and
     version. If it cannot be created, every start builds the engine again.
     """
     options = settings.provider_options.of(provider)
+    if provider == OPENVINO:
+        return {**options, "num_of_threads": str(settings.intra_op_num_threads)}
     folder = _engine_folder(settings.cache_folder) if provider == "TensorrtExecutionProvider" else None
     if folder is None:
         return options

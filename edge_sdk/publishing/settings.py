@@ -27,6 +27,7 @@ _UNESCAPED = (
     "SITE%2FDEVICE@), ? as %3F, # as %23, @ as %40"
 )
 _WEBSOCKET_PATH = "/mqtt"  # the path that most brokers use
+_BARE_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?")
 _PATH = re.compile(r"/[A-Za-z0-9._~/-]{0,200}")
 _PASSWORD_LIMIT = 65535  # bytes, MQTT's own
 
@@ -189,7 +190,8 @@ def _read_url(url: str) -> dict[str, Any]:
     except ValueError:
         raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}") from None
     if parts.scheme not in _SCHEMES or not url.isprintable() or " " in url:
-        hint = "" if "://" in url else "; a bare host needs mqtt:// before it"
+        hint = f"; did you mean mqtt://{url}?" if _BARE_HOST.fullmatch(url) else ""
+        hint = hint or ("" if "://" in url else "; a bare host needs mqtt:// before it")
         raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}{hint}")
     if parts.password is not None:
         raise UsageError(

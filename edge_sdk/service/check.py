@@ -227,6 +227,7 @@ def _pipeline(
     if isinstance(then, EdgeError):
         found.append(type(then)(f"then.bundle: {then}"))
     if bundle is not None:
+        _noted(found, partial(settings.class_ids, bundle))
         found += map(LabelError, unknown_labels(settings, bundle))
         if settings.then is not None:
             _noted(found, partial(going_on, bundle, settings.then))

@@ -10,17 +10,22 @@ of `edge_sdk.messages.commands.COMMANDS` alone; each other one has its handler i
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from edge_sdk.core.errors import failure_line, printable
+from edge_sdk.core.errors import OutputError, failure_line, printable
+from edge_sdk.core.files import read_regular, state_folder, write_record
+from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import problems, shown
 from edge_sdk.events.snapshots import jpeg_of
 from edge_sdk.messages.commands import (
@@ -45,7 +50,7 @@ from edge_sdk.service.home_assistant import HomeAssistantReporter
 from edge_sdk.service.monitors import RareLines, TokenBucket
 from edge_sdk.service.output import Output
 from edge_sdk.service.runner import CameraControls, Controls, Shot
-from edge_sdk.service.settings import RunSettings
+from edge_sdk.service.settings import PipelineSettings, RunSettings
 
 _LARGEST_BYTES = 2048  # size limit of a command; the longest valid one has 300 bytes
 _LONGEST_TOPIC = 200  # characters that a response topic may have
@@ -223,8 +228,86 @@ def _emptied(waiting: deque[Any]) -> list[Any]:
     return [waiting.popleft() for _ in range(len(waiting))]
 
 
+_Threshold: TypeAlias = Literal["confidence"]
+
 Told: TypeAlias = Callable[[str], None]
 """Callback with the reason why a configuration was refused, in lines; empty where it was accepted."""
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    """Thresholds of one camera that commands set, and what the configuration said of them then."""
+
+    commanded: dict[_Threshold, Annotated[float, Meta(ge=0, le=1)]]
+    configured: dict[_Threshold, float]
+
+
+class ThresholdMemory:
+    """Keeps the thresholds that commands set in the state folder, so that they hold after a restart.
+
+    A threshold that the configuration says otherwise since then is the configuration's. A thread writes the record,
+    because a disk may hang; without a state folder nothing is kept.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._name = f"{hashlib.sha256(topics.of('command').encode()).hexdigest()[:32]}.json"  # one a device
+        self._cameras = self._read()
+        self._writing: BackgroundTask[None] | None = None
+        self._is_written = True
+
+    def recall(self, pipelines: Iterable[PipelineSettings], controls: Controls) -> None:
+        """Set what is remembered of these cameras, and forget what the configuration changed, and all other cameras."""
+        before, self._cameras = self._cameras, {}
+        for pipeline in pipelines:
+            camera, known = pipeline.camera, before.get(pipeline.camera)
+            if known is None:
+                continue
+            words = ", ".join(f"{name} {value:g}" for name, value in known.commanded.items())
+            if known.configured == _configured(pipeline):
+                self._cameras[camera] = known
+                controls.of(camera).change(**known.commanded)
+                _log.info(f"{camera}: {words}, as a command set it")
+            else:
+                controls.of(camera).change(**dict.fromkeys(known.commanded, UNSET))
+                _log.info(f"{camera}: the configuration changed since a command set {words}, and holds")
+        self._is_written = self._cameras == before
+
+    def remember(self, pipeline: PipelineSettings, threshold: _Threshold, value: float) -> None:
+        """Remember what a command set."""
+        known = self._cameras.get(pipeline.camera)
+        commanded = {**(known.commanded if known else {}), threshold: value}
+        self._cameras[pipeline.camera] = _Remembered(commanded, _configured(pipeline))
+        self._is_written = False
+
+    def look(self) -> None:
+        """Begin to write what changed, unless the last write still goes on; called a few times a second."""
+        if self._is_written or (self._writing is not None and not self._writing.is_done):
+            return
+        data = msgspec.json.encode(self._cameras)
+        with contextlib.suppress(RuntimeError):  # no thread can be started at present
+            self._writing = BackgroundTask(lambda: self._write(data), "edge-thresholds")
+            self._is_written = True
+
+    def _read(self) -> dict[str, _Remembered]:
+        try:
+            return msgspec.json.decode(read_regular(self._path()), type=dict[str, _Remembered])
+        except FileNotFoundError:
+            return {}
+        except (OSError, OutputError, *_UNREADABLE) as cause:
+            _log.warning(f"the thresholds that commands set before are not known: {failure_line(cause)}")
+            return {}
+
+    def _write(self, data: bytes) -> None:
+        try:
+            write_record(self._path(), data)
+        except OutputError as cause:
+            _log.warning(f"thresholds that commands set hold until the next start: {cause}")
+
+    def _path(self) -> Path:
+        return state_folder() / "thresholds" / self._name
+
+
+def _configured(pipeline: PipelineSettings) -> dict[_Threshold, float]:
+    return {} if pipeline.confidence is None else {"confidence": pipeline.confidence}
 
 
 class CommandHandler:
@@ -247,12 +330,13 @@ class CommandHandler:
         self._snapshots: dict[str, tuple[Reply, Snapshot, float]] = {}  # the request that waits for a frame, by camera
         self._admission: CommandAdmission | None = None
         self._home: HomeAssistantReporter | None = None
-        self._cameras = set[str]()
+        self._cameras: dict[str, PipelineSettings] = {}
+        self._memory: ThresholdMemory | None = None
         self.change_to(settings)
 
     def change_to(self, settings: RunSettings) -> None:
         """Use other settings from now on; cameras that stay keep the values that commands have set."""
-        self._cameras = {pipeline.camera for pipeline in settings.pipelines}
+        self._cameras = {pipeline.camera: pipeline for pipeline in settings.pipelines}
         controls, mqtt, home = self._controls, settings.mqtt, settings.home_assistant
         controls.keep_only(self._cameras, settings.commands)
         controls.are_told = mqtt is not None and bool(settings.commands)
@@ -263,6 +347,9 @@ class CommandHandler:
         if self._admission is None:
             self._admission = CommandAdmission(mqtt.topics, settings.commands, self._clock_s)
         self._admission.topics, self._admission.allowed = mqtt.topics, settings.commands  # keeps its rate limit
+        if "set_threshold" in settings.commands:
+            self._memory = self._memory or ThresholdMemory(mqtt.topics)
+            self._memory.recall(settings.pipelines, controls)
         if home is not None:
             self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, self._clock_s, told)
 
@@ -283,6 +370,8 @@ class CommandHandler:
             if too_fast is not None:  # only to the device's own topic, because it answers several senders
                 self._answer(Reply(topic=self._admission.topics.of("response")), too_fast)
         self._look_at_snapshots()
+        if self._memory is not None:
+            self._memory.look()
         if self._home is not None:
             self._home.look(self._output, self._cameras)
         self._deliver()
@@ -312,6 +401,8 @@ class CommandHandler:
             raise RefusedError("not_possible", why)
         value = getattr(command, setting.name) if kind.value is None else kind.value
         control.change(**{setting.name: value})
+        if setting.name == "confidence" and self._memory is not None:
+            self._memory.remember(self._cameras[command.camera], "confidence", value)
 
     def _report_state(self, _command: ReportState, reply: Reply) -> None:
         broker = self._output.broker

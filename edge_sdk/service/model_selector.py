@@ -266,6 +266,7 @@ def begin_loading(
         shared.log_once(logging.WARNING, _UNCHECKED)
     if settings.variant is not None:
         bundle = bundle.with_primary(settings.variant)
+    settings.class_ids(bundle)  # refuses labels that it lacks
     if settings.then is not None:
         going_on(bundle, settings.then)  # refuses labels and tasks with which no object would
     if not all(_is_proved(each, settings, stop, shared) for each in (bundle, *seconds)):

@@ -21,6 +21,7 @@ from edge_sdk.core.errors import SessionError, StoppedError
 from edge_sdk.core.logs import CAMERA
 from edge_sdk.core.protocols import Event, Sink
 from edge_sdk.core.threads import BackgroundTask, Stop, join_or_leave
+from edge_sdk.core.toml import shown
 from edge_sdk.events.rules import EventWatch, unwatched
 from edge_sdk.events.snapshots import Snapshots
 from edge_sdk.inference.cascade import Cascade, going_on
@@ -303,8 +304,11 @@ def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.E
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:
-    """Return a line for each label of the pipeline's events that no class of its bundle has."""
-    return [f"[[events]] labels: {line}" for line in unwatched(settings.events, bundle)]
+    """Return a line for each label of the pipeline's events that no class has, or that its own `labels` leave out."""
+    named = [label for rule in settings.events for label in rule.labels]
+    left_out = [label for label in named if settings.labels is not None and label not in settings.labels]
+    found = [*unwatched(settings.events, bundle), *(f"{shown(label)} is left out by labels" for label in left_out)]
+    return [f"[[events]] labels: {line}" for line in found]
 
 
 class _EventSink:

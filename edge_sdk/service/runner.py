@@ -57,7 +57,7 @@ class CameraControls:
         self.wants_shot = False  # whether a command waits for a picture
         self.shot: Shot | None = None  # the picture; the code that takes it sets it to None
 
-    def change(self, **values: bool | float) -> None:
+    def change(self, **values: bool | float | msgspec.UnsetType) -> None:
         """Set these fields of `state`; they apply from the next frame on."""
         self.state = msgspec.structs.replace(self.state, **values)
 
@@ -161,7 +161,7 @@ class PipelineRunner:
         self._control.known = CameraTraits(
             name=stream.camera,
             task=manifest.task,
-            labels=bundle.labels(),
+            labels=settings.labels or bundle.labels(),
             refusals={name: why for name, why in refusals.items() if why},
             tells_events=bool(settings.events),
             has_pictures=settings.snapshots is not None,
@@ -170,6 +170,7 @@ class PipelineRunner:
         self._faults = FrameFaults(self._record, stream.warn)
         viewer = ResultViewer(controls, stream)
         self.loop = Loop(source, stages, stream, budget, observers=[self._record, viewer, *observers], then=then)
+        self.loop.class_ids = settings.class_ids(bundle)
         self._watchers: list[LoopObserver] = [
             self._record,
             self._faults,

@@ -60,6 +60,10 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
             return True
         return not (kind is IMAGES or (kind is VIDEO and self.every_frame))
 
+    def class_ids(self, bundle: Bundle) -> frozenset[int] | None:
+        """Return the ids of the classes that count, None for all; raise UsageError where the bundle lacks a label."""
+        return None if self.labels is None else bundle.ids_of(self.labels, "labels")
+
     @property
     def bundles(self) -> tuple[Path, ...]:
         """The bundle, and that of the second model where there is one."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import msgspec
 
 from edge_sdk.core.frame import Result
+from edge_sdk.tasks.anomaly import ANOMALY, SCORE
 from edge_sdk.tasks.centernet import CENTERFACE, CENTERNET
 from edge_sdk.tasks.classification import CLASSIFICATION, LOGITS, SIGMOID, SIGMOID_LOGITS, SOFTMAX
 from edge_sdk.tasks.detection import DETECTION, DetectionItem
@@ -32,6 +33,7 @@ from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 from edge_sdk.tasks.ssd import EFFICIENTDET, SSD, ULTRAFACE
 from edge_sdk.tasks.suppressed import TENSORFLOW, TORCHVISION
 from edge_sdk.tasks.text import CTC, TEXT
+from edge_sdk.tasks.textboxes import DB
 from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
 
 TABLE: tuple[Decoder, ...] = (
@@ -65,10 +67,12 @@ TABLE: tuple[Decoder, ...] = (
     TENSORFLOW,
     TORCHVISION,
     FASTESTDET,
+    DB,
     CELL_LOGITS,
     ARGMAX,
     VECTOR,
     CTC,
+    SCORE,
 )
 """All decoders, in the order in which hints compare outputs with them. YOLO11 heads have YOLOv8's layout."""
 
@@ -78,7 +82,7 @@ DECODERS: dict[Task, dict[str, Decoder]] = {
 """Decoders by task, then by name."""
 
 TASKS: dict[Task, TaskEntry] = {
-    entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING, TEXT)
+    entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING, TEXT, ANOMALY)
 }
 """What every task brings along."""
 

@@ -121,6 +121,8 @@ DETR = Decoder(
     make=lambda spec, _label_count, _layout: Detr(spec.input.size_wh, spec.thresholds.confidence),
     suppresses=False,
     usual_input={"resize": "stretch", "std": (255.0, 255.0, 255.0)},
+    # Boxes are no part of a softmax: such rows are the characters of a text.
+    is_shown=lambda seen: False if seen[0].operator == "Softmax" else None,
 )
 DETR_SOFTMAX = Decoder(
     name="detr_softmax",

@@ -20,7 +20,7 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Inferred, Result
 from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
-from edge_sdk.tasks.spec import TaskSpec
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
@@ -137,6 +137,7 @@ VECTOR = Decoder(
     layouts=_layouts,
     make=lambda _spec, _count, _layout: None,
     usual_input={"resize": "stretch", "mean": (127.5, 127.5, 127.5), "std": (127.5, 127.5, 127.5)},
+    usual_thresholds=Thresholds(0.4),
     usual_labels=(UNKNOWN,),
     is_vague=True,
 )

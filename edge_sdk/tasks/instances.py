@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.core.frame import Geometry, Masks, Prepared, Tensor
+from edge_sdk.core.frame import Masks, Prepared, Tensor
 from edge_sdk.tasks.boxes import Candidates, Floats
 from edge_sdk.tasks.detr import END_TO_END
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
@@ -60,8 +60,7 @@ class ReadMasks:
         rows, columns = prototypes.shape[1:]
         values = (extras @ prototypes.reshape(len(prototypes), -1)).reshape(-1, rows, columns)
         x, y = columns / self._input_wh[0], rows / self._input_wh[1]
-        own = prepared.geometry
-        return {"masks": Masks(values, Geometry(own.scale_x * x, own.scale_y * y, own.offset_x * x, own.offset_y * y))}
+        return {"masks": Masks(values, prepared.geometry.in_cells(x, y))}
 
 
 class ReadInstances:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec, Thresholds
 
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of an output; a dimension that is not fixed is a name or None and matches anything."""
@@ -113,6 +113,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
+        usual_thresholds: the [thresholds] with which such models are mostly used.
         usual_labels: the labels of models of this kind, where nothing else tells them and their number fits.
         is_vague: whether its shapes are those of many models, so that it is never guessed by them.
         said: the word by which Ultralytics' metadata name the task of such models.
@@ -132,6 +133,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     reads_first: bool = False
     reads_all: bool = False
     usual_input: dict[str, Any] = {}
+    usual_thresholds: Thresholds = Thresholds()
     usual_labels: tuple[str, ...] = ()
     suppresses: bool = True
     is_vague: bool = False

@@ -155,8 +155,7 @@ def _place(
     on_input: Geometry, frame_wh: tuple[int, int], input_wh: tuple[int, int], map_wh: tuple[int, int]
 ) -> tuple[Geometry, tuple[slice, slice]]:
     """Return the position of the frame in the class map, and the rows and columns of the map without padding."""
-    x, y = map_wh[0] / input_wh[0], map_wh[1] / input_wh[1]
-    on_map = Geometry(on_input.scale_x * x, on_input.scale_y * y, on_input.offset_x * x, on_input.offset_y * y)
+    on_map = on_input.in_cells(map_wh[0] / input_wh[0], map_wh[1] / input_wh[1])
     columns, rows = on_map.cells_of_picture(frame_wh, map_wh)
     return on_map, (rows, columns)
 

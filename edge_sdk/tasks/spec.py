@@ -12,9 +12,11 @@ from typing import Annotated, Literal, NamedTuple, Protocol
 import msgspec
 from msgspec import Meta
 
-Task = Literal["classification", "detection", "segmentation", "embedding", "text"]
+Task = Literal["classification", "detection", "segmentation", "embedding", "text", "anomaly"]
 
-AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou", "vector_cosine", "equal_texts"]
+AgreementMetric = Literal[
+    "top1_agreement", "detection_f1", "mean_iou", "vector_cosine", "equal_texts", "equal_decisions"
+]
 """How far two models of a task agree, as the manifest names it."""
 
 Truths = Literal["classes", "boxes", "masks", "texts"]
@@ -47,6 +49,7 @@ TRAITS: dict[Task, TaskTraits] = {
     "segmentation": TaskTraits("masks", side_px=512, has_class_map=True),
     "embedding": TaskTraits("classes", ("confidence",), 112),
     "text": TaskTraits("texts", ("confidence",), 320),
+    "anomaly": TaskTraits("classes", ("confidence",), 256),
 }
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -126,6 +129,17 @@ class EmbeddingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vector: bool = False
 
 
+class AnomalySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The section [anomaly]; `score_range`: the model's scores that count as 0 and as 1."""
+
+    score_range: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_finite("score_range", self.score_range)
+        if self.score_range[0] >= self.score_range[1]:
+            raise ValueError(f"score_range is {list(self.score_range)}, expected the lower score first")
+
+
 class InputShape(Protocol):
     """What reading outputs needs to know of a model's input."""
 
@@ -148,6 +162,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     classification: ClassificationSpec = ClassificationSpec()
     detection: DetectionSpec = DetectionSpec()
     embedding: EmbeddingSpec = EmbeddingSpec()
+    anomaly: AnomalySpec = AnomalySpec()
 
 
 def has_background(spec: TaskSpec) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edge_sdk.core.frame import Inferred, Result
 from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
-from edge_sdk.tasks.spec import TaskSpec
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
@@ -105,7 +105,9 @@ CTC = Decoder(
     layouts=_layouts,
     make=lambda _spec, _count, _layout: None,
     usual_input={"pad_anchor": "top_left", "color": "BGR", "mean": (127.5,) * 3, "std": (127.5,) * 3},
+    usual_thresholds=Thresholds(0.5),
     is_vague=True,
+    is_shown=lambda seen: seen[0].operator == "Softmax" or None,
 )
 
 

@@ -19,11 +19,12 @@ import pytest
 from numpy.typing import NDArray
 from pycocotools import mask
 
-from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk.core.frame import Detections, Frame, Image, Inferred
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.tasks.task import make_task
+from edge_sdk_tools.datasets.class_names import read_labels
 from tests.support.absent import not_installed
 from tests.support.broker import wait_until
 from tests.support.program import edge_sdk

@@ -50,6 +50,17 @@ def test_thresholds_of_a_run_take_the_place_of_the_bundle_s(cell_bundle: Path, c
     assert [any(found["confidence"] < 0.2 for found in result) for result in results] == [True] * 4
 
 
+def test_only_the_classes_that_are_named_count(cell_bundle: Path, cell_pictures: Path) -> None:
+    ran = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--no-tune", "--labels", "blue", "-q")
+    assert ran.returncode == 0, ran.stderr
+    results = [msgspec.json.decode(line)["detections"] for line in ran.stdout.splitlines()]
+    assert {found["label"] for result in results for found in result} == {"blue"}
+    for check in ((), ("--check",)):
+        refused = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--labels", "red,bleu", *check)
+        assert refused.returncode == 2
+        assert "labels: 'bleu' is no label of cells; did you mean 'blue'?" in refused.stderr
+
+
 def test_a_second_bundle_looks_at_what_the_first_one_finds(
     cell_bundle: Path, cell_pictures: Path, tmp_path: Path
 ) -> None:

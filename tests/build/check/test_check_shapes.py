@@ -67,6 +67,20 @@ def test_an_image_of_another_shape(tmp_path: Path, shape: list[int | str], expec
 
 
 @pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        (["n", 3, "h", "w"], "at 8x8, expected multiples of 32; the nearest are size_wh = [32, 32] and [32, 32]"),
+        ([1, 3, SIZE, SIZE], "ncompatible dimensions"),
+    ],
+)
+def test_a_free_size_at_which_the_layers_do_not_meet_is_one_line(
+    tmp_path: Path, shape: list[int | str], expected: str
+) -> None:
+    half = "p = MaxPool <kernel_shape=[2, 2]> (images)\n y = Add(images, p)"
+    assert expected in only(report_on(tmp_path, network(half, {"y": ["n", 3, "h", "w"]}, shape=shape)), "shape").line
+
+
+@pytest.mark.parametrize(
     ("elements", "expected"),
     [
         ([TensorProto.UINT16], "input 'images' is UINT16, expected FLOAT"),

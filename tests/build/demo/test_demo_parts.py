@@ -134,17 +134,17 @@ def test_what_is_shown() -> None:
 
 def test_the_picture_shows_the_message_on_its_own_frame(video: Path, tmp_path: Path) -> None:
     best = counts_of(line(30, people=2, others=1)).best
-    draw_picture(best.message, video, LABELS, tmp_path / "picture.png")
+    draw_picture(best.message, video, tmp_path / "picture.png")
     image = cv2.imread(str(tmp_path / "picture.png"))
     assert image.shape == (48, 64, 3)
     # The lower edges of both people's boxes, and places outside.
     assert [_is_ground(image[y, x]) for y, x in ((40, 8), (40, 16), (44, 16), (30, 60))] == [False, False, True, True]
     nothing = counts_of(line(30)).best
-    draw_picture(nothing.message, video, LABELS, tmp_path / "nothing.png")
+    draw_picture(nothing.message, video, tmp_path / "nothing.png")
     image = cv2.imread(str(tmp_path / "nothing.png"))
     assert _is_ground(image)
     with pytest.raises(OutputError, match=r"none/picture\.png: cannot be written"):
-        draw_picture(nothing.message, video, LABELS, tmp_path / "none" / "picture.png")
+        draw_picture(nothing.message, video, tmp_path / "none" / "picture.png")
 
 
 def _is_ground(pixels: NDArray[Any]) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
@@ -14,6 +17,7 @@ from pycocotools.cocoeval import COCOeval
 from scipy.special import softmax
 
 from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Detections, Frame, Geometry, Masks
 from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,
     Boxes,
@@ -21,6 +25,7 @@ from edge_sdk_tools.evaluate.average_precision import (
     judge,
 )
 from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.likeness import likeness_of
 from edge_sdk_tools.evaluate.participants import align_labels
 from edge_sdk_tools.evaluate.scores import (
     CALIBRATION_BINS,
@@ -225,6 +230,51 @@ def test_matching_is_one_to_one() -> None:
         ([box], [], []),
     ):
         assert match(_boxes(got), _boxes(expected)) == matched
+
+
+def _seen(**details: Any) -> Detections:
+    """Two objects of 20 x 40, far apart, in a frame of 100 x 100."""
+    boxes = np.float32([[10, 10, 30, 50], [60, 10, 80, 50]])
+    frame = Frame(np.zeros((100, 100, 3), np.uint8), 0, 0.0, 0, "camera")
+    return Detections(frame, 0, boxes, np.float32([0.9, 0.8]), np.zeros(2, np.int64), **details)
+
+
+def _points(moved: float) -> np.ndarray:
+    points = np.full((2, 4, 3), 0.9, np.float32)
+    points[:, :, :2] = [[[20, 20]], [[70, 20 + moved]]]
+    points[1, 3] = [0, 0, 0.1]  # which no model is sure of
+    return points
+
+
+def _halves(second: slice) -> Masks:
+    values = np.full((2, 50, 50), -1, np.float32)
+    values[0, :, :25] = values[1, second] = 1
+    return Masks(values, Geometry(0.5, 0.5, 0.0, 0.0))
+
+
+def _turned(angle: float) -> np.ndarray:
+    boxes = [cv2.boxPoints(((20, 30), (20, 40), 0)), cv2.boxPoints(((70, 30), (20, 40), angle))]
+    return np.float32(boxes)
+
+
+@pytest.mark.parametrize(
+    ("reference", "found", "expected"),
+    [
+        # Of 4 points sigma is 1/4: exp(-d^2 / (8 * 1/16 * .53 * 800)).
+        ({"keypoints": _points(0)}, {"keypoints": _points(20)}, math.exp(-400 / (8 / 16 * 0.53 * 800))),
+        ({"masks": _halves(slice(0, 50))}, {"masks": _halves(slice(0, 15))}, 0.5),
+        ({"corners": _turned(0)}, {"corners": _turned(90)}, 400 / 1200),
+    ],
+)
+def test_an_object_is_found_again_with_its_details(
+    reference: dict[str, Any], found: dict[str, Any], expected: float
+) -> None:
+    alike = likeness_of(_seen(**found), _seen(**reference))
+    assert alike is not None
+    assert np.diag(alike.values) == pytest.approx([1, expected], abs=1e-6)
+    boxes = Boxes(_seen().xyxy.astype(float), np.array([0.9, 0.8]), np.zeros(2, np.int64))
+    assert match(boxes, boxes, alike) == [(0, 0), (1, 1)][: 1 + (expected >= 0.5)]
+    assert likeness_of(_seen(), _seen(**reference)) is None
 
 
 def test_divergence_is_from_the_reference_to_the_model(tmp_path: Path) -> None:

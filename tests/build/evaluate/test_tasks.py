@@ -230,3 +230,39 @@ def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
     (data / "texts.csv").write_text("file,text\n0.png\n")
     with pytest.raises(DataError, match=r"texts\.csv: line 2: '0.png', expected an image in"):
         evaluate(toml, data)
+
+
+SCORES = """
+model = "model.onnx"
+name = "brightness"
+task = "anomaly"
+decoder = "score"
+labels = "labels.txt"
+
+[input]
+size_wh = [16, 16]
+resize = "stretch"
+
+[thresholds]
+confidence = 0.5
+
+[anomaly]
+score_range = [0, 200]
+"""
+
+
+def test_scores_of_anomalies_are_ranked_and_decided(tmp_path: Path) -> None:
+    """The model's score is the brightness, so that the truth can be counted by hand."""
+    brightness = tiny.parsed("y = ReduceMean<axes: ints = [1, 2, 3], keepdims: int = 0>(images)", {"y": (1,)})
+    toml = write_project(tmp_path / "project", SCORES, brightness, labels="good\ncracked\n", pictures=0)
+    good = [(10, 10, 10), (50, 50, 50), (110, 110, 110), (60, 60, 60)]
+    shown = {"good": good, "cracked": [(40, 50, 60), (120, 120, 120), (190, 190, 190)]}
+    data = _write_colours(tmp_path / "data", shown)
+    found = evaluate(toml, data, reference=toml)
+    scores, truths = [10, 50, 110, 60, 50, 120, 190], [0, 0, 0, 0, 1, 1, 1]
+    auroc = Lazy("sklearn.metrics").roc_auc_score(truths, scores)
+    assert [(figure.name, figure.value.value) for figure in found.quality] == [
+        ("AUROC", pytest.approx(auroc)),
+        ("right decisions", pytest.approx(5 / 7)),
+    ]
+    assert [figure.value.value for figure in found.agreement] == [1, pytest.approx(1)]

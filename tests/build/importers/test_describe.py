@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -18,13 +19,15 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
 from edge_sdk_tools.check.gate import examine
-from edge_sdk_tools.check.labels import COCO80
-from edge_sdk_tools.importers.describe import COCO91, describe, write_description
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
+from edge_sdk_tools.importers.describe import describe, write_description
 from tests.support import models as tiny
 from tests.support.pictures import numbered_image
 from tests.support.program import edge_sdk
 
 ULTRALYTICS = {"description": "Ultralytics YOLO", "task": "detect", "imgsz": "[64, 64]", "names": "{0: 'a', 1: 'b'}"}
+
+COCO80, COCO91, IMAGENET = ([*read_labels(LISTS[name])] for name in ("coco80", "coco91", "imagenet1k"))
 
 
 def _file(
@@ -60,10 +63,10 @@ def _levels(anchors: int, **kinds: int) -> dict[str, list[int]]:
 
 def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
     """The model.toml as it is read again; it passes the export gate."""
-    toml, labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
+    toml, *labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
     spec = load_model_spec(toml)
     assert not examine(spec).of("error")
-    return spec, labels.read_text(encoding="utf-8").splitlines()
+    return spec, read_labels(labels[0] if labels else Path(spec.labels)).file.decode().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
             ["a", "b"],
         ),
         ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
-        ({"y": [1, 84, 85]}, {}, "yolox", "BGR", list(COCO80)),
+        ({"y": [1, 84, 85]}, {}, "yolox", "BGR", COCO80),
         ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
         (
             {"y": [1, 300, 6]},
@@ -92,17 +95,17 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
         ({"y": [1, 300, 83]}, {}, "detr", "RGB", [f"class_{number}" for number in range(79)]),
         ({"y": [1, 7, 84]}, {**ULTRALYTICS, "task": "obb"}, "yolov8_obb", "RGB", ["a", "b"]),
         ({"y": [1, 300, 7]}, {**ULTRALYTICS, "task": "obb"}, "end_to_end_obb", "RGB", ["a", "b"]),
-        ({"pred_logits": [1, 100, 92], "pred_boxes": [1, 100, 4]}, {}, "detr_softmax", "RGB", list(COCO91)),
-        ({"dets": [1, 300, 4], "labels": [1, 300, 91]}, {}, "detr", "RGB", list(COCO91)),
+        ({"pred_logits": [1, 100, 92], "pred_boxes": [1, 100, 4]}, {}, "detr_softmax", "RGB", COCO91),
+        ({"dets": [1, 300, 4], "labels": [1, 300, 91]}, {}, "detr", "RGB", COCO91),
         (
             {"detection_boxes": [1, 9, 4], "detection_classes": [1, 9], "detection_scores": [1, 9], "count": [1]},
             {},
             "tensorflow_nms",
             "RGB",
-            list(COCO91[1:]),
+            COCO91[1:],
         ),
-        ({"boxes": [9, 4], "scores": [9], "labels": [9]}, {}, "torchvision_nms", "RGB", list(COCO91[1:])),
-        ({"detections": [1, 100, 7]}, {}, "efficientdet", "RGB", list(COCO91[1:])),
+        ({"boxes": [9, 4], "scores": [9], "labels": [9]}, {}, "torchvision_nms", "RGB", COCO91[1:]),
+        ({"detections": [1, 100, 7]}, {}, "efficientdet", "RGB", COCO91[1:]),
         ({"scores": [1, 235, 2], "boxes": [1, 235, 4]}, {}, "ultraface", "RGB", ["face"]),
         ({"y": [1, 1, 17, 3]}, {}, "movenet", "RGB", ["person"]),
         ({"y": [1, 6, 56]}, {}, "movenet", "RGB", ["person"]),
@@ -113,10 +116,13 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
             "RGB",
             ["face"],
         ),
-        ({"hm": [1, 80, 16, 16], "wh": [1, 2, 16, 16], "reg": [1, 2, 16, 16]}, {}, "centernet", "BGR", list(COCO80)),
+        ({"hm": [1, 80, 16, 16], "wh": [1, 2, 16, 16], "reg": [1, 2, 16, 16]}, {}, "centernet", "BGR", COCO80),
         (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
         (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
         ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
+        ({"y": [1, 1000]}, {}, "logits", "RGB", IMAGENET),
+        ({"y": [1, 1001]}, {}, "logits", "RGB", ["background", *IMAGENET]),
+        ({"y": [1, 24, 84]}, {}, "yolov8", "RGB", [*read_labels(LISTS["voc20"])]),
         ({"y": [1, 3, 16, 16]}, {}, "logits", "RGB", ["class_0", "class_1", "class_2"]),
     ],
 )
@@ -137,6 +143,33 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
     assert found.next_step.startswith(f'set decoder = "{operator.lower()}"')
 
 
+@pytest.mark.parametrize(
+    ("shapes", "last", "metadata", "options", "expected"),
+    [
+        ({"y": [1, 8, 6]}, "Softmax", {"character": "a\nb\nc\n "}, {}, ("text", "ctc", 0.5, ["a", "b", "c", " "])),
+        ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, {}, ("detection", "db", 0.6, ["text"])),
+        ({"y": [1, 64]}, "Add", {}, {"task": "embedding"}, ("embedding", "vector", 0.4, ["unknown"])),
+        (
+            {"y": [1], "m": [1, 1, 8, 8]},
+            "Add",
+            {},
+            {"task": "anomaly"},
+            ("anomaly", "score", 0.5, ["normal", "anomaly"]),
+        ),
+    ],
+)
+def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
+    tmp_path: Path,
+    shapes: dict[str, list[int]],
+    last: str,
+    metadata: dict[str, str],
+    options: dict[str, str],
+    expected: tuple[str, str, float, list[str]],
+) -> None:
+    spec, lines = _described(_file(tmp_path, shapes, metadata, last=last), **options)
+    assert (spec.task, spec.decoder, spec.thresholds.confidence, lines) == expected
+
+
 def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> None:
     path = _file(tmp_path, {"parts": [1, 84, 4, 4]})
     assert _described(path)[0].decoder == "logits"
@@ -148,19 +181,54 @@ def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> 
     (tmp_path / "other").mkdir()
     onnx.save(proto, tmp_path / "other" / path.name)
     spec, labels = _described(tmp_path / "other" / path.name)
-    assert (spec.decoder, spec.input.color, labels) == ("fastestdet", "BGR", list(COCO80))
+    assert (spec.decoder, spec.input.color, labels) == ("fastestdet", "BGR", COCO80)
     (tmp_path / "other" / "85.txt").write_text("\n".join(map(str, range(85))))
     wrong = {"task": "segmentation", "decoder": "logits", "labels": str(tmp_path / "other" / "85.txt")}
     [found] = examine(msgspec.structs.replace(spec, **wrong)).of("warning")
     assert "look like those that fastestdet reads (detection), and not logits" in found.what
 
 
-def test_rows_of_a_suppression_in_the_graph_are_filled_up(tmp_path: Path) -> None:
-    """As torchvision exports a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
+_AS_TORCHVISION = "b = Gather(corners, rows) s = Gather(sure, rows) l = Identity(rows)"
+_AS_TENSORFLOW = """parts = Div(corners, side) turned = Gather<axis = 1>(parts, yxyx)
+    b0 = Gather(turned, rows) b = Unsqueeze(b0, zero)
+    s0 = Gather(sure, rows) s = Unsqueeze(s0, zero) l0 = Cast<to = 1>(rows) l = Unsqueeze(l0, zero)
+    many = Shape(rows) n = Cast<to = 1>(many)"""
+
+
+@pytest.mark.parametrize(
+    ("decoder", "text", "shapes", "fixed", "found"),
+    [
+        (
+            "torchvision_nms",
+            _AS_TORCHVISION,
+            {"b": ["n", 4], "s": ["n"], "l": ["n"]},
+            [(300, 4), (300,), (300,)],
+            [0.8, 0.7],  # class 0 is the background
+        ),
+        (
+            "tensorflow_nms",
+            _AS_TENSORFLOW,
+            {"b": [1, "n", 4], "s": [1, "n"], "l": [1, "n"], "n": [1]},
+            [(1, 300, 4), (1, 300), (1, 300), (1,)],
+            [0.9, 0.8, 0.7],  # class 0 is the first label's, as the names of the outputs are not those of a SavedModel
+        ),
+    ],
+)
+def test_rows_of_a_suppression_in_the_graph_are_filled_up(
+    tmp_path: Path,
+    decoder: str,
+    text: str,
+    shapes: dict[str, list[int | str]],
+    fixed: list[tuple[int, ...]],
+    found: list[float],
+) -> None:
+    """As exporters write a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
     boxes = np.float32([[8, 8 + 8 * row, 24, 40 + 8 * row] for row in range(5)])
     weights = {
         "boxes": boxes[None],
         "corners": boxes,
+        "side": np.float32(64),
+        "yxyx": np.array([1, 0, 3, 2]),
         "scores": np.float32([[[0.9, 0.1, 0.8, 0.2, 0.7]]]),
         "sure": np.float32([0.9, 0.1, 0.8, 0.2, 0.7]),
         "most": np.array([5]),
@@ -168,27 +236,26 @@ def test_rows_of_a_suppression_in_the_graph_are_filled_up(tmp_path: Path) -> Non
         "least": np.float32([0.5]),
         "last": np.array([2]),
         "flat": np.array([-1]),
+        "zero": np.array([0]),
     }
-    text = """pixels = Cast<to = 1>(images) dark = ReduceMin<keepdims = 0>(pixels) nothing = Mul(dark, dark)
+    text = f"""pixels = Cast<to = 1>(images) dark = ReduceMin<keepdims = 0>(pixels) nothing = Mul(dark, dark)
         all = Add(scores, nothing) found = NonMaxSuppression(boxes, all, most, iou, least)
-        places = Gather<axis = 1>(found, last) rows = Reshape(places, flat)
-        b = Gather(corners, rows) s = Gather(sure, rows) l = Identity(rows)"""
-    shapes = {"b": ["n", 4], "s": ["n"], "l": ["n"]}
+        places = Gather<axis = 1>(found, last) rows = Reshape(places, flat) {text}"""
     proto = tiny.parsed(text, shapes, weights, shape=[1, 3, 64, 64])
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
-    proto.graph.output[2].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    if decoder == "torchvision_nms":
+        proto.graph.output[2].type.tensor_type.elem_type = onnx.TensorProto.INT64
     onnx.save(proto, tmp_path / "net.onnx")
-    found = describe(tmp_path / "net.onnx")
-    assert (found.spec.decoder, found.spec.input.std) == ("torchvision_nms", (1.0,) * 3)
-    assert [output.shape for output in found.examined.report.outputs] == [(300, 4), (300,), (300,)]
-    picture = tmp_path / "black.png"
-    cv2.imwrite(str(picture), np.zeros((64, 64, 3), np.uint8))
-    toml, _ = write_description(found, tmp_path)
+    description = describe(tmp_path / "net.onnx")
+    assert (description.spec.decoder, description.spec.input.std) == (decoder, (1.0,) * 3)
+    assert [output.shape for output in description.examined.report.outputs] == fixed
+    toml = write_description(description, tmp_path)[0]
     (tmp_path / "made").mkdir()
     bundle, _ = unproved_bundle(toml, tmp_path / "made")
-    got = Model.open(bundle)(cv2.imread(str(picture)))
-    assert got.confidence.tolist() == pytest.approx([0.8, 0.7])  # class 0 is the background
-    assert got.xyxy.tolist() == [[8, 24, 24, 56], [8, 40, 24, 64]]
+    got = Model.open(bundle)(np.zeros((64, 64, 3), np.uint8))
+    assert got.confidence.tolist() == pytest.approx(found)
+    corners = [[8, 8, 24, 40], [8, 24, 24, 56], [8, 40, 24, 64]]
+    assert got.xyxy == pytest.approx(np.array(corners[-len(found) :]), abs=1e-4)
 
 
 def test_guesses_stand_in_the_file_and_what_is_given_counts_more(tmp_path: Path) -> None:
@@ -197,6 +264,16 @@ def test_guesses_stand_in_the_file_and_what_is_given_counts_more(tmp_path: Path)
     spec, lines = _described(path, decoder="yolov5", labels=tmp_path / "mine.txt", size_wh=(64, 64))
     assert (spec.decoder, spec.input.std, lines[79]) == ("yolov5", (255.0,) * 3, "79")
     assert "# guessed: as yolov5 models are usually trained" in (tmp_path / "model.toml").read_text(encoding="utf-8")
+
+
+def test_a_list_of_labels_is_named_and_not_written(tmp_path: Path) -> None:
+    spec, _ = _described(_file(tmp_path, {"y": [1, 84, 85]}))
+    text = (tmp_path / "model.toml").read_text(encoding="utf-8")
+    assert re.search('labels = "coco80" +# guessed: 80 classes are mostly', text)
+    assert not (tmp_path / "labels.txt").exists()
+    (tmp_path / "model.toml").unlink()
+    spec, lines = _described(_file(tmp_path, {"y": [1, 1001]}), labels=Path("imagenet1k"))
+    assert (spec.classification.background_class, lines[:2]) == (True, ["background", "tench"])
 
 
 def test_two_thousand_odd_names(tmp_path: Path) -> None:
@@ -295,6 +372,8 @@ def test_a_free_size_is_the_one_that_the_file_names_or_a_guess(tmp_path: Path) -
     path = _file(tmp_path, {"y": [1, 6, 210]}, {**ULTRALYTICS, "imgsz": "[64, 160]"}, image=[1, 3, "h", "w"])
     found = describe(path)
     assert (found.spec.input.size_wh, "size_wh" in found.guessed) == ((160, 64), False)
+    found = describe(_file(tmp_path, {"y": [1, 6, 84]}, image=["n", 3, 48, "w"]))
+    assert found.spec.input.size_wh == (640, 48)
     found = describe(_file(tmp_path, {"y": [1, 5]}, image=["n", 3, "h", "w"]))
     assert (found.spec.input.size_wh, "size_wh" in found.guessed, "decoder" in found.guessed) == (
         (224, 224),

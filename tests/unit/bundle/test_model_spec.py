@@ -10,10 +10,11 @@ from typing import get_args
 import msgspec
 import pytest
 
-from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target, target_names, targets_folder
 from edge_sdk.core.errors import ModelError, TargetError
 from edge_sdk.tasks.decoders import TABLE, TASKS
+from edge_sdk_tools.datasets.class_names import read_labels
 from tests.support.logs import refusal
 
 if sys.version_info >= (3, 11):
@@ -69,7 +70,7 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         ('decoder = "yolov8"', 'decoder = "yolov7"', "'yolox' or 'yunet'"),  # another number is no slip
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
         ('decoder = "yolov8"', "", "decoder is missing, expected 'argmax', 'centerface', "),
-        ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line, in output order"),
+        ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line"),
         ('task = "detection"', 'task = "detect"', "did you mean detection?"),
         ('detection"\ndecoder = "yolov8', 'segmentation"\ndecoder = "softmax', "expected logits or argmax"),
         ("size_wh = [416, 320]", "", "input.size_wh is missing, expected a list of 2 whole numbers such as [416, 416]"),
@@ -94,6 +95,29 @@ def test_wrong_spec_names_file_and_key(tmp_path: Path, old: str, new: str, expec
     assert ("did you mean" in said) == ("did you mean" in expected)
 
 
+def test_all_mistakes_are_said_at_once_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(
+        'model = "a.onnx"\nnam = "a"\ntask = "detect"\ndecoder = "yolov8"\nlabels = "coco80"\n'
+        '[input]\nsize_wh = [64]\n# colour\ncolour = "RGB"\n[thresholds]\nconfidence = 7\n'
+    )
+    with pytest.raises(ModelError) as caught:
+        load_model_spec(path)
+    said = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}: ") for line in said)
+    for expected, number in (
+        ("unknown key nam;", 2),
+        ("task: 'detect'", 3),
+        ("input.size_wh has", 7),
+        ("colour;", 9),
+        ("confidence is 7", 11),
+    ):
+        [line] = [line for line in said if expected in line]
+        assert line.endswith(f"(line {number})")
+    assert [line for line in said if "(line" not in line] == [said[-1]]
+    assert "name is missing" in said[-1]
+
+
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such file"):
         load_model_spec(tmp_path / "model.toml")
@@ -113,8 +137,18 @@ def test_labels(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xff")
     with pytest.raises(ModelError, match="labels cannot be read"):
         read_labels(path)
-    with pytest.raises(ModelError, match="no such labels file"):
+    with pytest.raises(ModelError, match=r"no such labels file, and no list of this name \(coco80, coco90, coco91, "):
         read_labels(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "first"), [("coco80", 80, "person"), ("imagenet1k", 1000, "tench"), ("voc20", 20, "aeroplane")]
+)
+def test_lists_of_labels_have_names_that_a_file_hides(tmp_path: Path, name: str, count: int, first: str) -> None:
+    labels = read_labels(tmp_path / name)
+    assert (len(labels), len({label.casefold() for label in labels}), labels[0]) == (count, count, first)
+    (tmp_path / name).write_text("mine")
+    assert read_labels(tmp_path / name) == ("mine",)
 
 
 @pytest.mark.parametrize(("section", "struct"), TABLES)

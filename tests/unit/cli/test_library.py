@@ -9,18 +9,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import edge_sdk
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import CameraError, UsageError
-from edge_sdk.core.frame import Classification, Frame, Image, Result
+from edge_sdk.core.frame import NO_CLASS, Classification, Frame, Image, Result
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.loop import Tick
 from edge_sdk.model import Model
 from tests.support.bundles import edit_manifest, write_graded
 from tests.support.logs import refusal
+from tests.support.results import make_classification, make_detections, make_segmentation
 
 _PICTURE: Image = np.random.default_rng(3).integers(0, 256, (48, 80, 3), np.uint8)
 
@@ -122,6 +124,24 @@ def test_a_model_opens_with_another_variant_and_other_settings(folder: Path, mod
     assert len(other.session.run(np.zeros(other.session.input_shape, other.session.input_dtype))) == 1
     with pytest.raises(UsageError, match="fp64"):
         Model.open(bundle, variant="fp64")
+
+
+def test_objects_are_chosen_with_what_belongs_to_them_and_every_result_is_drawn() -> None:
+    found = msgspec.structs.replace(make_detections(4), tracker_id=np.arange(4), data={"speed": np.arange(4) / 10})
+    for chosen in (found[[False, True, False, True]], found[1::2], found[np.array([1, 3])]):
+        assert (chosen.tracker_id.tolist(), chosen.data["speed"].tolist()) == ([1, 3], [0.1, 0.3])
+        assert np.array_equal(chosen.xyxy, found.xyxy[1::2])
+    assert [one.tracker_id.tolist() for one in found] == [[0], [1], [2], [3]]
+    assert found.of_classes([1]).class_id.tolist() == [1] * int(found.class_id.sum())
+    classes, segments = make_classification([2, 0, -1]), make_segmentation([0.25, 0.75])
+    assert classes.of_classes([-1, 2]).class_id.tolist() == [2, -1]
+    assert segments.of_classes([1]).shares.tolist() == [0.0, 0.75]
+    assert set(segments.of_classes([1]).class_map.flat) == {NO_CLASS}
+    canvas = np.full((480, 640, 3), 9, np.uint8)
+    for result in (found, classes, msgspec.structs.replace(segments, names={0: "road", 1: "car"})):
+        assert result.plot().any()
+        assert not result.frame.image.any()
+        assert (result.plot(canvas) == 9).any()
 
 
 # Loops over sources and into sinks of one's own.

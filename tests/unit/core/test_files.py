@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.bundle.model_spec import load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.signing import load_private_key, load_public_key
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, OutputError
@@ -21,6 +21,7 @@ from edge_sdk.publishing.tls import broker_tls, check_credentials
 from edge_sdk.service.check import check_run
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.opening import open_source
+from edge_sdk_tools.datasets.class_names import read_labels
 from tests.support.certificates import Authority
 from tests.support.configs import as_nobody
 from tests.support.logs import refusal

@@ -220,6 +220,10 @@ def test_engines_are_kept_where_nobody_else_writes(tmp_path: Path, monkeypatch: 
     assert options_of(TENSORRT, SessionSettings())["trt_engine_cache_path"] == str(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert options_of(CPU, SessionSettings()) == {}
+    assert options_of("OpenVINOExecutionProvider", SessionSettings(intra_op_num_threads=2)) == {
+        "device_type": "CPU",
+        "num_of_threads": "2",
+    }
     (tmp_path / "file").touch()
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "file"))
     own = {"trt_fp16_enable": "1", "trt_int8_enable": "0"}

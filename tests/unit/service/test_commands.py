@@ -13,6 +13,7 @@ import jsonschema
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET, UnsetType
 
 from edge_sdk.events.snapshots import Jpeg
 from edge_sdk.messages.commands import (
@@ -30,9 +31,9 @@ from edge_sdk.messages.commands import (
 from edge_sdk.messages.schema import Topics, message_schema
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.discovery import CameraTraits
-from edge_sdk.service.commands import HANDLERS, CommandAdmission, Reply
+from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandHandler, Reply
 from edge_sdk.service.runner import Controls, Shot
-from tests.support.connections import WAIT_S
+from tests.support.connections import WAIT_S, until
 from tests.support.service import CommandedDevice
 
 TOPICS = Topics("edge/v1", "yard", "pi")
@@ -301,6 +302,38 @@ def test_a_reload_keeps_what_may_still_be_set() -> None:
     assert gate.state == ControlState(paused=False, max_fps=2)
     controls.keep_only({"gate"}, ())
     assert gate.state == UNCHANGED
+
+
+def test_a_threshold_holds_after_a_restart_unless_the_configuration_changed_since(
+    commanded: CommandedDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(confidence: float | None, allowed: tuple[str, ...] = PERMISSIONS) -> float | UnsetType:
+        nonlocal commanded
+        pipelines = tuple(msgspec.structs.replace(each, confidence=confidence) for each in commanded.settings.pipelines)
+        settings = msgspec.structs.replace(commanded.settings, pipelines=pipelines, commands=allowed)
+        controls = Controls()
+        commanded.desk = CommandHandler(settings, controls, commanded.inbox, commanded.outlet, None)
+        commanded.controls = controls
+        return controls.of("gate").state.confidence
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for configured, value in ((None, 0.7), (0.4, 0.8)):
+        assert start(configured) is UNSET
+        commanded.controls.of("gate").known = CameraTraits(name="gate", task="detection")
+        commanded.hear("set_threshold", camera="gate", confidence=0.1)
+        commanded.hear("set_threshold", camera="gate", confidence=value)
+        until(
+            lambda said=f":{value}": bool(
+                commanded.desk.look() or any(said in p.read_text() for p in tmp_path.rglob("*.json"))
+            )
+        )
+        assert start(configured) == value
+        assert start(configured, ("pause",)) is UNSET
+        assert start(configured) == value
+        if configured:
+            next(tmp_path.rglob("*.json")).write_text("{")
+            assert start(configured) is UNSET
+            assert any("that commands set before are not known" in line for line in commanded.said)
 
 
 # The documentation.

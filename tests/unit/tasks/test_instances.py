@@ -71,8 +71,7 @@ def test_keypoints_go_with_their_boxes(decoder: str) -> None:
     assert got.keypoints.tolist() == [[[20, 24, 0.75], [32, 44, 0.25]], [[0, 0, 0], [100, 44, 1]]]
     sent = msgspec.json.decode(make_encoder().encode(got))["detections"]
     assert sent[0]["keypoints"] == [[20.0, 24.0, 0.75], [32.0, 44.0, 0.25]]
-    picture = got.frame.image.copy()
-    Annotator(["a", "b"]).draw(picture, got)
+    picture = got.plot()
     assert picture[24, 20].any()
     assert not picture[44, 32].any()  # a point that is not sure
 
@@ -101,10 +100,15 @@ def test_masks_lie_within_their_boxes(decoder: str) -> None:
     sent = msgspec.json.decode(make_encoder().encode(got))["detections"]
     assert len(sent[0]["polygons"][0]) == 4
     assert sent[1]["polygons"] == []
-    picture = got.frame.image.copy()
-    Annotator(["a", "b"]).draw(picture, got)
+    for index in range(2):
+        runs = got.rle(index)
+        assert runs is not None
+        pixels = np.repeat(np.arange(len(runs["counts"])) % 2, runs["counts"])  # as COCO reads them
+        assert (pixels.reshape(runs["size"], order="F") == got.mask[index]).all()
+    picture = got.plot()
     assert picture[40, 24].any()
     assert not picture[40, 40].any()
+    assert not got.frame.image.any()
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_obb", "end_to_end_obb"])

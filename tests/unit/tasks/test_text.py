@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import cv2
 import msgspec
 import numpy as np
 import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError
-from edge_sdk.core.frame import Geometry, Inferred, Prepared
+from edge_sdk.core.frame import Detections, Geometry, Inferred, Prepared
 from edge_sdk.events.annotate import Annotator
 from edge_sdk.tasks.entry import Labels
 from edge_sdk.tasks.task import make_task
@@ -64,3 +65,26 @@ def test_a_bundle_keeps_the_dictionary_with_its_spaces() -> None:
     assert PADDLE.file == "a\nb\nä\n".encode()
     assert WITH_SPACE == PADDLE
     assert WITH_SPACE.file == "a\nb\nä\n \n".encode()
+
+
+def test_a_map_of_probabilities_becomes_boxes_around_lines() -> None:
+    cells = np.zeros((1, 1, 96, 160), np.float32)
+    cells[0, 0, 20:30, 40:100] = 0.8
+    cells[0, 0, 50:90, 20:60] = np.eye(40) * 0.5  # a line that rises, too thin to be one
+    cv2.line(cells[0, 0], (90, 80), (140, 55), 0.6, 8)
+    spec = msgspec.structs.replace(SPEC, task="detection", decoder="db", input=InputSpec(size_wh=(320, 192)))
+    inferred = Inferred((cells,), 5, Prepared(cells, Geometry(0.5, 0.5, 0, 0), make_frame()))
+    result = make_task(spec, ("text",), [cells.shape])(inferred)
+    assert isinstance(result, Detections)
+    assert result.labels == ["text", "text"]
+    assert result.confidence == pytest.approx([0.8, 0.55], abs=0.05)  # the turned box has corners that are no text
+    # The region reaches from the middle of its first cell to that of its last, 59 by 9 cells, and its box is larger by
+    # 1.5 of its area over half its perimeter. A cell has two pixels of the input, and four of the frame.
+    grown = 1.5 * 59 * 9 / (59 + 9) / 2
+    box = np.array([40 - grown, 20 - grown, 99 + grown, 29 + grown]) * 4
+    assert result.xyxy[0] == pytest.approx(box, abs=0.1)
+    assert result.corners[0] == pytest.approx(box[[0, 1, 2, 1, 2, 3, 0, 3]].reshape(4, 2), abs=0.1)
+    left, right = result.corners[1][[0, 1]]
+    assert np.degrees(np.arctan2(*(right - left)[::-1])) == pytest.approx(-26.6, abs=2)
+    with pytest.raises(ModelError, match="decoder db: finds lines of text, expected one label, got 2"):
+        make_task(spec, 2, [cells.shape])

@@ -16,16 +16,15 @@ from edge_sdk.bundle.manifest import Provenance, RuntimeRange, Variant
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import IncompatibleError, ModelError
-from edge_sdk.core.frame import Frame, Image
+from edge_sdk.core.frame import Frame, Inferred
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.task import make_task
-from edge_sdk_tools.bundle_folder import bundle_folder, described_manifest
+from edge_sdk_tools.bundle_folder import bundle_folder, described_manifest, golden_file
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.importers.describe import Description, describe, write_description
-from edge_sdk_tools.prove.golden import make_golden
 from edge_sdk_tools.quantize.convert import float_file
 
 UNPROVED = "unproved: float, no promise; `edge-sdk build` makes a bundle"
@@ -54,7 +53,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
     description = None
     if model.suffix != ".toml":
         description = describe(model)
-        model, _ = write_description(description, folder)
+        model = write_description(description, folder)[0]
     spec = load_model_spec(model)
     spec = msgspec.structs.replace(spec, model=os.path.normpath(spec.model))
     checked = check_model(spec, None, description.examined if description else None, is_float=True)
@@ -63,8 +62,10 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
         onnx.save(checked.proto, source)
         converted = float_file(source, target, written.work)
         noise = np.random.default_rng(0).integers(0, 256, (_NOISE_SIDE_PX, _NOISE_SIDE_PX, 3), np.uint8)
-        _check_answer(spec, checked.labels, source, noise)
-        data, golden = make_golden(Prepare(spec.input), source, [noise], "golden.npz")
+        session, prepare = Session(source.read_bytes(), SessionSettings(), "the model"), Prepare(spec.input)
+        inferred = session(prepare(Frame.of(noise)))
+        _check_answer(spec, checked.labels, session, inferred)
+        data, golden = golden_file("golden.npz", [(prepare.resize(noise), inferred.outputs)])
         variant = Variant(
             file=f"model.fp32{converted.model.suffix}",
             precision="fp32",
@@ -100,10 +101,8 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
     return written.output, description
 
 
-def _check_answer(spec: ModelSpec, labels: Sequence[str], model: Path, picture: Image) -> None:
+def _check_answer(spec: ModelSpec, labels: Sequence[str], session: Session, inferred: Inferred) -> None:
     """Refuse a model whose answer to a picture of noise cannot be one of its decoder's kind."""
-    session = Session(model.read_bytes(), SessionSettings(), "the model")
-    inferred = session(Prepare(spec.input)(Frame.of(picture)))
     with np.errstate(all="ignore"):
         result = make_task(spec, labels, session.output_shapes)(inferred)
     if not result.is_finite:

@@ -44,6 +44,7 @@ from edge_sdk_tools.check.shapes import (
     fix_input,
     fix_outputs,
     fix_rows,
+    free_unknown,
     image_input,
     infer,
     inline_functions,
@@ -61,6 +62,10 @@ from edge_sdk_tools.graph.profile import extension_nodes
 
 _OF_VALUES = ("nan-weight", "infinite-weight", "variance")
 """Rules whose errors lie in values of weights, which a trial with zeros does not see."""
+
+_STRIDE = 32  # that of the deepest level of most detectors
+_MISFITS = ("shape", "run", "onnx")
+"""Rules whose errors follow from a size that the layers cannot halve often enough."""
 
 _SAID_BETTER = ("No Op registered", "is deprecated in domain_version")
 
@@ -111,6 +116,7 @@ class _Examination:
 
     def examined(self) -> Examined:
         """Take all steps; an error keeps the later ones from what it makes meaningless."""
+        free_unknown(self._proto.graph)
         weights = {weight.name for weight in self._file.weights}
         self._findings += take_floats(self._proto, weights, self._job.input)
         report = with_facts(self._job.report(), self._file, self._proto, self._table)
@@ -283,7 +289,22 @@ class _Examination:
     def _has_errors(self) -> bool:
         return any(finding.severity == "error" for finding in self._findings)
 
+    def _explain_size(self, report: CheckReport) -> None:
+        """Say in one line that the layers of a model with a free size do not fit together at model.toml's."""
+        sides, size_wh = (report.declared or ())[1:], self._job.input.size_wh
+        is_free = len(sides) == 3 and sum(isinstance(side, int) for side in sides) < 3
+        is_odd = any(side % _STRIDE for side in size_wh)
+        if not (is_free and is_odd and any(finding.rule == "shape" for finding in self._findings)):
+            return
+        down = [max(1, side // _STRIDE) * _STRIDE for side in size_wh]
+        up = [-(-side // _STRIDE) * _STRIDE for side in size_wh]
+        what = f"its layers do not fit together at {size_wh[0]}x{size_wh[1]}, expected multiples of {_STRIDE}"
+        step = f"the nearest are size_wh = {down} and {up}"
+        self._findings = [finding for finding in self._findings if finding.rule not in _MISFITS]
+        self._findings.append(Finding(severity="error", rule="shape", what=what, next_step=step))
+
     def _finish(self, report: CheckReport, costs: Costs) -> Examined:
+        self._explain_size(report)
         uses = operator_uses(self._proto, self._values)
         self._findings += check_counted(uses)
         passed = not self._has_errors()

@@ -17,7 +17,7 @@ import msgspec
 import onnx
 
 from edge_sdk.bundle.manifest import RuntimeRange, parse_version
-from edge_sdk.bundle.model_spec import ModelSpec, read_labels
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, UsageError, one_line
 from edge_sdk.tasks.entry import Labels
@@ -26,6 +26,7 @@ from edge_sdk_tools.check.model_file import assemble, open_model
 from edge_sdk_tools.check.operators import kernel_table
 from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, in_order
 from edge_sdk_tools.check.sandbox import Examined, Job, Limits, run_limited
+from edge_sdk_tools.datasets.class_names import read_labels
 
 
 def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.bundle.model_spec import ModelSpec, read_labels
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import ModelError, one_line
 from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
 from edge_sdk_tools.check.resemblance import resemblance
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 
 _FLAG = "background_class = true under [classification]"
 _SHOWN = 5
@@ -79,18 +80,6 @@ def _joined(numbers: Sequence[int]) -> str:
     return ", ".join(shown) + (f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else "")
 
 
-_COCO = """
-person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,
-bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,
-sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,cup,fork,knife,spoon,
-bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,potted plant,bed,dining table,
-toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,refrigerator,book,clock,vase,scissors,
-teddy bear,hair drier,toothbrush
-"""
-COCO80 = tuple(_COCO.replace("\n", "").split(","))
-"""The classes of COCO, in the order in which detectors are trained on them."""
-
-
 def literal_in(text: str) -> Any:
     """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
     try:
@@ -100,7 +89,9 @@ def literal_in(text: str) -> Any:
 
 
 def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
-    """Return the labels that Ultralytics writes as a dict of class ids; none where there are no such."""
+    """Return the labels that Ultralytics writes as a dict of class ids, or RapidOCR's characters; or none."""
+    if "character" in metadata:
+        return tuple(metadata["character"].split("\n"))
     found = literal_in(metadata.get("names", ""))
     named = dict(enumerate(found)) if isinstance(found, list) else found
     if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
@@ -111,7 +102,7 @@ def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
 def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> Iterator[Finding]:
     """Compare the order of the labels with that of the names in the metadata, or else with COCO's."""
     said = names_in(report.metadata)
-    ordered = said or COCO80
+    ordered = said or read_labels(LISTS["coco80"])
     places = {name: number for number, name in enumerate(ordered)}
     known = [(places[label], number) for number, label in enumerate(labels) if label in places]
     moved = [(label, number) for label, number in known if label != number]

@@ -16,6 +16,9 @@ _ANCHORS = (1, 2, 3, 6, 9)
 def resemblance(outputs: Sequence[SeenOutput], size_wh: tuple[int, int]) -> str:
     """Return `; this looks like ...` for the outputs of a model with an input of this size; empty for unknown ones."""
     shapes = [output.shape or () for output in outputs]
+    if len(shapes) == 1 and len(shapes[0]) == 3 and outputs[0].operator == "Softmax":
+        _, places, characters = shapes[0]
+        return f"; this looks like {characters} characters at each of {places} places: text, with --task text"
     for look in (_detection_api, _levels, _heads, _heatmap, _cells, _rows):
         if found := look(shapes, size_wh):
             return f"; this looks like {found}"

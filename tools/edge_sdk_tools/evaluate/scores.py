@@ -137,11 +137,29 @@ def class_ious(weights: Weights, both: NDArray[np.float64], either: NDArray[np.f
     return result
 
 
-def edit_distance(a: str, b: str) -> int:
-    """Count the characters to insert, delete or replace that turn one text into the other (Levenshtein, 1966)."""
-    row = list(range(len(b) + 1))
-    for i, mine in enumerate(a, start=1):
-        before, row[0] = row[0], i
-        for j, theirs in enumerate(b, start=1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (mine != theirs))
-    return row[-1]
+def area_under_roc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> Statistic:
+    """AUROC: how often the score, float64 (N,), of a positive image is above that of another; equal ones count half."""
+    order = np.argsort(scores, kind="stable")
+    starts = np.flatnonzero(np.append(True, np.diff(scores[order]) > 0))
+
+    def statistic(weights: Weights) -> NDArray[np.float64]:
+        above, below = (np.add.reduceat((weights * side)[:, order], starts, axis=1) for side in (positive, ~positive))
+        wins = (above * (below.cumsum(axis=1) - below / 2)).sum(axis=1)
+        pairs = above.sum(axis=1) * below.sum(axis=1)
+        result: NDArray[np.float64] = np.divide(wins, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)
+        return result
+
+    return statistic
+
+
+def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> Statistic:
+    """Pearson's correlation of two scores of each image, float64 (N,) each; 1 where neither moves."""
+
+    def statistic(weights: Weights) -> NDArray[np.float64]:
+        total = weights.sum(axis=1)
+        means = [weights @ values / total for values in (a, b, a * b, a * a, b * b)]
+        shared = means[2] - means[0] * means[1]
+        spread = np.sqrt(np.maximum(0, (means[3] - means[0] ** 2) * (means[4] - means[1] ** 2)))
+        return np.asarray(np.divide(shared, spread, out=np.ones(len(weights)), where=spread > 0), np.float64)
+
+    return statistic

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.errors import AccuracyGateError, DataError
-from edge_sdk.core.frame import Segmentation
+from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError
+from edge_sdk.core.frame import Detections, Segmentation
+from edge_sdk.tasks.anomaly import Anomaly
 from edge_sdk.tasks.embedding import Embedding, Gallery
 from edge_sdk.tasks.spec import AgreementMetric, Task
 from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, MaskTruth, Truth
@@ -31,14 +32,16 @@ from edge_sdk_tools.evaluate.average_precision import (
     box_overlaps,
     judge,
 )
+from edge_sdk_tools.evaluate.likeness import Likeness, likeness_of
 from edge_sdk_tools.evaluate.model import Answer
 from edge_sdk_tools.evaluate.predictions import Observed, Participant
 from edge_sdk_tools.evaluate.scores import (
     UNKNOWN,
     Overlap,
+    area_under_roc,
     calibration_error,
+    correlation,
     divergences,
-    edit_distance,
     mean_iou,
     overlap_of,
     probabilities_of,
@@ -340,8 +343,10 @@ class DetectionMetrics(TaskMetrics):
     def keep(
         self, participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
     ) -> tuple[tuple[object, ...], object]:
-        """Boxes of the common classes."""
-        return tuple(_boxes(*one) for one in zip(participants, answers, strict=True)), None
+        """Boxes of the common classes; of two models, how alike the keypoints, masks or corners of these are."""
+        pairs = list(zip(participants, answers, strict=True))
+        confident = [_confident(*one) for one in pairs] if len(pairs) > 1 else []
+        return tuple(_boxes(*one) for one in pairs), likeness_of(*confident[:2]) if confident else None
 
     def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
         """Of all objects."""
@@ -380,14 +385,20 @@ class DetectionMetrics(TaskMetrics):
         )
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """F1 of matched detections."""
+        """F1 of matched detections, and how alike what is matched is beyond its box."""
         found = _pair_counts(observed)
         if not found[:, 2].any():
             raise AccuracyGateError(
                 f"{observed.participants[1].subject.name} finds nothing on {len(observed.records)} evaluation images, "
                 "so nothing can be compared; give images that show what it detects, or lower its thresholds.confidence"
             )
-        return (Metric(self.agreement_name, ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2])),)
+        matched = Metric(self.agreement_name, ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2]))
+        alike = [(one, match(*one)) for one in _found_pairs(observed)]
+        name = next((one[2].name for one, _ in alike if one[2] is not None), None)
+        if name is None:
+            return (matched,)
+        sums = [sum(one[2].values[pair] for pair in pairs) if one[2] is not None else 0.0 for one, pairs in alike]
+        return matched, Metric(name, ratio_of(np.array(sums, np.float64), found[:, 0]))
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """By objects that only one of both found."""
@@ -439,8 +450,8 @@ class DetectionMetrics(TaskMetrics):
             )
             return Pairs(np.concatenate([t.class_ids[~t.crowd] for t in truths]), teacher, student)
         outcomes: list[tuple[int, bool, bool]] = []  # class, teacher, student
-        for mine, theirs in _found_pairs(observed):
-            matched = match(mine, theirs)
+        for mine, theirs, alike in _found_pairs(observed):
+            matched = match(mine, theirs, alike)
             both, seen = {i for i, _ in matched}, {j for _, j in matched}
             outcomes += [(int(c), True, j in seen) for j, c in enumerate(theirs.class_ids)]
             outcomes += [(int(c), False, True) for i, c in enumerate(mine.class_ids) if i not in both]
@@ -452,8 +463,8 @@ class DetectionMetrics(TaskMetrics):
         if observed.dataset.truths is not None:
             return CalibrationError(_error_of_boxes(observed, 0), _error_of_boxes(observed, 1))
         pairs = _found_pairs(observed)
-        right = [np.isin(np.arange(len(mine.confidences)), [i for i, _ in match(mine, other)]) for mine, other in pairs]
-        confidences = np.concatenate([mine.confidences for mine, _ in pairs])
+        right = [np.isin(np.arange(len(pair[0].confidences)), [i for i, _ in match(*pair)]) for pair in pairs]
+        confidences = np.concatenate([mine.confidences for mine, _, _ in pairs])
         return CalibrationError(calibration_error(confidences, np.concatenate(right)), None)
 
 
@@ -463,11 +474,24 @@ def _error_of_boxes(observed: Observed, which: int) -> float:
     return calibration_error(confidences, np.concatenate([j.right[counted, 0] for j, counted in judged]))
 
 
-def _boxes(participant: Participant, answer: Answer) -> Boxes:
+def _common_ids(participant: Participant, answer: Answer) -> NDArray[np.int64]:
     common = np.full(len(participant.subject.class_labels), -1)
     common[participant.class_ids] = np.arange(len(participant.class_ids))
+    return common[answer.result.class_id]
+
+
+def _confident(participant: Participant, answer: Answer) -> Detections:
+    """Return what `_found_boxes` has of an answer, in the same order."""
+    assert isinstance(answer.result, Detections)
+    least = participant.subject.spec.thresholds.confidence
+    return answer.result[
+        (_common_ids(participant, answer) >= 0) & (answer.result.confidence.astype(np.float64) >= least)
+    ]
+
+
+def _boxes(participant: Participant, answer: Answer) -> Boxes:
     result = answer.result
-    known = common[result.class_id]
+    known = _common_ids(participant, answer)
     keep = known >= 0
     boxes = np.asarray(result.xyxy, np.float64)
     return Boxes(boxes[keep], result.confidence[keep].astype(np.float64), known[keep])
@@ -492,26 +516,31 @@ def _found_boxes(observed: Observed, which: int) -> list[Boxes]:
     return [boxes.above(confidence) for boxes in _all_boxes(observed, which)]
 
 
-def _found_pairs(observed: Observed) -> list[tuple[Boxes, Boxes]]:
-    return list(zip(_found_boxes(observed, 0), _found_boxes(observed, 1), strict=True))
+def _found_pairs(observed: Observed) -> list[tuple[Boxes, Boxes, Likeness | None]]:
+    alike = [record.between if isinstance(record.between, Likeness) else None for record in observed.records]
+    return list(zip(_found_boxes(observed, 0), _found_boxes(observed, 1), alike, strict=True))
 
 
 def _pair_counts(observed: Observed) -> NDArray[np.float64]:
     """Float64 (N, 3), of each image: detections matched, the first model's, the second's."""
-    counts = [(len(match(a, b)), len(a.confidences), len(b.confidences)) for a, b in _found_pairs(observed)]
+    counts = [
+        (len(match(*pair)), len(pair[0].confidences), len(pair[1].confidences)) for pair in _found_pairs(observed)
+    ]
     return np.array(counts, np.float64).reshape(-1, 3)
 
 
-def match(got: Boxes, expected: Boxes, iou: float = MATCH_IOU) -> list[tuple[int, int]]:
-    """Pairs of detections, one to one: same class, overlap at least `iou`, most confident of `got` first."""
+def match(got: Boxes, expected: Boxes, alike: Likeness | None = None) -> list[tuple[int, int]]:
+    """Pairs of detections, one to one: same class, overlap and likeness at least .5, most confident of `got` first."""
     if not len(got.confidences) or not len(expected.confidences):
         return []
     overlaps = box_overlaps(got.boxes_xyxy, expected.boxes_xyxy, np.zeros(len(expected.confidences), np.bool_))
     overlaps[got.class_ids[:, None] != expected.class_ids[None, :]] = 0.0
+    if alike is not None:
+        overlaps[alike.values < MATCH_IOU] = 0.0
     pairs = []
     for index, row in enumerate(overlaps):
         best = int(row.argmax())
-        if row[best] >= iou:
+        if row[best] >= MATCH_IOU:
             pairs.append((index, best))
             overlaps[:, best] = 0.0
     return pairs
@@ -726,6 +755,9 @@ class EmbeddingMetrics(TaskMetrics):
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Mean cosine of both vectors of an image."""
+        lengths = [table.shape[1] for table in observed.tables]
+        if lengths[0] != lengths[1]:
+            raise ModelError(f"vectors of {lengths[0]} and of {lengths[1]} numbers cannot be compared")
         return (Metric(self.agreement_name, mean_of(_cosines(observed).clip(0, 1))),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
@@ -816,6 +848,70 @@ class TextMetrics(TaskMetrics):
         return not any(record.rows[which] for record in observed.records)
 
 
+def edit_distance(a: str, b: str) -> int:
+    """Count the characters to insert, delete or replace that turn one text into the other (Levenshtein, 1966)."""
+    row = list(range(len(b) + 1))
+    for i, mine in enumerate(a, start=1):
+        before, row[0] = row[0], i
+        for j, theirs in enumerate(b, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (mine != theirs))
+    return row[-1]
+
+
+class AnomalyMetrics(TaskMetrics):
+    """Scores of whole images, of which class 1 is anomalous."""
+
+    agreement_metric = "equal_decisions"
+    agreement_name = "equal decisions"
+    noun = "decisions"
+    advice = "check input.mean, std and color in model.toml, anomaly.score_range and thresholds.confidence"
+
+    def keep(
+        self, _participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The scores."""
+        return tuple(_score(answer) for answer in answers), None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Area under the ROC curve, and right decisions at the model's threshold."""
+        anomalous = _true_classes(observed) == 1
+        if anomalous.all() or not anomalous.any():
+            raise DataError(f"{len(anomalous)} images of one class, expected normal and anomalous ones")
+        right = _decisions(observed, which) == anomalous
+        return (
+            Metric("AUROC", area_under_roc(observed.tables[which][:, 0], anomalous), is_gated=True),
+            share_metric("right decisions", right, is_gated=True),
+        )
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Share of equal decisions, and the correlation of scores."""
+        equal = _decisions(observed, 0) == _decisions(observed, 1)
+        scores = [table[:, 0] for table in observed.tables]
+        return (
+            share_metric(self.agreement_name, equal),
+            Metric("correlation of scores", correlation(scores[0], scores[1]), bounds=(-1.0, 1.0)),
+        )
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By the difference of scores."""
+        student, teacher = (table[:, 0] for table in observed.tables)
+        distance = np.abs(student - teacher)
+        return tuple(
+            WorstImage(observed.path(i), None, f"{teacher[i]:.2f}", f"{student[i]:.2f}", float(distance[i]))
+            for i in _largest(distance, count)
+        )
+
+
+def _score(answer: Answer) -> NDArray[np.float64]:
+    assert isinstance(answer.result, Anomaly)
+    return np.array([answer.result.score])
+
+
+def _decisions(observed: Observed, which: int) -> NDArray[np.bool_]:
+    least = observed.participants[which].subject.spec.thresholds.confidence
+    return np.asarray(observed.tables[which][:, 0] >= least, np.bool_)
+
+
 def _largest(distance: NDArray[np.float64], count: int) -> list[int]:
     return [int(i) for i in np.argsort(-distance, kind="stable")[:count] if distance[i] > 0]
 
@@ -830,6 +926,7 @@ TASKS: dict[Task, TaskMetrics] = {
     "segmentation": SegmentationMetrics(),
     "embedding": EmbeddingMetrics(),
     "text": TextMetrics(),
+    "anomaly": AnomalyMetrics(),
 }
 """The one table of what depends on a task."""
 

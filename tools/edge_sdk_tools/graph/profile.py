@@ -23,9 +23,10 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import OutputError
 from edge_sdk.inference.profile import ProfileEvent
-from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, extension_libraries
+from edge_sdk.inference.runtime import CPU, EXTENSIONS_DOMAIN, available_providers, extension_libraries
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.bundle_folder import raise_if_full
@@ -63,6 +64,12 @@ def register_extensions(options: ort.SessionOptions, model: bytes) -> None:
     """Make the package's operators known to a session that is about to be opened, where its model names them."""
     for library in extension_libraries(model):
         options.register_custom_ops_library(str(library))
+
+
+def timing_settings(target: Target) -> SessionSettings:
+    """Return the settings by which times for a target are taken: one thread, on its providers that are here."""
+    here = tuple(provider for provider in target.providers if provider in available_providers())
+    return SessionSettings(here, provider_options=target.provider_options) if here[0] != CPU else SessionSettings()
 
 
 _CPU_INFO = Path("/proc/cpuinfo")

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import ModelError, OutputError
 from edge_sdk.core.frame import Tensor
+from edge_sdk_tools.datasets.class_names import read_labels
 from edge_sdk_tools.importers.comparison import make_probes, observe, probe_images
 from edge_sdk_tools.importers.darknet_cfg import EPSILON, Section, Weights, read_cfg, read_weights
 from edge_sdk_tools.importers.darknet_graph import INPUT_NAME, Graph, Value, add_layer

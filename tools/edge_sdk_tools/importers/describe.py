@@ -12,36 +12,34 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, read_labels
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
 from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
-from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
-from edge_sdk_tools.check.labels import COCO80, literal_in, names_in
+from edge_sdk_tools.check.labels import literal_in, names_in
 from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 
-_UNUSED_IDS = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
-
-
-def _by_id() -> Iterator[str]:
-    names = iter(COCO80)
-    for number in range(91):
-        yield "N/A" if number in _UNUSED_IDS else next(names)
-
-
-COCO91 = tuple(_by_id())
-"""The same by COCO's own ids, 0 to 90, some of which are not used."""
-_LABELS = {80: COCO80, 90: COCO91[1:], 91: COCO91}
+_USUAL_LABELS = {
+    ("detection", 20): ("voc20", "Pascal VOC"),
+    ("detection", 80): ("coco80", "COCO"),
+    ("detection", 90): ("coco90", "COCO by its own ids"),
+    ("detection", 91): ("coco91", "COCO by its own ids, after a background"),
+    ("classification", 1000): ("imagenet1k", "ImageNet"),
+    ("classification", 1001): ("imagenet1k", "ImageNet after a background"),
+}
+"""The list of labels that are guessed by task and number of classes, and of what in words."""
 
 _TASKS: dict[str, Task] = {
     "detect": "detection",
@@ -52,6 +50,7 @@ _TASKS: dict[str, Task] = {
 }
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
 
+_LABELS_FILE = "labels.txt"
 _IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
 
@@ -60,7 +59,7 @@ class Description(msgspec.Struct, frozen=True):
     """What a model.toml says of a model, and where that comes from.
 
     Attributes:
-        spec: the model.toml.
+        spec: the model.toml, whose labels are a list by its name or a file to be written.
         labels: one label for each class.
         read: what the file itself says, in lines for people.
         guessed: for keys of model.toml, why their values were chosen.
@@ -106,13 +105,16 @@ def describe(
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
     names = names_in(metadata)
-    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
+    lines = len(read_labels(labels)) if labels else None
+    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
     if decoder is None and "task" not in metadata:
         guessed["decoder"] = "by the shapes of its outputs alone"
         if reading.others:
             guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
     input_spec = _usual(input_spec, reading, report, guessed)
+    if reading.thresholds != Thresholds():
+        guessed["confidence"] = "choose it by what `edge-sdk evaluate` counts"
     for key in ("scores", "background_class"):
         if getattr(reading.detection, key) != getattr(DetectionSpec(), key):
             guessed[key] = "by the names and operators of its outputs"
@@ -123,40 +125,45 @@ def describe(
         reading = msgspec.structs.replace(reading, classification=ClassificationSpec(background_class=True))
         input_spec = msgspec.structs.replace(input_spec, mean=(127.5,) * 3, std=(127.5,) * 3)  # as TensorFlow trains
     chosen = _labels(model, reading, names, labels, guessed)
+    listed = next((name for name, path in LISTS.items() if read_labels(path) == chosen), None)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model"
     spec = ModelSpec(
         model=str(model.absolute()),
         name=name,
-        labels="labels.txt",
+        labels=listed or _LABELS_FILE,
         **{key: getattr(reading, key) for key in TaskSpec.__struct_fields__ if key != "input"},
         input=input_spec,
     )
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
 
 
-def write_description(description: Description, folder: Path) -> tuple[Path, Path]:
-    """Write model.toml and labels.txt into a folder, where neither is yet; the model's path becomes relative to it.
+def write_description(description: Description, folder: Path) -> list[Path]:
+    """Write model.toml into a folder, where none is yet; the model's path becomes relative to it.
+
+    Returns:
+        What was written: model.toml, and labels.txt where the labels are no list that has a name.
 
     Raises:
         UsageError: one of them exists.
         OutputError: the folder cannot be written to.
     """
-    toml, labels = folder / "model.toml", folder / description.spec.labels
-    for path in (toml, labels):
-        if path.exists():
-            raise UsageError(f"{path}: exists and is kept; move it away, or choose another folder with -o")
+    spec = description.spec
+    texts = {"model.toml": ""} | ({} if spec.labels in LISTS else {spec.labels: "\n".join(description.labels) + "\n"})
+    for name in texts:
+        if (folder / name).exists():
+            raise UsageError(f"{folder / name}: exists and is kept; move it away, or choose another folder with -o")
+    relative = msgspec.structs.replace(spec, model=os.path.relpath(spec.model, folder.absolute()))
+    texts["model.toml"] = to_toml(msgspec.structs.replace(description, spec=relative))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        labels.write_text("\n".join(description.labels) + "\n", encoding="utf-8")
-        relative = os.path.relpath(description.spec.model, folder.absolute())
-        spec = msgspec.structs.replace(description.spec, model=relative)
-        toml.write_text(to_toml(msgspec.structs.replace(description, spec=spec)), encoding="utf-8")
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as cause:
-        for path in (toml, labels):
+        for name in texts:
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+                (folder / name).unlink(missing_ok=True)
         raise OutputError(f"{folder}: cannot be written to: {cause.strerror}; nothing was left there") from cause
-    return toml, labels
+    return [folder / name for name in texts]
 
 
 def to_toml(description: Description) -> str:
@@ -220,8 +227,9 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
         is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
         task = _TASKS.get(examined.report.metadata.get("task", ""), "classification" if is_one_row else "detection")
         usual = _image_size(examined.report.metadata) or (TRAITS[task].side_px,) * 2
-        if usual != given.size_wh:
-            given = msgspec.structs.replace(given, size_wh=usual)
+        resized = adopted(declared, msgspec.structs.replace(given, size_wh=usual))  # a side may be fixed
+        if resized != given:
+            given = resized
             examined = _examined(model, given)
     return examined, given, is_free
 
@@ -265,7 +273,13 @@ def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Tas
 
 
 def _recognised(
-    model: Path, report: CheckReport, given: InputSpec, task: Task | None, decoder: str | None, names: int | None
+    model: Path,
+    report: CheckReport,
+    given: InputSpec,
+    task: Task | None,
+    decoder: str | None,
+    names: int | None,
+    lines: int | None,
 ) -> _Reading:
     shapes = [output.shape or () for output in report.outputs]
     said = report.metadata.get("task")
@@ -274,12 +288,15 @@ def _recognised(
     readings = [
         reading
         for entry in TABLE
-        if task == entry.task or (task is None and not entry.is_vague)
-        if decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
-    readings = [r for r in readings if r.is_shown is not False or decoder is not None]
+    readings = [
+        r
+        for r in readings
+        if decoder is not None or (r.is_shown is not False if task or not r.entry.is_vague else r.is_shown is True)
+    ]
     readings.sort(key=lambda reading: reading.is_shown is not True)
     if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
         readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
@@ -291,6 +308,7 @@ def _recognised(
             "has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
         )
     if names is None:
+        readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)
         others = tuple(dict.fromkeys(r.decoder for r in readings if r.decoder != readings[0].decoder))
         return msgspec.structs.replace(readings[0], others=() if readings[0].is_shown else others)
     fitting = [reading for reading in readings if reading.class_count in (None, names)]
@@ -308,7 +326,14 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
     detection = entry.section(outputs)
     if entry.said == "pose":
         detection = msgspec.structs.replace(detection, keypoints=_keypoints(report.metadata))
-    reading = _Reading(task=entry.task, decoder=entry.name, input=given, entry=entry, detection=detection)
+    reading = _Reading(
+        task=entry.task,
+        decoder=entry.name,
+        input=given,
+        entry=entry,
+        detection=detection,
+        thresholds=entry.usual_thresholds,
+    )
     try:
         entry.check(detection)
     except ValueError:  # it needs a key that no file shows
@@ -346,7 +371,7 @@ def _labels(
 ) -> tuple[str, ...]:
     count = reading.class_count
     if given is not None:
-        labels = read_labels(given)
+        labels = _beside_background(read_labels(given), reading)
         if count not in (None, len(labels)):
             raise ModelError(f"{given}: has {len(labels)} lines, and {model} has {count} classes; expected one a class")
         return labels
@@ -356,13 +381,20 @@ def _labels(
     if usual and count in (None, len(usual)):
         guessed["labels"] = f"as those of {reading.decoder} models"
         return usual
-    if (count or reading.entry.usual_count) in _LABELS:
-        count = count or reading.entry.usual_count
-        guessed["labels"] = f"{count} classes are mostly those of COCO"
-        return _LABELS[count]
+    count = count or reading.entry.usual_count
+    if (reading.task, count) in _USUAL_LABELS:
+        name, of = _USUAL_LABELS[reading.task, count]
+        guessed["labels"] = f"{count} classes are mostly those of {of}"
+        return _beside_background(read_labels(LISTS[name]), reading)
     guessed["labels"] = "the file does not name its classes"
-    numbered = tuple(f"class_{number}" for number in range(count or 0))
-    return ("background", *numbered[:-1]) if reading.classification.background_class else numbered
+    has_background = reading.classification.background_class
+    return _beside_background([f"class_{number}" for number in range(count - has_background)], reading)
+
+
+def _beside_background(labels: Sequence[str], reading: _Reading) -> tuple[str, ...]:
+    """Put the label of a classifier's background before the others, where it is missing."""
+    is_missing = reading.classification.background_class and len(labels) + 1 == reading.class_count
+    return ("background", *labels) if is_missing else tuple(labels)
 
 
 def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...]) -> Iterator[str]:

@@ -28,12 +28,13 @@ import onnx
 from google.protobuf.message import DecodeError
 from msgspec import Meta
 
-from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import MissingDependencyError, ModelError, OutputError, UsageError, first_line
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.datasets.class_names import read_labels
 from edge_sdk_tools.datasets.images import Skipped, is_folder
 from edge_sdk_tools.graph.index import replace_all
 from edge_sdk_tools.importers.comparison import (

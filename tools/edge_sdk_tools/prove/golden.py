@@ -7,16 +7,14 @@ known, and that golden outputs come from the model before its conversion, never 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.bundle import NOISE_SHARE, energies_of, noise_of
+from edge_sdk.bundle.bundle import energies_of, noise_of
 from edge_sdk.bundle.manifest import Agreement, Golden
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import one_line
@@ -24,6 +22,7 @@ from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk_tools.bundle_folder import golden_file
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet
 from edge_sdk_tools.evaluate.evaluation import Evaluation, describe, summarise
@@ -38,10 +37,6 @@ from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
 _SAMPLES = 3
 _WORST = 12
 GOLDEN_IMAGES = 2
-# A dequantized value is a small integer times a scale, so it is equal or differs by a whole step. The tolerance is for
-# the operators at the end of a model that run in float.
-_GOLDEN_RELATIVE = 1e-3
-_GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: 0.0064 where boxes of 640 pixels share a tensor with scores
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -125,9 +120,10 @@ def timed(
     converted: Converted,
     on_progress: OnProgress,
     limits: Sequence[float] = (),
+    settings: SessionSettings = SessionSettings(),  # noqa: B008 - frozen
 ) -> Proof:
     """Return the proof with the latency of both models, measured on this machine until it is clear beside `limits`."""
-    session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
+    session = Session(converted.model.read_bytes(), settings, "the converted model")
     prepare = Prepare(spec.input)
     prepare.normalise(prepare.resize(proof.images.images[0].read()))
     latency_ms, fp32_ms = interleaved_latency_ms(
@@ -166,21 +162,12 @@ def make_golden(
     `reference` gives the float model's outputs. Returns the bytes of the .npz file, and its entry in the manifest.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
-    arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them
-    largest = 0.0
+    pairs: list[tuple[Image, list[Tensor]]] = []
     energies: list[list[NDArray[np.float64]]] = []
-    for index, image in enumerate(images):
+    for image in images:
         resized = prepare.resize(image).copy()
-        arrays[f"image_{index}"] = resized
         outputs = session.run(prepare.normalise(resized))
-        for number, output in enumerate(outputs):
-            arrays[f"output_{index}_{number}"] = output.copy()
-            largest = max(largest, float(np.abs(output).max()))
+        pairs.append((resized, [output.copy() for output in outputs]))
         if reference is not None:
             energies.append([energies_of(a, b) for a, b in zip(outputs, reference(resized), strict=True)])
-    for number, noise in enumerate(noise_of(energies)):
-        arrays[f"noise_{number}"] = noise
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    share = NOISE_SHARE if energies else 0.0
-    return buffer.getvalue(), Golden(file, len(images), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE, share)
+    return golden_file(file, pairs, noise_of(energies))

@@ -22,7 +22,7 @@ import onnxruntime
 import onnxruntime as ort
 from onnx import helper
 
-from edge_sdk.bundle.target import Target
+from edge_sdk.bundle.target import OPENVINO, Target
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.bundle_folder import raise_if_full
@@ -73,10 +73,14 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     platform is given, so that signed activations stay signed. For x86_64 it is not given: the converter would then use
     the block layout of the converting machine, and the file would not run on a CPU with another vector width.
 
+    For OpenVINO the model stays ONNX, because that takes QuantizeLinear and DequantizeLinear and no fused operators.
+
     Raises:
         ModelError: ONNX Runtime cannot convert the model.
         OSError: the disk is full.
     """
+    if OPENVINO in target.providers:
+        return carried_onnx(onnx_path, folder)
     work = folder / "convert"
     work.mkdir()
     source = work / "model.onnx"

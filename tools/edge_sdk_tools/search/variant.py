@@ -33,7 +33,7 @@ from edge_sdk_tools.datasets.dataset import Dataset, carried
 from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.model import OutputMemory, Subject, from_checked
 from edge_sdk_tools.evaluate.statistics import Figure
-from edge_sdk_tools.graph.profile import host_saturates
+from edge_sdk_tools.graph.profile import host_saturates, timing_settings
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 from edge_sdk_tools.prove.golden import Proof, measure, timed
@@ -100,7 +100,7 @@ class VariantSpec:
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        here = dict.fromkeys(("job_runner", "counter", "on_progress", "_fp32", "_loading"))
+        here = dict.fromkeys(("job_runner", "counter", "on_progress", "_fp32", "timed_fp32", "_loading"))
         # A cluster's workers have disks of their own.
         return {**vars(self), **here, "folder": None if self._is_elsewhere else self.folder}
 
@@ -117,6 +117,13 @@ class VariantSpec:
                     "the FP32 model", self.spec, self._labels, session, self._sha256, memory=OutputMemory()
                 )
             return self._fp32
+
+    @functools.cached_property
+    def timed_fp32(self) -> Session:
+        """The float model beside which others are timed: on the target's provider, where that is here."""
+        settings = timing_settings(self.target)
+        is_own = settings.providers != SessionSettings().providers
+        return Session(self._model, settings, "the FP32 model") if is_own else self.fp32.session
 
     @property
     def latency_budget_ms(self) -> float:
@@ -312,5 +319,13 @@ def _timed(spec: VariantSpec, recipe: Recipe, built: BuiltModel) -> ModelVariant
         float_nodes=built.float_nodes,
         macs=built.macs,
         has_integers=built.has_integers,
-        proof=timed(built.proof, spec.spec, spec.fp32.session, converted, spec.on_progress, TIME_LIMITS),
+        proof=timed(
+            built.proof,
+            spec.spec,
+            spec.timed_fp32,
+            converted,
+            spec.on_progress,
+            TIME_LIMITS,
+            timing_settings(spec.target),
+        ),
     )

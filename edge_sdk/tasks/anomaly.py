@@ -1,0 +1,153 @@
+"""Anomalies: a score, or a map of scores, or both -> whether a picture is anomalous, and where.
+
+The labels are two lines: what a normal picture is called, then an anomalous one. Without a score of its own a picture
+has the largest of its map.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Inferred, Masks, Result, Tensor
+from edge_sdk.tasks.entry import Count, ResultItem, ResultMessage, StageParts, TaskEntry
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
+
+if TYPE_CHECKING:
+    from edge_sdk.core.drawing import Drawing
+
+_MOST_OUTLINES = 8
+
+
+class Anomaly(Result, frozen=True, eq=False, gc=False):
+    """Whether one frame is anomalous.
+
+    Attributes:
+        score: 0-1, where the model's own range is as `anomaly.score_range` says; the higher, the more anomalous.
+        class_id: int64 (1,), 1 from the threshold on, else 0.
+        masks: the region whose scores reach the threshold; None for models without a map.
+    """
+
+    score: float
+    class_id: NDArray[np.int64]
+    masks: Masks | None = None
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        """The score of what is anomalous, 1 less the score of what is normal: float32 (1,)."""
+        return np.array([self.score if self.class_id[0] else max(0.0, 1 - self.score)], np.float32)
+
+    def polygons(self) -> list[NDArray[np.float32]]:
+        """Return the outlines of the anomalous region, the largest first: float32 (points, 2), pixels of the frame."""
+        if self.masks is None or not self.class_id[0]:
+            return []
+        return self.masks.outlines(0, np.array([0, 0, *self.frame.size_wh], np.float32))
+
+
+class Score:
+    """The decode stage of anomalies."""
+
+    def __init__(self, parts: StageParts) -> None:
+        if len(parts.labels) != 2:
+            raise ModelError(f"labels has {len(parts.labels)} lines, expected two for anomaly: normal, then anomalous")
+        self._places, self._names, self._threshold = parts.places, parts.names, parts.spec.thresholds.confidence
+        self._width, self._height = parts.spec.input.size_wh
+        self._low, high = parts.spec.anomaly.score_range
+        self._span = high - self._low
+
+    def __call__(self, inferred: Inferred, /) -> Anomaly:
+        """Read float (1,) or (1, 1), float (1, H, W) or (1, 1, H, W), or both, of one frame."""
+        outputs, prepared = [inferred.outputs[place] for place in self._places], inferred.prepared
+        score = next((float(output.reshape(-1)[0]) for output in outputs if output.ndim < 3), None)
+        cells: Tensor | None = next((output.reshape(output.shape[-2:]) for output in outputs if output.ndim > 2), None)
+        masks = None
+        if cells is not None:
+            rows, columns = cells.shape
+            geometry = prepared.geometry.in_cells(columns / self._width, rows / self._height)
+            masks = Masks(self._scaled(cells[np.newaxis].astype(np.float32)) - np.float32(self._threshold), geometry)
+            if score is None:
+                seen_x, seen_y = geometry.cells_of_picture(prepared.frame.size_wh, (columns, rows))
+                score = float(cells[seen_y, seen_x].max())
+        found = self._scaled(score or 0.0)
+        return Anomaly(
+            prepared.frame,
+            inferred.inference_ns,
+            found,
+            np.array([int(found >= self._threshold)]),
+            masks,
+            is_finite=math.isfinite(found),
+            names=self._names,
+        )
+
+    def _scaled(self, score: Any) -> Any:
+        return (score - self._low) / self._span
+
+
+def _layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    layouts: list[Layout] = []
+    for one in ((1,), (1, 1)):
+        score = ModelOutput(one, None)
+        for shape in ((1, 1, ROWS, COLUMNS), (1, ROWS, COLUMNS)):
+            cells = ModelOutput(shape, None)
+            # As Anomalib exports it: score, label, map, mask; the shapes of both pairs are equal.
+            layouts += [(score, score, cells, cells), (score, cells), (score,), (cells,)]
+    return sorted(layouts, key=len, reverse=True)
+
+
+SCORE = Decoder(
+    name="score",
+    task="anomaly",
+    layouts=_layouts,
+    make=lambda _spec, _count, _layout: None,
+    usual_input={"resize": "stretch", "mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+    usual_thresholds=Thresholds(0.5),
+    usual_labels=("normal", "anomaly"),
+    is_vague=True,
+)
+
+
+class AnomalyItem(ResultItem, frozen=True, gc=False):
+    """Whether the frame is anomalous: class_id 1, or 0 for what is normal.
+
+    `polygons` are of models with a map: outlines of the anomalous region, the largest first, in whole pixels.
+    """
+
+    class_id: Count
+    score: float
+    polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def strength(self) -> float:
+        """The score."""
+        return self.score
+
+
+class AnomalyMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="anomaly"):
+    """Whether one frame is anomalous; no item where the score is no number."""
+
+    anomalies: list[AnomalyItem]
+
+
+def _items(result: Anomaly, label: Callable[[int], str]) -> list[AnomalyItem]:
+    if not result.is_finite:
+        return []
+    outlines = [outline.astype(int).tolist() for outline in result.polygons()[:_MOST_OUTLINES]]
+    class_id = int(result.class_id[0])
+    polygons = msgspec.UNSET if result.masks is None else outlines
+    return [AnomalyItem(label(class_id), class_id, round(result.score, 4), polygons)]
+
+
+def _draw(drawing: Drawing, result: Anomaly) -> None:
+    class_id = int(result.class_id[0])
+    drawing.fill(result.polygons(), drawing.colour(class_id))
+    drawing.column([(f"{drawing.name(class_id)} {result.score:.2f}", drawing.colour(class_id))])
+
+
+ANOMALY = TaskEntry(task="anomaly", result=Anomaly, message=AnomalyMessage, items=_items, draw=_draw, stage=Score)

