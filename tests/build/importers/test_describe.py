@@ -137,6 +137,12 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
     assert found.next_step.startswith(f'set decoder = "{operator.lower()}"')
 
 
+def test_other_decoders_of_the_same_shapes_are_named(tmp_path: Path) -> None:
+    found = describe(_file(tmp_path, {"logits": [1, 100, 21], "boxes": [1, 100, 4]}))
+    assert (found.spec.decoder, len(found.labels)) == ("detr_softmax", 20)
+    assert found.guessed["decoder"] == "by the shapes of its outputs, which detr, ssd would read too"
+
+
 def test_texts_are_no_boxes(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="looks like 97 characters at each of 40 places: text, with --task text"):
         describe(_file(tmp_path, {"y": [1, 40, 97]}, last="Softmax"))
