@@ -170,6 +170,12 @@ def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
     assert (spec.task, spec.decoder, spec.thresholds.confidence, lines) == expected
 
 
+def test_other_decoders_of_the_same_shapes_are_named(tmp_path: Path) -> None:
+    found = describe(_file(tmp_path, {"logits": [1, 100, 21], "boxes": [1, 100, 4]}))
+    assert (found.spec.decoder, len(found.labels)) == ("detr_softmax", 20)
+    assert found.guessed["decoder"] == "by the shapes of its outputs, which detr, ssd would read too"
+
+
 def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> None:
     path = _file(tmp_path, {"parts": [1, 84, 4, 4]})
     assert _described(path)[0].decoder == "logits"

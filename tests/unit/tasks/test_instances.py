@@ -125,6 +125,7 @@ def test_oriented_boxes_have_corners_and_an_upright_box_around_them(decoder: str
     assert got.corners == pytest.approx(np.array(expected), abs=1e-4)
     assert got.xyxy == pytest.approx(np.array([[46, 22, 66, 62], [80, 24, 120, 44]]), abs=1e-4)
     assert got[1].to_dict()["detections"][0]["corners"] == pytest.approx(np.array(expected[1]), abs=1e-4)
+    assert got.on(np.zeros((192, 256, 3), np.uint8)).corners == pytest.approx(got.corners * 2)
     sent = msgspec.json.decode(make_encoder().encode(got))["detections"]
     assert sent[1]["corners"] == [[80.0, 24.0], [120.0, 24.0], [120.0, 44.0], [80.0, 44.0]]
     turned = msgspec.structs.replace(got, corners=got.corners + np.float32([0, 2]))

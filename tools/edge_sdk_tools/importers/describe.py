@@ -109,7 +109,9 @@ def describe(
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
     if decoder is None and "task" not in metadata:
-        guessed["decoder"] = "by the shapes of its outputs alone"
+        guessed["decoder"] = (
+            "by the shapes of its outputs" if reading.is_shown else "by the shapes of its outputs alone"
+        )
         if reading.others:
             guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
     input_spec = _usual(input_spec, reading, report, guessed)
@@ -310,7 +312,7 @@ def _recognised(
     if names is None:
         readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)
         others = tuple(dict.fromkeys(r.decoder for r in readings if r.decoder != readings[0].decoder))
-        return msgspec.structs.replace(readings[0], others=() if readings[0].is_shown else others)
+        return msgspec.structs.replace(readings[0], others=others)
     fitting = [reading for reading in readings if reading.class_count in (None, names)]
     if not fitting:
         raise ModelError(
