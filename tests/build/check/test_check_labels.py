@@ -13,7 +13,7 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.spec import ClassificationSpec
 from edge_sdk_tools.check.gate import check_model, examine
-from edge_sdk_tools.check.labels import check_labels
+from edge_sdk_tools.check.labels import COCO80, check_labels
 from edge_sdk_tools.check.report import CheckReport, Costs, Finding, TensorInfo
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, DETECTOR, write_project
@@ -160,3 +160,12 @@ def test_probabilities_and_logits_are_told_by_the_operator(
 def test_the_operator_of_an_output_is_the_one_that_computes_it(tmp_path: Path) -> None:
     model = write_project(tmp_path, CLASSIFIER.replace("softmax", "logits"), pictures=0)
     assert [error.next_step for error in examine(load_model_spec(model)).of("error")] == ['set decoder = "softmax"']
+
+
+def test_cocos_classes_in_another_order_are_doubted(tmp_path: Path) -> None:
+    names = [f"class {n}" for n in range(80)]
+    for labels, count in ((COCO80, 0), (sorted(COCO80), 1), (names, 0)):
+        assert len(_findings(tmp_path / labels[0], list(labels), 80, flag=False)) == count
+    [finding] = _findings(tmp_path / "again", sorted(COCO80), 80, flag=False)
+    assert finding.severity == "warning"
+    assert "line 1 is 'airplane', and COCO, whose classes these are, has 'person' there" in finding.what
