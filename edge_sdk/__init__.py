@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from edge_sdk.publisher import Publisher
     from edge_sdk.sources.location import SourceOptions
     from edge_sdk.sources.opening import open_source
+    from edge_sdk.tasks.embedding import Embedding
+    from edge_sdk.tasks.text import Text
 
 __all__ = [
     "NO_CLASS",
@@ -39,6 +41,7 @@ __all__ = [
     "Classification",
     "Detections",
     "EdgeError",
+    "Embedding",
     "Event",
     "EventRule",
     "EventSink",
@@ -55,6 +58,7 @@ __all__ = [
     "Sink",
     "Source",
     "SourceOptions",
+    "Text",
     "Tick",
     "__version__",
     "open_source",
@@ -73,6 +77,8 @@ _NAMES = {
     "publisher": ("Publisher",),
     "sources.location": ("SourceOptions",),
     "sources.opening": ("open_source",),
+    "tasks.embedding": ("Embedding",),
+    "tasks.text": ("Text",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

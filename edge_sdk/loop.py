@@ -1,6 +1,6 @@
 """The loop: one frame from the camera to the outbox, inside its budget.
 
-    source.latest -> budget.admits -> stages -> sink.put -> observers
+    source.latest -> budget.admits -> stages (-> then) -> sink.put -> observers
 
 The loop has no thread and no I/O of its own; it blocks only in the wait for a frame, and nothing grows. `Budget`
 decides whether a frame may still make its deadline, `Tick` says what one step came to, and `RunRecord` keeps ages and
@@ -10,11 +10,12 @@ inference times in buffers of fixed size.
 from __future__ import annotations
 
 import enum
+import math
 import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.errors import CameraError, HungRunError
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.protocols import Sink, Source, Stage
+
+if TYPE_CHECKING:
+    from edge_sdk.inference.cascade import Cascade
 
 _WINDOW = 64  # recent steps that the estimate uses: about two seconds of a camera
 _PROBE_INTERVAL_NS = 1_000_000_000  # one late frame a second always runs, to notice the end of a slow spell
@@ -76,6 +80,10 @@ class Budget:
         self._recent.clear()
         self._sorted.clear()
 
+    def deadline_ns(self, captured_ns: int, now_ns: int) -> float:
+        """Return until when what can be left out may still begin; infinity without `drops`."""
+        return min(captured_ns, now_ns) + self.limit_ns if self._drops else math.inf
+
     def is_late(self, captured_ns: int, now_ns: int) -> bool:
         """Return whether a result delivered at `now_ns` missed its deadline."""
         return now_ns - captured_ns > self.limit_ns
@@ -109,6 +117,7 @@ class Loop:
         stages: turns a frame into a result; may be replaced between two steps.
         sink: takes results; the budget ends when its `put` returns. None where results are only iterated over.
         observers: further sinks, called after the deadline was judged; slow ones cost frames.
+        then: a second model, which runs on the objects of a result while the frame has time left.
         clock_ns: returns monotonic nanoseconds; replaced in tests.
 
     Attributes:
@@ -130,9 +139,10 @@ class Loop:
         budget: Budget,
         *,
         observers: Sequence[Sink] = (),
+        then: Cascade | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._source, self._stages = source, stages
+        self._source, self._stages, self._then = source, stages, then
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
         self.every = 1.0
@@ -216,6 +226,8 @@ class Loop:
             self.last_hang = str(cause)
             return Tick.HUNG, None
         self._budget.record(self._clock_ns() - started_ns)
+        if self._then is not None:
+            result = self._then(result, self._budget.deadline_ns(frame.captured_ns + frame.delay_ns, started_ns))
         if self._sink is not None:
             self._sink.put(result)
         delivered_ns = self._clock_ns()

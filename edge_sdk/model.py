@@ -13,6 +13,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import Sink, Source
+from edge_sdk.inference.cascade import Cascade, CropSettings, going_on
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
@@ -34,8 +35,10 @@ class Model:
         latency_budget_ms: the bundle's latency budget from capture to result, milliseconds.
     """
 
-    def __init__(self, bundle: Bundle, stages: Stages) -> None:
+    def __init__(self, bundle: Bundle, stages: Stages, second: tuple[Model, CropSettings] | None = None) -> None:
         self.bundle, self._stages, self.labels = bundle, stages, bundle.labels()
+        self._second = second
+        self._cascade = None if second is None else Cascade(second[0]._stages, second[1], going_on(bundle, second[1]))
         self.latency_budget_ms = bundle.manifest.latency_budget_ms
         self._background = has_background(bundle.manifest)
 
@@ -81,7 +84,25 @@ class Model:
 
     def clone(self) -> Model:
         """Return the same loaded model for another thread, with buffers of its own, without loading it again."""
-        return Model(self.bundle, self._stages.clone(self.bundle))
+        second = None if self._second is None else (self._second[0].clone(), self._second[1])
+        return Model(self.bundle, self._stages.clone(self.bundle), second)
+
+    def then(self, second: Model, *, labels: Sequence[str] = (), max_crops: int = 4, margin: float = 0.1) -> Model:
+        """Return this detector followed by a second model, whose results of each object are in a result's `then`.
+
+        In a loop the second model runs while a frame has time left.
+
+        Args:
+            second: a model that no other thread uses.
+            labels: the objects that go on; all by default.
+            max_crops: so many objects of a frame go on at most, 1 to 64, the most confident first.
+            margin: what is cut out beyond each side of a box, as a share of its width or height, 0-1.
+
+        Raises:
+            UsageError: this model is no detector or lacks a label, or a number is out of range.
+        """
+        settings = CropSettings(labels=tuple(labels), max_crops=max_crops, margin=margin)
+        return Model(self.bundle, self._stages, (second, settings))
 
     def __call__(
         self, picture: Frame | NDArray[Any] | None, /, *, confidence: float | None = None, iou: float | None = None
@@ -107,7 +128,8 @@ class Model:
             if wrong is not None:
                 raise UsageError(f"{wrong} is {wanted[wrong]}, expected 0 to 1")
             self._stages.set_thresholds(wanted)
-        return self._stages(picture if isinstance(picture, Frame) else Frame.of(picture))
+        result = self._stages(picture if isinstance(picture, Frame) else Frame.of(picture))
+        return result if self._cascade is None else self._cascade(result)
 
     def detect(self, picture: Frame | NDArray[Any] | None, /, **thresholds: float) -> Detections:
         """Run a detector, as calling the model does; a UsageError is raised for a model of another task."""
@@ -156,7 +178,7 @@ class Model:
         if not 0 < budget_ms <= _MAX_MS:
             raise UsageError(f"latency_ms is {latency_ms}, expected milliseconds above 0")
         budget = Budget(budget_ms, drops=bool(getattr(source, "paced", True)))
-        return Loop(source, self._stages, sink, budget, observers=observers)
+        return Loop(source, self._stages, sink, budget, observers=observers, then=self._cascade)
 
     def label_of(self, class_id: int) -> str:
         """Return the label of a result's class id; `class_N` if it has none."""

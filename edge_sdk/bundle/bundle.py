@@ -26,7 +26,8 @@ from edge_sdk.bundle.signing import SIGNATURE_BYTES, is_signed_by_any, public_ke
 from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.core.files import open_regular
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.spec import has_background
+from edge_sdk.tasks.entry import Labels
+from edge_sdk.tasks.spec import labels_by_id
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -115,17 +116,17 @@ class Bundle:
         if sha256 != entry.sha256:
             raise BundleError(f"{path}: altered; sha256 is {sha256[:12]}…, the manifest promises {entry.sha256[:12]}…")
 
-    def labels(self) -> tuple[str, ...]:
+    def labels(self) -> Labels:
         """Read the labels, in output order; raise BundleError where the file is not UTF-8."""
         try:
-            return tuple(self.read(self.manifest.labels).decode("utf-8").splitlines())
-        except UnicodeDecodeError as cause:
-            raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
+            return Labels.of(self.read(self.manifest.labels))
+        except ValueError as cause:
+            what = "not UTF-8" if isinstance(cause, UnicodeDecodeError) else str(cause)
+            raise BundleError(f"{self.path / self.manifest.labels}: {what}; build the bundle again") from cause
 
     def labels_by_id(self) -> dict[int, str]:
         """Read the labels of the classes by their ids, as in messages: -1 is a classifier's background."""
-        numbered = enumerate(self.labels(), start=-1 if has_background(self.manifest) else 0)
-        return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
+        return labels_by_id(self.manifest, self.labels())
 
     def golden(self) -> list[GoldenImage]:
         """Read the golden inputs of the primary variant with their expected outputs; see `golden_and_noise`."""

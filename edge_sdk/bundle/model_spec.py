@@ -15,6 +15,7 @@ from msgspec import Meta
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.tasks.decoders import DecoderName, check_decoder
+from edge_sdk.tasks.entry import Labels
 from edge_sdk.tasks.spec import TaskSpec, check_finite
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -153,17 +154,16 @@ def load_model_spec(path: Path) -> ModelSpec:
     )
 
 
-def read_labels(path: Path) -> tuple[str, ...]:
+def read_labels(path: Path) -> Labels:
     """Read the labels, one per line, in output order; raise ModelError."""
     try:
-        text = read_regular(path, LIST_BYTES).decode("utf-8-sig")
+        labels = Labels.of(read_regular(path, LIST_BYTES))
     except FileNotFoundError:
         raise ModelError(f"{path}: no such labels file") from None
-    except UnicodeDecodeError as cause:
+    except ValueError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
     except OSError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
-    labels = tuple(line.strip() for line in text.rstrip().splitlines())
     if not labels:
         raise ModelError(f"{path}: no labels in it, expected one a line in output order")
     return labels

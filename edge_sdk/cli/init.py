@@ -13,7 +13,7 @@ from edge_sdk.core.logs import counted
 @click.command("init")
 @click.argument("model", type=PATH)
 @click.option("-o", "--output", type=PATH, help="The folder to write into.  [default: the model's]")
-@click.option("--task", help="What the model does: classification, detection or segmentation.")
+@click.option("--task", help="What the model does, such as detection; docs/model-toml.md has the list.")
 @click.option("--decoder", help="How its outputs are read; docs/model-toml.md has the list.")
 @click.option("--labels", type=PATH, help="A file with one label a line, in output order.")
 @click.option("--size", help="The input's size where the file leaves it free, such as 640x384, or 416 for a square.")

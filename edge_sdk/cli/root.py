@@ -30,6 +30,7 @@ _VERBS = {
     "init": "Describe an ONNX file: write its model.toml and labels.",
     "import": "Bring in a model from PyTorch, TensorFlow, Darknet or an older ONNX.",
     "evaluate": "Measure a model or a bundle, with intervals.",
+    "gallery": "Make the gallery by which a model of embeddings names what it sees.",
     "distill-check": "Compare a student with its teacher.",
     "check": "Say whether a device can run a model, what it costs and what is wrong with it.",
     "build": "Turn a model.toml into a bundle for a device.",

@@ -35,7 +35,7 @@ from edge_sdk.cli.options import (
     mqtt_settings,
 )
 from edge_sdk.cli.root import unhurried
-from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
+from edge_sdk.config.schema import DeviceConfig, PipelineConfig, ThenConfig, TrustConfig
 from edge_sdk.core.errors import EdgeError, PublishError, UsageError, printable
 from edge_sdk.core.logs import counted, log_as_json
 from edge_sdk.core.machine import no_collection, share_one_heap
@@ -50,6 +50,7 @@ from edge_sdk.sources.opening import FORMS, TABLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from edge_sdk.inference.cascade import CropCounts
     from edge_sdk.service.check import Checked, CheckedPipeline
     from edge_sdk.service.runner import RunSummary
 
@@ -77,6 +78,7 @@ _LABEL = 11  # columns
 @key_option("--allow-older", "allow_older", TrustConfig)
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @key_option("--run-limit", "run_limit_s", PipelineConfig)
+@click.option("--then", type=PATH, help="Second bundle (or model), which runs on each object that BUNDLE finds.")
 @key_option("--every-frame", "every_frame", PipelineConfig)
 @click.option("--duration", type=POSITIVE, help="Stop after so many seconds.")
 @key_option("--latency-ms", "latency_ms", PipelineConfig)
@@ -112,7 +114,8 @@ def command(context: click.Context, /, **options: Any) -> None:
     with contextlib.ExitStack() as stack:
         if config is None:
             with logging_to_standard_error(quiet=options["quiet"]):
-                options |= _of_model(options["bundle"], stack, cpu_share=options["cpu_share"])
+                for key in ("bundle", "then"):
+                    options |= _of_model(key, options, stack)
         if options["check"]:
             _check(options, config)
             return
@@ -128,11 +131,12 @@ def command(context: click.Context, /, **options: Any) -> None:
 _MODELS = (".onnx", ".toml", ".pt", ".tflite", ".keras", ".h5")
 
 
-def _of_model(path: Path, stack: contextlib.ExitStack, cpu_share: float | None) -> dict[str, object]:
+def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) -> dict[str, object]:
     """Make a bundle of a model that is none yet, for as long as `stack` is open; return the options that change."""
-    if path.suffix.lower() not in _MODELS or path.is_dir():
+    path: Path | None = options[key]
+    if path is None or path.suffix.lower() not in _MODELS or path.is_dir():
         return {}
-    if cpu_share is not None:
+    if options["cpu_share"] is not None:
         raise UsageError("--cpu-share is a limit that tuning keeps, and only a bundle is tuned: build one")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
     with host_tools("run MODEL"):
@@ -141,10 +145,11 @@ def _of_model(path: Path, stack: contextlib.ExitStack, cpu_share: float | None) 
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))
     with interrupted_by_sigterm():
         bundle, description = unproved_bundle(path, Path(folder))
-    for key, why in description.guessed.items() if description else ():
-        _log.info(f"guessed {key}: {why}")
-    _log.info(UNPROVED)
-    return {"bundle": bundle, "best_effort": True, "no_tune": True, "is_unproved": True}
+    for guessed, why in description.guessed.items() if description else ():
+        _log.info(f"guessed {guessed}: {why}")
+    if "is_unproved" not in options:
+        _log.info(UNPROVED)
+    return {key: bundle, "best_effort": True, "no_tune": True, "is_unproved": True}
 
 
 def run_settings(options: dict[str, Any]) -> RunSettings:
@@ -160,8 +165,11 @@ def run_settings(options: dict[str, Any]) -> RunSettings:
     check_name("device", device)
     password, url = options["source_password_file"], options["mqtt_url"]
     keys = PipelineSettings.__struct_fields__
+    given = {key: value for key, value in options.items() if key in keys and value is not None}
+    if "then" in given:
+        given["then"] = ThenConfig(bundle=given["then"])
     pipeline = PipelineSettings(
-        **{key: value for key, value in options.items() if key in keys and value is not None},
+        **given,
         source_password=None if password is None else read_password(password, "the source's password"),
         trusted_keys=options["trust"],
         tune=not options["no_tune"],
@@ -305,6 +313,15 @@ def _closing(summary: RunSummary) -> str:
         + (f", {limited} not published, as max_per_s says" if limited else "")
         + (f"; {summary.hung} runs that came to no end" if summary.hung else "")
         + (f"; {summary.not_finite} results of outputs that were no numbers" if summary.not_finite else "")
+        + (f"; second model: {_of_second(summary.then)}" if summary.then else "")
+    )
+
+
+def _of_second(counts: CropCounts) -> str:
+    return (
+        f"{counted(counts.run, 'object')}"
+        + (f", {counts.skipped} without time" if counts.skipped else "")
+        + (f", {counts.failed} on which it failed" if counts.failed else "")
     )
 
 
@@ -423,6 +440,12 @@ def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
         yield "bundle", f"{pipeline.path}: {bundle.name} {bundle.version} for {bundle.target}"
         yield "", f"{bundle.task}, {counted(bundle.labels, 'label')}; signature {bundle.signature}"
         yield "models", ", ".join(bundle.variants)
+    if pipeline.then is not None:
+        settings, second = pipeline.then, pipeline.then_bundle
+        about = f": {second.name} {second.version}, {second.task}; signature {second.signature}" if second else ""
+        yield "then", f"{settings.bundle}{about}"
+        only = f", only {', '.join(settings.labels)}" if settings.labels else ""
+        yield "", f"on at most {counted(settings.max_crops, 'object')} of a frame{only}"
     if pipeline.budget_ms is not None:
         own = bundle.latency_budget_ms if bundle else pipeline.budget_ms
         promise = "" if own == pipeline.budget_ms else f"; the bundle says {own:g} ms"

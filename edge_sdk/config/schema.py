@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from edge_sdk.core.toml import ONE_LINE
 from edge_sdk.events.rules import EventRule, SnapshotSettings
+from edge_sdk.inference.cascade import CropSettings
 from edge_sdk.inference.trial import TRIAL_S
 from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel, Expiry, MessageRate, Qos
@@ -98,6 +99,12 @@ class CommandsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     allow: Annotated[tuple[Permission, ...], Meta(description="commands that are carried out; all others are off")]
 
 
+class ThenConfig(CropSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Table `[pipelines.then]`: a second bundle, for the objects that the first one finds."""
+
+    bundle: Annotated[Path, Meta(description="a NAME.edge folder that `edge-sdk build` wrote")]
+
+
 class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Table `[[pipelines]]`: one pipeline, with the options of its source."""
 
@@ -121,6 +128,7 @@ class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_
         TRIAL_S
     )
     every_frame: Annotated[bool, Meta(description="each frame of a video file, in turn")] = False
+    then: ThenConfig | None = None
 
 
 if TYPE_CHECKING:

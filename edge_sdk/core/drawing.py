@@ -18,6 +18,7 @@ Colour: TypeAlias = tuple[int, int, int]
 """BGR, 0-255."""
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
+_FAR_PX = 1e5  # OpenCV takes whole numbers of 32 bits
 _STRENGTH = 0.4  # of a colour that is laid over the picture
 _REFERENCE_PX = 720  # the shorter side at which the sizes below are right
 _GOLDEN_RATIO = 0.618034  # steps of it around the colour circle keep neighbouring classes far apart
@@ -55,6 +56,11 @@ class Drawing:
         """Draw a rectangle: left, top, right, bottom."""
         x1, y1, x2, y2 = corners
         cv2.rectangle(self.image, (x1, y1), (x2, y2), colour, self.line_px, cv2.LINE_AA)
+
+    def outline(self, corners: NDArray[np.float32], colour: Colour) -> None:
+        """Draw a polygon, float32 (points, 2), which may reach out of the picture."""
+        points = np.rint(corners).clip(-_FAR_PX, _FAR_PX).astype(np.int32)
+        cv2.polylines(self.image, [points], True, colour, self.line_px, cv2.LINE_AA)
 
     def line(self, start_xy: tuple[int, int], end_xy: tuple[int, int], colour: Colour) -> None:
         """Draw a line."""

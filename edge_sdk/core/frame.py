@@ -143,6 +143,12 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         """Return the position of the same frame in `x` times its width and `y` times its height."""
         return Geometry(self.scale_x / x, self.scale_y / y, self.offset_x, self.offset_y)
 
+    def points_to_frame(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Map x and y, the first two of float32 (..., 2+), from the model's input to the frame, in place."""
+        points[..., 0] = (points[..., 0] - self.offset_x) / self.scale_x
+        points[..., 1] = (points[..., 1] - self.offset_y) / self.scale_y
+        return points
+
     def cells_of_picture(self, frame_wh: tuple[int, int], cells_wh: tuple[int, int]) -> tuple[slice, slice]:
         """Return columns and rows of the cells whose centre lies in the picture, not in its padding.
 
@@ -284,6 +290,9 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         keypoints: float32 (N, K, 3), x and y in pixels of the original frame and a confidence 0-1; None for models
             without.
         masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
+        corners: float32 (N, 4, 2), x and y of the corners of oriented boxes in pixels of the original frame, clockwise
+            from the object's own left top one, not clipped; `xyxy` encloses them. None for models without.
+        then: what a second model says of each object, None where it did not run; None without a second model.
     """
 
     xyxy: NDArray[np.float32]
@@ -291,6 +300,8 @@ class Detections(Result, frozen=True, eq=False, gc=False):
     class_id: NDArray[np.int64]
     keypoints: NDArray[np.float32] | None = None
     masks: Masks | None = None
+    corners: NDArray[np.float32] | None = None
+    then: tuple[Result | None, ...] | None = None
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -306,6 +317,8 @@ class Detections(Result, frozen=True, eq=False, gc=False):
             class_id=self.class_id[places],
             keypoints=None if self.keypoints is None else self.keypoints[places],
             masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
+            corners=None if self.corners is None else self.corners[places],
+            then=None if self.then is None else tuple(self.then[place] for place in places.tolist()),
         )
 
     def __iter__(self) -> Iterator[Detections]:
@@ -322,25 +335,27 @@ class Detections(Result, frozen=True, eq=False, gc=False):
             xyxy=self.xyxy * np.array([x, y, x, y], np.float32),
             keypoints=None if self.keypoints is None else self.keypoints * np.array([x, y, 1], np.float32),
             masks=None if own is None else msgspec.structs.replace(own, geometry=own.geometry.on(x, y)),
+            corners=None if self.corners is None else self.corners * np.array([x, y], np.float32),
         )
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what JSON can hold: for each object label, class_id, confidence and box_xyxy, and its keypoints."""
+        """Return what JSON can hold: of each object label, class_id, confidence, box_xyxy, keypoints and corners."""
         rows = zip(self.labels, self.class_id.tolist(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
         keys = "label", "class_id", "confidence", "box_xyxy"
         objects = [dict(zip(keys, row, strict=True)) for row in rows]
-        if self.keypoints is not None:
-            objects = [
-                {**one, "keypoints": points} for one, points in zip(objects, self.keypoints.tolist(), strict=True)
-            ]
+        for key, points in ("keypoints", self.keypoints), ("corners", self.corners):
+            if points is not None:
+                objects = [{**one, key: own} for one, own in zip(objects, points.tolist(), strict=True)]
         return {"detections": objects}
 
     def to_supervision(self) -> Any:
         """Return `supervision.Detections`, of the package `supervision`, which must be installed."""
         supervision: Any = importlib.import_module("supervision")
-        names = {"class_name": np.array(self.labels, dtype=str)}
+        data = {"class_name": np.array(self.labels, dtype=str)}
+        if self.corners is not None:
+            data["xyxyxyxy"] = self.corners  # where supervision's own annotators of oriented boxes look for them
         return supervision.Detections(
-            xyxy=self.xyxy, mask=self.mask, confidence=self.confidence, class_id=self.class_id, data=names
+            xyxy=self.xyxy, mask=self.mask, confidence=self.confidence, class_id=self.class_id, data=data
         )
 
     @property

@@ -199,6 +199,12 @@ def nearest(given: str, choices: Collection[str]) -> str:
     return alike[near[0]] if near else ""
 
 
+def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
+    """Return a line for each named label that is not among `labels`, with the one that was probably meant."""
+    near = {label: nearest(label, labels) for label in named if label not in labels}
+    return [f"{shown(label)} {of}" + (f"; did you mean {shown(like)}?" if like else "") for label, like in near.items()]
+
+
 def shown(value: object) -> str:
     """Return a value for a message, short and in TOML's form; only the host of a URL, because a path may be a login."""
     value = _URL.sub(_host_only, value) if isinstance(value, str) else value

@@ -9,7 +9,7 @@ because it needs no OpenCV.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Annotated, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import SettingError, UsageError
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.protocols import NAME_LIMIT, Event, EventSink, is_name
-from edge_sdk.core.toml import check_fields, nearest, shown
+from edge_sdk.core.toml import check_fields, missing_labels, shown
 
 _LONGEST_S = 86400.0
 
@@ -215,12 +215,6 @@ def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
     """Return a line for each label of the rules that no class of a bundle has."""
     of = f"is no label of {bundle.manifest.name}, so nothing is told of it"
     return missing_labels(rules_by_label(rules), bundle.labels_by_id().values(), of)
-
-
-def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
-    """Return a line for each named label that is not among `labels`, with the one that was probably meant."""
-    near = {label: nearest(label, labels) for label in named if label not in labels}
-    return [f"{shown(label)} {of}" + (f"; did you mean {shown(like)}?" if like else "") for label, like in near.items()]
 
 
 def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:

@@ -201,12 +201,17 @@ def _columns(character: str) -> int:
 
 
 def result_words(message: ResultMessage) -> str:
-    """Return a result in words, such as `2 person 91%, bicycle 64%`, a class, or shares of the picture."""
-    items = message.items[: message.shown]
-    counts, best = Counter(item.label for item in items), dict[str, float]()
-    for item in items:
-        best[item.label] = max(best.get(item.label, 0.0), item.strength)
-    return _joined((f"{counts[label]} " if counts[label] > 1 else "") + _sure(label, best[label]) for label in best)
+    """Return a result in words, such as `2 person 91%, dog 64% (beagle 72%)`, a class, or shares of the picture."""
+    words, counts, best = list[str](), Counter[str](), dict[str, float]()
+    for item in message.items[: message.shown]:
+        if item.then:  # what a second model says belongs to this object alone
+            more = "".join(f" ({_sure(first.label, first.strength)})" for first in item.then.items[:1])
+            words.append(_sure(item.label, item.strength) + more)
+        else:
+            counts[item.label] += 1
+            best[item.label] = max(best.get(item.label, 0.0), item.strength)
+    words += ((f"{counts[label]} " if counts[label] > 1 else "") + _sure(label, best[label]) for label in best)
+    return _joined(words)
 
 
 def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:

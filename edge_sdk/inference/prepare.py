@@ -84,9 +84,10 @@ class Prepare:
         self._canvas: Image = self.tensor[0] if is_whole else np.empty((height, width, 3), np.uint8)
         self._fill_whole = self._fill_of(_WHOLE)
         self._frame_shape: tuple[int, ...] = ()
-        self._source: _Region = _WHOLE
+        self._source = self._target = _WHOLE
         self._inner: Image = self._canvas
-        self._fill_inner = self._fill_whole
+        self._is_painted = False  # the padding around `_target` in the tensor
+        self._fill_inner: _Fill | None = None
         self._geometry = Geometry(1.0, 1.0, 0.0, 0.0)
 
     @classmethod
@@ -95,9 +96,14 @@ class Prepare:
         return cls(manifest.input, manifest.taken)
 
     def __call__(self, frame: Frame, /) -> Prepared:
-        """Fill the tensor from a frame of any size; only the first frame of a size paints the padding."""
+        """Fill the tensor from a frame of any size; the second one in a row of a size leaves the padding as it is."""
         self._resize_inner(frame.image)
-        self._fill_inner(self._inner)
+        if self._is_painted:
+            self._fill_inner = self._fill_inner or self._fill_of(self._target)
+            self._fill_inner(self._inner)
+        else:
+            self._fill_whole(self._canvas)
+            self._is_painted = True
         return Prepared(self.tensor, self._geometry, frame)
 
     def resize(self, image: Image) -> Image:
@@ -125,14 +131,15 @@ class Prepare:
         cv2.resize(image[self._source], (inner.shape[1], inner.shape[0]), dst=inner, interpolation=cv2.INTER_LINEAR)
 
     def _place(self, frame_shape: tuple[int, ...]) -> None:
-        """Compute the position of frames of this shape, and paint the padding."""
+        """Compute the position of frames of this shape, and paint the padding of the picture."""
         spec = self.spec
         place = {"letterbox": _letterbox, "stretch": _stretch, "center_crop": _center_crop}[spec.resize]
-        self._source, target, self._geometry = place(spec, frame_shape[1], frame_shape[0])
-        self._canvas[...] = spec.pad_value
-        self._fill_whole(self._canvas)
-        self._inner = self._canvas[target]
-        self._fill_inner = self._fill_of(target)
+        self._source, self._target, self._geometry = place(spec, frame_shape[1], frame_shape[0])
+        self._inner, self._fill_inner = self._canvas, self._fill_whole
+        self._is_painted = self._target is _WHOLE
+        if not self._is_painted:
+            self._canvas[...] = spec.pad_value
+            self._inner, self._fill_inner = self._canvas[self._target], None
         self._frame_shape = frame_shape
 
     def _fill_of(self, region: _Region) -> _Fill:

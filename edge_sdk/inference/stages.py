@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.frame import Frame, Geometry, Prepared, Result
 from edge_sdk.core.machine import give_back_freed
 from edge_sdk.inference.session import Session, SessionCache
 from edge_sdk.inference.settings import SessionSettings
@@ -76,11 +76,11 @@ class Stages:
         from edge_sdk.inference.prepare import Prepare
         from edge_sdk.tasks.task import make_task
 
-        manifest, names, shapes = bundle.manifest, bundle.labels_by_id(), session.output_shapes
+        manifest, labels, shapes = bundle.manifest, bundle.labels(), session.output_shapes
 
         def remake(changed: Mapping[str, float]) -> Task:
             thresholds = msgspec.structs.replace(manifest.thresholds, **changed)
-            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), len(names), shapes, names)
+            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), labels, shapes)
 
         return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake({}), remake)
 
@@ -96,3 +96,14 @@ class Stages:
     def __call__(self, frame: Frame, /) -> Result:
         """Return the result of one frame."""
         return self.task(self.session(self.prepare(frame)))
+
+    def run_part(self, frame: Frame, region: tuple[int, int, int, int]) -> Result:
+        """Return the result of a part of a frame (left, top, right, bottom); places in it are those of the frame."""
+        left, top, right, bottom = region
+        # A view: what resizes it reads rows of any stride.
+        part = Frame(frame.image[top:bottom, left:right], frame.captured_ns, frame.captured_at, frame.seq, frame.camera)
+        prepared = self.prepare(part)
+        own = prepared.geometry
+        offset_x, offset_y = own.offset_x - left * own.scale_x, own.offset_y - top * own.scale_y
+        of_frame = Geometry(own.scale_x, own.scale_y, offset_x, offset_y)
+        return self.task(self.session(Prepared(prepared.tensor, of_frame, frame)))

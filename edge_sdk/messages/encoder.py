@@ -56,10 +56,13 @@ class ResultEncoder:
         self._encode = msgspec.json.Encoder().encode
 
     @classmethod
-    def for_bundle(cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None) -> ResultEncoder:
-        """Make an encoder for the results of one bundle; a label file that changed meanwhile raises `BundleError`."""
-        manifest = bundle.manifest
-        model = ModelRef(manifest.name, manifest.version, bundle.digest)
+    def for_bundle(
+        cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None, *, then: Bundle | None = None
+    ) -> ResultEncoder:
+        """Make an encoder for the results of a bundle and a second one; labels that changed raise `BundleError`."""
+        manifest, model = bundle.manifest, _reference(bundle)
+        if then is not None:
+            model = msgspec.structs.replace(model, then=_reference(then))
         background = has_background(manifest)
         encoder = cls(identity, bundle.labels(), model, background_class=background, wall_clock=wall_clock)
         encoder.answers_by(manifest.variants[0].name)
@@ -96,6 +99,10 @@ class ResultEncoder:
     def label(self, class_id: int) -> str:
         """Return the label of one class; `class_N` where it has none."""
         return self._labels.get(class_id) or f"class_{class_id}"
+
+
+def _reference(bundle: Bundle) -> ModelRef:
+    return ModelRef(bundle.manifest.name, bundle.manifest.version, bundle.digest)
 
 
 class EventEncoder:

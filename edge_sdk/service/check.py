@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import msgspec
 from edge_sdk.bundle.bundle import Bundle, check_place
 from edge_sdk.bundle.rollback import refuse_older
 from edge_sdk.bundle.signing import load_public_key
+from edge_sdk.config.schema import ThenConfig
 from edge_sdk.core.errors import (
     CameraError,
     EdgeError,
@@ -30,6 +31,7 @@ from edge_sdk.core.errors import (
     worst_first,
 )
 from edge_sdk.core.files import state_folder
+from edge_sdk.inference.cascade import going_on
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.discovery import Discovery
@@ -82,6 +84,8 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
     options: SourceOptions
     path: Path
     bundle: CheckedBundle | None  # at `path`; None where it cannot be used
+    then: ThenConfig | None  # the second model, where there is one
+    then_bundle: CheckedBundle | None  # and its bundle, where it can be used
     budget_ms: float | None
     cpu_share: float | None
     runs: str | None  # the model and settings that run first; None without a bundle
@@ -148,10 +152,11 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
     warned += _shared_cameras(settings.pipelines)
     outbox = _noted(found, partial(_outbox, settings))
     # Each bundle is verified once, however many pipelines run it.
-    paths = dict.fromkeys(pipeline.bundle for pipeline in settings.pipelines)
+    paths = dict.fromkeys(path for pipeline in settings.pipelines for path in pipeline.bundles)
     bundles = {path: _opened(path, keys, warned, allow_older=first.allow_older) for path in paths}
-    opened = [bundle for bundle in bundles.values() if isinstance(bundle, Bundle)]
-    if len(opened) == len(bundles):  # a bundle that could not be opened may have any label
+    firsts = {pipeline.bundle: bundles[pipeline.bundle] for pipeline in settings.pipelines}
+    opened = [bundle for bundle in firsts.values() if isinstance(bundle, Bundle)]
+    if len(opened) == len(firsts):  # a bundle that could not be opened may have any label
         labels = {label for bundle in opened for label in bundle.labels()}
         found += map(LabelError, unknown_home_labels(settings.home_assistant, labels))
     return Checked(
@@ -161,7 +166,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
         commands=settings.commands,
         home_assistant=_home_assistant(settings),
         trusted_keys=first.trusted_keys,
-        pipelines=tuple(_pipeline(pipeline, broker, bundles[pipeline.bundle]) for pipeline in settings.pipelines),
+        pipelines=tuple(_pipeline(pipeline, broker, bundles) for pipeline in settings.pipelines),
         problems=tuple(map(ConfigProblem.of, found)),
         warnings=tuple(warned),
     )
@@ -207,9 +212,10 @@ def _opened(
 
 
 def _pipeline(
-    settings: PipelineSettings, broker: MqttSettings | None, opened: Bundle | EdgeError | None
+    settings: PipelineSettings, broker: MqttSettings | None, bundles: Mapping[Path, Bundle | EdgeError | None]
 ) -> CheckedPipeline:
     found: list[EdgeError] = []
+    opened, then = bundles[settings.bundle], bundles[settings.then.bundle] if settings.then is not None else None
     _noted(found, partial(check_name, "camera", settings.camera))
     topics = None if broker is None or found else broker.topics  # a name that is not valid in a topic has no topics
     kind = _noted(found, partial(_check_source, settings))
@@ -218,8 +224,12 @@ def _pipeline(
         found.append(opened)
     if bundle is not None and settings.variant is not None:
         bundle = _noted(found, partial(bundle.with_primary, settings.variant))
+    if isinstance(then, EdgeError):
+        found.append(type(then)(f"then.bundle: {then}"))
     if bundle is not None:
         found += map(LabelError, unknown_labels(settings, bundle))
+        if settings.then is not None:
+            _noted(found, partial(going_on, bundle, settings.then))
     runs, reason = (None, None) if bundle is None else _first_run(settings, bundle)
     return CheckedPipeline(
         name=settings.camera,
@@ -228,6 +238,8 @@ def _pipeline(
         options=settings.source_options,
         path=settings.bundle,
         bundle=None if bundle is None else _bundle(bundle),
+        then=settings.then,
+        then_bundle=_bundle(then) if isinstance(then, Bundle) else None,
         budget_ms=settings.latency_ms or (bundle.manifest.latency_budget_ms if bundle else None),
         cpu_share=settings.cpu_share,
         runs=runs,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import edge_sdk
 from edge_sdk.core.machine import Cpu
-from edge_sdk.events.rules import missing_labels
+from edge_sdk.core.toml import missing_labels
 from edge_sdk.messages.commands import Permission
 from edge_sdk.messages.schema import Topics
 from edge_sdk.publishing.connection import Incoming

@@ -39,6 +39,7 @@ from edge_sdk.core.frame import Frame
 from edge_sdk.core.logs import counted
 from edge_sdk.core.machine import Cores, CpuTime
 from edge_sdk.core.threads import BackgroundTask, Stop
+from edge_sdk.inference.cascade import going_on
 from edge_sdk.inference.runtime import ProviderWarnings, onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
@@ -98,6 +99,7 @@ class ModelSelector:
         # Tuning measured its choice against this budget, so there is no better variant to step up to.
         self._led = bundle.with_primary(stages.variant)
         self._stages = [stages]  # a list, so that `take_stages` can hand over the only reference
+        self.second: Stages | None = None  # of the second model
         self._reason = ""
         self._settled: dict[str, int] = {}  # fastest number of threads at the start, by variant, until it is tuned
 
@@ -130,6 +132,13 @@ class ModelSelector:
             if paced and not self._settings.best_effort:
                 raise complaint
             _log.warning(str(complaint))
+
+    def open_second(self, bundle: Bundle) -> None:
+        """Load the second model, which runs on as many threads as the first: they take turns."""
+        settings = _session_settings(self._settings, bundle)
+        settings = msgspec.structs.replace(settings, intra_op_num_threads=self._stages[0].threads)
+        self.second = Stages.open(bundle, settings, cache=self._shared.models, most_golden=1)
+        self._shortfalls.tell(bundle.manifest.name, self.second.session.providers)
 
     def take_stages(self) -> Stages:
         """Return the stages of the first step and keep no reference to them."""
@@ -228,44 +237,65 @@ class ModelSelector:
 
 
 class Loading(NamedTuple):
-    """A pipeline's verified and tried bundle, and the task that loads its first model, which the owner closes."""
+    """A pipeline's verified and tried bundles, and the task that loads its models, which the owner closes."""
 
     bundle: Bundle
+    then: Bundle | None  # of the second model
     budget_ms: float
     selector: BackgroundTask[ModelSelector]
 
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The digests of the bundles."""
+        return (self.bundle.digest,) if self.then is None else (self.bundle.digest, self.then.digest)
+
 
 def begin_loading(
-    settings: PipelineSettings, verified: BackgroundTask[Bundle], stop: Stop, shared: Shared
+    settings: PipelineSettings, verified: BackgroundTask[list[Bundle]], stop: Stop, shared: Shared
 ) -> Loading | None:
-    """Check that a run can begin, try its bundle where it is new here, and begin to load its model in a thread.
+    """Check that a run can begin, try its bundles where they are new here, and begin to load its models in a thread.
 
-    Returns None when `stop` was asked for first. Raises EdgeError where the bundle or the camera's name cannot be used;
-    `Loading.selector` raises errors of the model.
+    Returns None when `stop` was asked for first. Raises EdgeError where a bundle or the camera's name cannot be used;
+    `Loading.selector` raises errors of the models.
     """
     check_name("camera", settings.camera)  # fail now and not at the first frame
     if not verified.is_ready(stop.is_asked):
         return None
-    bundle = verified.take()
+    bundle, *seconds = verified.take()
     if not settings.trusted_keys and not settings.is_unproved:
         shared.log_once(logging.WARNING, _UNCHECKED)
+    if settings.variant is not None:
+        bundle = bundle.with_primary(settings.variant)
+    if settings.then is not None:
+        going_on(bundle, settings.then)  # refuses labels and tasks with which no object would
+    if not all(_is_proved(each, settings, stop, shared) for each in (bundle, *seconds)):
+        return None
+    budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
+    then = seconds[0] if seconds else None
+
+    def load() -> ModelSelector:
+        selector = ModelSelector(
+            settings, bundle, _session_settings(settings, bundle), budget_ms, stop.is_asked, shared
+        )
+        if then is not None:
+            selector.open_second(then)
+        return selector
+
+    return Loading(bundle, then, budget_ms, BackgroundTask(load, "edge-model", limit_s=_FIRST_LOAD_S))
+
+
+def _is_proved(bundle: Bundle, settings: PipelineSettings, stop: Stop, shared: Shared) -> bool:
+    """Refuse a bundle that must not run here, and try it where it is new; return False when `stop` came first."""
     if allowed := refuse_older(bundle, allow_older=settings.allow_older):
         shared.log_once(logging.WARNING, allowed)
     bundle.check_device(platform.machine(), onnxruntime_version())
-    if settings.variant is not None:
-        bundle = bundle.with_primary(settings.variant)
     session = _session_settings(settings, bundle)
     is_beside = shared.progress.is_any  # the trial yields to running pipelines
     if not prove_here(bundle, settings=session, seconds=settings.trial_s, is_stopped=stop.is_asked, beside=is_beside):
-        return None
+        return False
     if problem := remember_version(bundle):
         shared.log_once(logging.WARNING, problem)
-    budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-
-    def load() -> ModelSelector:
-        return ModelSelector(settings, bundle, session, budget_ms, stop.is_asked, shared)
-
-    return Loading(bundle, budget_ms, BackgroundTask(load, "edge-model", limit_s=_FIRST_LOAD_S))
+    return True
 
 
 def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSettings:

@@ -23,6 +23,7 @@ from edge_sdk.core.protocols import Event, Sink
 from edge_sdk.core.threads import BackgroundTask, Stop, join_or_leave
 from edge_sdk.events.rules import EventWatch, unwatched
 from edge_sdk.events.snapshots import Snapshots
+from edge_sdk.inference.cascade import Cascade, going_on
 from edge_sdk.loop import Budget
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import CameraHealth
@@ -66,7 +67,7 @@ class Pipeline:
         self.began = threading.Event()  # set once frames run, or never will
         self.failure: BaseException | None = None
         self.has_place = False  # whether it has ended the pipeline before it, and is about to run frames, or did
-        self.digest = None if loading is None else loading.bundle.digest  # of the bundle, once it is verified
+        self.digests = () if loading is None else loading.digests  # of the bundles, once they are verified
         self.threads = 0  # of the model; 0: not yet known
         self.model_ns = self.source_ns = 0  # when the model was loaded and the source open, monotonic; 0: not yet
         self._output, self._shared, self._waits = output, shared, waits
@@ -196,14 +197,17 @@ class Pipeline:
         observers: list[Sink] = []
         if settings.annotate is not None:
             observers.append(_annotated_video(settings.annotate, bundle, source.fps, stack))
-        encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock)
+        encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock, then=loading.then)
         self.threads = bundle.manifest.intra_op_num_threads
         budget = Budget(loading.budget_ms, drops=source.paced)
         stream = self._stream = self._output.stream(settings.camera, encoder)
         self._output.warn_of(settings.camera, "")
         observers += _observers_of_events(settings, bundle, stream, stack)
+        then = None
+        if settings.then is not None and selector.second is not None:
+            then = Cascade(selector.second, settings.then, going_on(bundle, settings.then), stream.warn)
         controls, stages = self._shared.controls, selector.take_stages()
-        runner = PipelineRunner(settings, bundle, source, stages, stream, budget, controls, observers)
+        runner = PipelineRunner(settings, bundle, source, stages, stream, budget, controls, observers, then)
         del stages
         self._gate.arrive()
         self._gate.wait(self._stop.is_asked)
@@ -226,7 +230,7 @@ class Pipeline:
             loading = self._begin_loading() if is_ours else None
             if loading is None:
                 raise StoppedError
-            self.digest = loading.bundle.digest
+            self.digests = loading.digests
             stack.enter_context(loading.selector)
             # A location that can never be opened is an error before this pipeline replaces another.
             kind = check_location(settings.source)

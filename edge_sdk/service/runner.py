@@ -20,6 +20,7 @@ from edge_sdk.core.errors import SessionError
 from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.protocols import Sink
 from edge_sdk.core.threads import Stop
+from edge_sdk.inference.cascade import Cascade, CropCounts
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
 from edge_sdk.messages.commands import COMMANDS, CONTROLS, UNCHANGED, ControlState, Permission
@@ -98,6 +99,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     serial: Percentiles | None = None  # the part of the age since the loop took the frame
     inference: Percentiles | None = None  # the part of that in which the model ran
     fps: float = 0.0
+    then: CropCounts | None = None  # of the second model; None where there is none
     source: SourceStats = SourceStats()
     delivery: StreamStats | None = None  # of this pipeline's results; None where it never ran
     publisher: PublisherStats | None = None  # of all pipelines' results, to a broker ...
@@ -137,7 +139,9 @@ class PipelineRunner:
         budget: Budget,
         controls: Controls,
         observers: Sequence[Sink] = (),
+        then: Cascade | None = None,
     ) -> None:
+        self._then = then
         self._settings, self._source, self._stream, self._budget = settings, source, stream, budget
         self._controls, self._control = controls, controls.of(stream.camera)
         self._applied: ControlState | None = None
@@ -165,7 +169,7 @@ class PipelineRunner:
         self._record = RunRecord()
         self._faults = FrameFaults(self._record, stream.warn)
         viewer = ResultViewer(controls, stream)
-        self.loop = Loop(source, stages, stream, budget, observers=[self._record, viewer, *observers])
+        self.loop = Loop(source, stages, stream, budget, observers=[self._record, viewer, *observers], then=then)
         self._watchers: list[LoopObserver] = [
             self._record,
             self._faults,
@@ -244,6 +248,7 @@ class PipelineRunner:
             "serial": record.percentiles("serial"),
             "inference": record.percentiles("inference"),
             "fps": record.fps(),
+            "then": None if self._then is None else self._then.counts,
             "source": self._source.stats,
             "delivery": self._stream.stats(),
         }

@@ -193,7 +193,7 @@ class Service:
             problems = [each for each in check_run(fresh).all_problems() if each.exit_code != CameraError.exit_code]
             if hindrances := [each.text for each in problems if each.keeps_from_running]:
                 raise ConfigError(*hindrances)
-        return fresh, {pipeline.bundle: digest_at(pipeline.bundle) for pipeline in fresh.pipelines}
+        return fresh, {path: digest_at(path) for pipeline in fresh.pipelines for path in pipeline.bundles}
 
     def _refuse(self, why: str) -> None:
         self._unlock_names(self._settings)

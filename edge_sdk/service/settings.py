@@ -60,9 +60,14 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
             return True
         return not (kind is IMAGES or (kind is VIDEO and self.every_frame))
 
-    def begin_verifying(self) -> BackgroundTask[Bundle]:
-        """Start a thread that opens and verifies the bundle."""
-        return BackgroundTask(lambda: Bundle.open(self.bundle, self.trusted_keys), "edge-verify")
+    @property
+    def bundles(self) -> tuple[Path, ...]:
+        """The bundle, and that of the second model where there is one."""
+        return (self.bundle,) if self.then is None else (self.bundle, self.then.bundle)
+
+    def begin_verifying(self) -> BackgroundTask[list[Bundle]]:
+        """Start a thread that opens and verifies the `bundles`."""
+        return BackgroundTask(lambda: [Bundle.open(path, self.trusted_keys) for path in self.bundles], "edge-verify")
 
     def same_source(self, other: PipelineSettings) -> bool:
         """Tell whether a pipeline with the settings `other` can go on reading this pipeline's open source."""

@@ -102,7 +102,7 @@ class Supervisor:
             elif (
                 (now := self._cameras[name].running).settings == each
                 and not now.failure
-                and now.digest in (None, digests[each.bundle])
+                and now.digests in ((), tuple(digests[path] for path in each.bundles))
             ):
                 stay.append(name)
             else:

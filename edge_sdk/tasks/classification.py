@@ -1,4 +1,4 @@
-"""Classification: one row of logits or probabilities -> the most likely classes, and how these are published."""
+"""Classification: one row of scores -> the most likely classes, or all likely enough, and how these are published."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Classification, Inferred
-from edge_sdk.tasks.entry import ResultItem, ResultMessage, TaskEntry, Unit, rounded
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.entry import ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape
 from edge_sdk.tasks.spec import ClassificationSpec, TaskSpec
 
 if TYPE_CHECKING:
@@ -65,6 +65,39 @@ class Classify:
         )
 
 
+class ClassifyEach:
+    """The decode stage of a classifier whose classes do not exclude each other: all that reach the threshold.
+
+    `read` turns float (classes,) into confidences 0-1.
+    """
+
+    def __init__(self, read: Callable[[Floats], Floats], spec: TaskSpec, names: Mapping[int, str]) -> None:
+        self._read, self._names = read, names
+        self._least = np.float32(spec.thresholds.confidence)
+        self._offset = int(spec.classification.background_class)
+
+    def __call__(self, inferred: Inferred, /) -> Classification:
+        """Read float (1, classes) of one frame."""
+        confidences = self._read(inferred.outputs[0].reshape(-1)).astype(np.float32, copy=False)
+        likely = np.flatnonzero(confidences >= self._least)
+        found = likely[(-confidences[likely]).argsort(kind="stable")]
+        return Classification(
+            inferred.prepared.frame,
+            inferred.inference_ns,
+            confidences[found],
+            found - self._offset,
+            is_finite=math.isfinite(confidences.sum()),
+            names=self._names,
+        )
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    """Return 1 / (1 + exp(-logits)), by tanh, which cannot overflow."""
+    half = np.float32(0.5)
+    probabilities: Floats = np.tanh(logits * half) * half + half
+    return probabilities
+
+
 class Softmax:
     """Reads logits: confidences are their softmax over all classes."""
 
@@ -99,6 +132,13 @@ _IMAGENET: dict[str, Any] = {
     "std": (58.395, 57.12, 57.375),
 }
 
+_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+
+
+def _is_activated_as(decoder: str) -> Callable[[Sequence[SeenOutput]], bool]:
+    return lambda seen: _ACTIVATIONS.get(seen[0].operator, "logits") == decoder
+
+
 LOGITS = Decoder(
     name="logits",
     task="classification",
@@ -106,6 +146,7 @@ LOGITS = Decoder(
     make=lambda _spec, count, _layout: Softmax(_several(count)),
     usual_input=_IMAGENET,
     reads_first=True,
+    is_shown=_is_activated_as("logits"),
 )
 SOFTMAX = Decoder(
     name="softmax",
@@ -114,6 +155,25 @@ SOFTMAX = Decoder(
     make=lambda _spec, count, _layout: operator.getitem if _several(count) else None,
     usual_input=_IMAGENET,
     reads_first=True,
+    is_shown=_is_activated_as("softmax"),
+)
+SIGMOID = Decoder(
+    name="sigmoid",
+    task="classification",
+    layouts=_layouts,
+    make=lambda _spec, _count, _layout: lambda probabilities: probabilities,
+    usual_input=_IMAGENET,
+    reads_first=True,
+    is_shown=_is_activated_as("sigmoid"),
+)
+SIGMOID_LOGITS = Decoder(
+    name="sigmoid_logits",
+    task="classification",
+    layouts=_layouts,
+    make=lambda _spec, _count, _layout: _sigmoid,
+    usual_input=_IMAGENET,
+    reads_first=True,
+    is_shown=lambda _seen: False,
 )
 
 
@@ -143,11 +203,17 @@ def _draw(drawing: Drawing, result: Classification) -> None:
     drawing.column((f"{drawing.name(class_id)} {share:.0%}", drawing.colour(class_id)) for class_id, share in found)
 
 
+def _stage(parts: StageParts) -> Classify | ClassifyEach:
+    if parts.decoder in (SIGMOID, SIGMOID_LOGITS):
+        return ClassifyEach(parts.read, parts.spec, parts.names)
+    return Classify(parts.read, parts.spec.classification, len(parts.labels), parts.names)
+
+
 CLASSIFICATION = TaskEntry(
     task="classification",
     result=Classification,
     message=ClassificationMessage,
     items=_items,
     draw=_draw,
-    stage=lambda parts: Classify(parts.read, parts.spec.classification, parts.label_count, parts.names),
+    stage=_stage,
 )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Detections, Inferred, Prepared, Tensor
 from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, Floats, strongest
-from edge_sdk.tasks.entry import ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
+from edge_sdk.tasks.entry import NESTED, NestedResult, ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
 from edge_sdk.tasks.spec import Thresholds
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ _CHECKED_A_FRAME = 4096
 Decode: TypeAlias = Callable[[Sequence[Tensor]], Candidates]
 """Reads the outputs of one family of detectors, batch 1, in the decoder's own order."""
 
+Keep: TypeAlias = Callable[[Candidates, Thresholds], NDArray[np.int64]]
+"""Returns the indices of candidates that no stronger one of their class hides, the most confident first."""
+
 
 class Detect:
     """The decode stage of a detector; not for several threads at once.
@@ -38,10 +41,13 @@ class Detect:
         decode: reads the outputs. Where objects have keypoints or masks, its attribute `details` reads these, as in
             `tasks.instances`.
         places: indices of the model's outputs that the decoder reads, in its own order.
+        keep: which of the candidates remain.
     """
 
-    def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds, names: Mapping[int, str]) -> None:
-        self._decode, self._names = decode, names
+    def __init__(
+        self, decode: Decode, places: Sequence[int], thresholds: Thresholds, keep: Keep, names: Mapping[int, str]
+    ) -> None:
+        self._decode, self._keep, self._names = decode, keep, names
         self._details = getattr(decode, "details", None)
         self._places = tuple(places)
         self._thresholds = thresholds
@@ -62,7 +68,7 @@ class Detect:
             return Detections(
                 prepared.frame, inferred.inference_ns, *found, is_finite=is_finite, names=self._names, **more
             )
-        keep = suppress(candidates, self._thresholds)
+        keep = suppress(candidates, self._thresholds, self._keep)
         boxes = candidates.boxes_xywh[keep]
         boxes[:, 2:] += boxes[:, :2]
         boxes = prepared.geometry.boxes_to_frame(boxes, prepared.frame.size_wh)
@@ -114,25 +120,18 @@ def are_finite(outputs: Sequence[Tensor]) -> bool:
     return all(math.isfinite(output.max()) for output in outputs if output.size)
 
 
-def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
-    """Keep, class by class, the most confident box of each overlapping group.
+def keep_all(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Keep what is confident enough, for models that have suppressed overlaps themselves."""
+    order: NDArray[np.int64] = np.argsort(-candidates.confidences, kind="stable")
+    kept: NDArray[np.int64] = order[candidates.confidences[order] >= np.float32(thresholds.confidence)]
+    return kept
 
-    Returns:
-        int64 (M,), indices of the kept candidates, most confident first.
-    """
+
+def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Keep what overlaps no stronger box by more than `thresholds.iou` of both, as OpenCV does."""
     from edge_sdk.core.opencv import cv2  # who reads manifests and messages needs none
 
     boxes = candidates.boxes_xywh
-    if not len(boxes):
-        return NO_CANDIDATES.class_ids
-    if not math.isfinite(boxes.sum()):
-        # Infinite boxes are left out, because one would suppress all others.
-        chosen = np.isfinite(boxes).all(axis=1).nonzero()[0]
-        return chosen[suppress(_some_of(candidates, chosen), thresholds)]
-    if len(boxes) > MAX_CANDIDATES:
-        # OpenCV would drop the same ones, but only after it has read them all.
-        chosen = strongest(candidates.confidences)
-        return chosen[suppress(_some_of(candidates, chosen), thresholds)]
     lowest = boxes[:, :2].min()
     if lowest < 0:
         # OpenCV separates classes by moving each behind the largest coordinate of the one before, so negative
@@ -149,11 +148,33 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
         1.0,
         MAX_CANDIDATES,
     )
-    return np.asarray(kept, np.int64).reshape(-1)[:_MAX_DETECTIONS]
+    return np.asarray(kept, np.int64).reshape(-1)
+
+
+def suppress(candidates: Candidates, thresholds: Thresholds, keep: Keep = keep_upright) -> NDArray[np.int64]:
+    """Keep, class by class, the most confident box of each overlapping group.
+
+    Returns:
+        int64 (M,), indices of the kept candidates, most confident first.
+    """
+    boxes = candidates.boxes_xywh
+    if not len(boxes):
+        return NO_CANDIDATES.class_ids
+    if not math.isfinite(boxes.sum()):
+        # Infinite boxes are left out, because one would suppress all others.
+        chosen = np.isfinite(boxes).all(axis=1).nonzero()[0]
+        return chosen[suppress(_some_of(candidates, chosen), thresholds, keep)]
+    if len(boxes) > MAX_CANDIDATES:
+        # OpenCV would drop the same ones, but only after it has read them all.
+        chosen = strongest(candidates.confidences)
+        return chosen[suppress(_some_of(candidates, chosen), thresholds, keep)]
+    return keep(candidates, thresholds)[:_MAX_DETECTIONS]
 
 
 def _some_of(candidates: Candidates, chosen: NDArray[np.int64]) -> Candidates:
-    return Candidates(candidates.boxes_xywh[chosen], candidates.confidences[chosen], candidates.class_ids[chosen])
+    extras = None if candidates.extras is None else candidates.extras[chosen]
+    boxes, confidences, class_ids = candidates.boxes_xywh, candidates.confidences, candidates.class_ids
+    return Candidates(boxes[chosen], confidences[chosen], class_ids[chosen], extras=extras)
 
 
 class DetectionItem(ResultItem, frozen=True, gc=False):
@@ -161,7 +182,9 @@ class DetectionItem(ResultItem, frozen=True, gc=False):
 
     `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
     of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
-    models with masks: outlines of the object's parts, the largest first, in whole pixels.
+    models with masks: outlines of the object's parts, the largest first, in whole pixels. `corners` are of models of
+    oriented boxes: x and y in pixels to 0.1, clockwise from the object's own left top; the box encloses them. `then`
+    is what a second model says of the object.
     """
 
     class_id: int
@@ -171,6 +194,8 @@ class DetectionItem(ResultItem, frozen=True, gc=False):
     zones: list[str] | msgspec.UnsetType = msgspec.UNSET
     keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
     polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
+    corners: list[tuple[float, float]] | msgspec.UnsetType = msgspec.UNSET
+    then: NestedResult | msgspec.UnsetType = msgspec.UNSET  # of any task, as `tasks.decoders` says
 
 
 class DetectionMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="detection"):
@@ -187,20 +212,26 @@ def _items(result: Detections, label: Callable[[int], str]) -> list[DetectionIte
     given = np.column_stack((result.xyxy, result.confidence))
     rows, ids = rounded(given, result.class_id)
     items = list(map(DetectionItem, map(label, ids), ids, rows[:, 4].tolist(), rows[:, :4].tolist()))
-    if result.keypoints is None and result.masks is None:
+    details = (result.keypoints, result.masks, result.corners, result.then)
+    if all(detail is None for detail in details):
         return items
     places = np.flatnonzero(np.isfinite(given).all(axis=1)).tolist()
     return [_with_details(item, result, place) for item, place in zip(items, places, strict=True)]
 
 
 def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
-    """Add the keypoints and the outlines of one object."""
+    """Add the keypoints, the outlines and the corners of one object, and what a second model says of it."""
+    if result.then is not None and (then := result.then[place]) is not None:
+        item = msgspec.structs.replace(item, then=NESTED[type(then)](then))
     if result.keypoints is not None:
         points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
         item = msgspec.structs.replace(item, keypoints=points.tolist())
     if result.masks is not None:
         outlines = [outline.astype(int).tolist() for outline in result.polygons(place)[:_MOST_OUTLINES]]
         item = msgspec.structs.replace(item, polygons=outlines)
+    if result.corners is not None:
+        corners = np.rint(result.corners[place].astype(np.float64) * _POINT_STEPS[:2]) / _POINT_STEPS[:2]
+        item = msgspec.structs.replace(item, corners=corners.tolist())
     return item
 
 
@@ -215,10 +246,17 @@ def _draw(drawing: Drawing, result: Detections) -> None:
     for index in order:
         if result.keypoints is not None:
             _draw_keypoints(drawing, result.keypoints[index], colours[index])
-        drawing.box(corners[index], colours[index])
+        if result.corners is not None:
+            drawing.outline(result.corners[index], colours[index])
+        else:
+            drawing.box(corners[index], colours[index])
     for index in order:
         x1, y1, _, _ = corners[index]
         text = f"{drawing.name(int(result.class_id[index]))} {result.confidence[index]:.0%}"
+        if result.then is not None and (then := result.then[index]) is not None:
+            text += "".join(
+                f" ({label} {sure:.0%})" for label, sure in zip(then.labels[:1], then.confidence, strict=False)
+            )
         drawing.tag(text, (x1 - drawing.line_px // 2, y1), colours[index])
 
 
@@ -241,10 +279,8 @@ def _draw_keypoints(drawing: Drawing, points: NDArray[np.float32], colour: Colou
 
 
 def _stage(parts: StageParts) -> Detect:
-    given = parts.spec.thresholds
-    # No boxes overlap by more than all of their area.
-    thresholds = Thresholds(given.confidence, given.iou if parts.decoder.suppresses else 1.0)
-    return Detect(parts.read, parts.places, thresholds, parts.names)
+    keep = getattr(parts.read, "keep", keep_upright) if parts.decoder.suppresses else keep_all
+    return Detect(parts.read, parts.places, parts.spec.thresholds, keep, parts.names)
 
 
 DETECTION = TaskEntry(

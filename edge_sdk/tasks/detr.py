@@ -1,8 +1,9 @@
 """Detectors of which nothing is suppressed: DETR and its kin, and those that suppress overlaps in their own graph.
 
-DETR, RT-DETR, D-FINE and RF-DETR have a fixed number of queries, each with a box and a score a class. YOLOv10, YOLO26
-and some exports of DETR have one row an object: `end_to_end` with corners in pixels, `detr_end_to_end` with centre and
-size as parts of the input.
+RT-DETR, D-FINE and RF-DETR have a fixed number of queries, each with a box and a score a class. The first DETR and
+YOLOS have one class more, "no object", and a softmax over all of them: `detr_softmax`. YOLOv10, YOLO26 and some exports
+of DETR have one row an object: `end_to_end` with corners in pixels, `detr_end_to_end` with centre and size as parts of
+the input.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy as np
 
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import STRIDES, Candidates, Floats, cell_count, corner_boxes, logit_of
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
 _MOST_QUERIES = 1000  # detectors with a box a cell have more rows
+_FIRST_QUERIES = 100  # of the first DETR and of YOLOS; the later ones have 300 and more
+_COCO_AND_NONE = 92  # 91 ids of COCO and "no object"
 _SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
 
 
@@ -44,6 +47,20 @@ class Detr:
             rows, class_ids = np.nonzero(logits >= np.float32(logit_of(self._confidence) - _SLACK))
             confidences = np.tanh(logits[rows, class_ids] * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
         return Candidates(corner_boxes(boxes[rows] * self._size), confidences, class_ids)
+
+
+def read_softmax(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read boxes as `Detr` does, and logits float (1, N, classes + 1), whose last class is "no object".
+
+    A query is a detection of its likeliest class, as in the authors' own postprocessing.
+    """
+    logits: Floats = outputs[1][0]
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    classes = powers[:, :-1] / powers.sum(axis=1, keepdims=True)
+    best = classes.max(axis=1)
+    found = np.flatnonzero(best >= np.float32(confidence))
+    boxes = outputs[0][0][found] * np.array(size_wh * 2, np.float32)
+    return Candidates(corner_boxes(boxes), best[found], classes[found].argmax(axis=1))
 
 
 def read_rows(
@@ -83,6 +100,20 @@ def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence
     return layouts
 
 
+def _softmax_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    """Expect two outputs as DETR has them, and one class more."""
+    return [
+        (layout[0], ModelOutput((1, layout[0].shape[1], label_count + 1), class_axis=2, others=1))
+        for layout in _layouts(spec, label_count, got)
+        if len(layout) == 2
+    ]
+
+
+def _has_no_object(seen: Sequence[SeenOutput]) -> bool:
+    _, queries, classes = seen[1].shape or (0, 0, 0)
+    return queries == _FIRST_QUERIES or classes == _COCO_AND_NONE
+
+
 DETR = Decoder(
     name="detr",
     task="detection",
@@ -90,6 +121,15 @@ DETR = Decoder(
     make=lambda spec, _label_count, _layout: Detr(spec.input.size_wh, spec.thresholds.confidence),
     suppresses=False,
     usual_input={"resize": "stretch", "std": (255.0, 255.0, 255.0)},
+)
+DETR_SOFTMAX = Decoder(
+    name="detr_softmax",
+    task="detection",
+    layouts=_softmax_layouts,
+    make=lambda spec, _count, _layout: partial(read_softmax, spec.input.size_wh, spec.thresholds.confidence),
+    suppresses=False,
+    usual_input={"resize": "stretch", "mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+    is_shown=_has_no_object,
 )
 END_TO_END = Decoder(
     name="end_to_end",

@@ -5,7 +5,8 @@ A task's module holds its result, its message and the functions of its entry; no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import io
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -33,13 +34,14 @@ Clock: TypeAlias = Literal["unsynchronised"] | msgspec.UnsetType
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
     """The model that answered: the bundle's name, its version, its manifest's SHA-256 in hex, and which of its models.
 
-    `variant` is in results, for it may change from one to the next.
+    `variant` is in results, for it may change from one to the next; `then` is the second model, where there is one.
     """
 
     name: str
     version: int
     sha256: str
     variant: str | msgspec.UnsetType = msgspec.UNSET
+    then: ModelRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class FrameSize(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +61,11 @@ class ResultItem(msgspec.Struct, frozen=True, gc=False):
         """What a line for people says of it beside its label."""
         strength: float = getattr(self, "confidence", 0.0)
         return strength
+
+    @property
+    def then(self) -> NestedResult | msgspec.UnsetType:
+        """What a second model says of it, where there is one."""
+        return msgspec.UNSET
 
 
 class ResultMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="task"):
@@ -92,6 +99,22 @@ class ResultMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_fie
         return found
 
 
+class NestedResult(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="task"):
+    """What a second model says of one object; each task adds its list of items, as to its message."""
+
+    infer_ms: Amount
+    not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def items(self) -> list[ResultItem]:
+        """What the object shows, the strongest first."""
+        found: list[ResultItem] = getattr(self, self.__struct_fields__[-1])
+        return found
+
+
+NESTED: dict[type[Result], Callable[[Any], NestedResult]] = {}
+"""What makes a result of each task one within another's item; `tasks.decoders` fills it."""
+
 _STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # boxes to 0.1 px, confidences and shares to 0.0001
 
 
@@ -105,22 +128,62 @@ def rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[ND
     return np.rint(rows * steps) / steps, class_ids.tolist()
 
 
+class Labels(tuple[str, ...]):
+    """Labels in output order, and the bytes of their file, which for some tasks holds more than names."""
+
+    data: bytes = b""
+
+    @classmethod
+    def of(cls, data: bytes) -> Labels:
+        """Read one label a line in UTF-8, without the spaces around them; or `names` of an .npz, each counted once.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if not data.startswith(_ZIP):
+            labels = cls(line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines())
+        else:
+            try:
+                with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                    labels = cls(dict.fromkeys(map(str, arrays["names"].tolist())))
+            except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
+                raise ValueError(f"not an .npz with names ({type(cause).__name__}: {cause})") from cause
+        labels.data = data
+        return labels
+
+    @property
+    def file(self) -> bytes:
+        """What a bundle keeps of them: one a line, or the file itself where that says more, such as spaces."""
+        if self.suffix == ".npz" or any(
+            line and not line.strip() for line in self.data.decode("utf-8-sig").split("\n")
+        ):
+            return self.data
+        return "".join(f"{label}\n" for label in self).encode()
+
+    @property
+    def suffix(self) -> str:
+        """The ending of their file."""
+        return ".npz" if self.data.startswith(_ZIP) else ".txt"
+
+
+_ZIP = b"PK\x03\x04"
+
+
 class StageParts(NamedTuple):
     """What the stage of a task is made of.
 
     Attributes:
         read: the decoder's reader of outputs.
         places: indices of the model's outputs that it reads, in its own order.
-        names: labels by class id; empty where results need none.
-        label_count: number of lines of the labels.
+        labels: in output order; `names` has them by class id, and none where only their number is known.
     """
 
     read: Any
     places: tuple[int, ...]
     decoder: Decoder
     spec: TaskSpec
+    labels: Sequence[str]
     names: Mapping[int, str]
-    label_count: int
 
 
 class TaskEntry(NamedTuple):
@@ -144,3 +207,27 @@ class TaskEntry(NamedTuple):
     def payload(self, result: Result, label: Callable[[int], str]) -> dict[str, Any]:
         """Return what the message of a result holds beside its header."""
         return {self.message.__struct_fields__[-1]: self.items(result, label)}
+
+    def nest(self) -> Any:
+        """Enter the task into `NESTED`, and return the type of its results there."""
+        field = msgspec.structs.fields(self.message)[-1]
+        kind: Any = msgspec.defstruct(
+            self.message.__name__.replace("Message", "Nested"),
+            [(field.name, field.type)],
+            bases=(NestedResult,),
+            module=__name__,
+            namespace={"__doc__": self.message.__doc__},
+            frozen=True,
+            gc=False,
+            kw_only=True,
+            tag=self.task,
+        )
+
+        def nested(result: Result) -> NestedResult:
+            content = self.payload(result, lambda class_id: result.names.get(class_id) or f"class_{class_id}")
+            not_finite = msgspec.UNSET if result.is_finite else True
+            made: NestedResult = kind(infer_ms=result.inference_ns // 1000 / 1000, not_finite=not_finite, **content)
+            return made
+
+        NESTED[self.result] = nested
+        return kind

@@ -1,4 +1,4 @@
-"""Detectors of faces: CenterFace, YuNet and SCRFD. Their landmarks are not read: a result holds boxes."""
+"""Detectors of faces with five landmarks: YuNet and SCRFD. `tasks.centernet` has CenterFace, `tasks.ssd` UltraFace."""
 
 from __future__ import annotations
 
@@ -7,67 +7,21 @@ from functools import partial
 
 import numpy as np
 
-from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import (
-    NO_CANDIDATES,
-    STRIDES,
-    Candidates,
-    cell_count,
-    cells_of,
-    corner_boxes,
-    level_size,
-    sizes_of,
-)
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.boxes import STRIDES, Candidates, Floats, cell_count, cells_of, corner_boxes, sizes_of
+from edge_sdk.tasks.instances import ReadInstances, ReadKeypoints
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, check_one_label
 from edge_sdk.tasks.spec import TaskSpec
 
-_STRIDE = 4
-
-
-def read_centerface(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
-    """Read heatmap float (1, 1, H, W), 0-1; scale (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
-
-    Box centre = (cell + offset + 0.5) * 4, size = exp(scale) * 4. A heatmap of several classes is read as well.
-    """
-    heat, scale, offset = (output[0].reshape(output.shape[1], -1) for output in outputs)
-    places = np.flatnonzero(heat >= np.float32(confidence))
-    if not len(places):
-        return NO_CANDIDATES
-    class_ids, found = np.divmod(places, heat.shape[1])
-    row, column = np.divmod(found, outputs[0].shape[3])
-    boxes = np.empty((len(found), 4), np.float32)
-    boxes[:, 0] = column + offset[1, found]
-    boxes[:, 1] = row + offset[0, found]
-    boxes[:, :2] += np.float32(0.5)
-    boxes[:, 2:] = sizes_of(scale[::-1, found].T)
-    boxes *= np.float32(_STRIDE)
-    return Candidates(corner_boxes(boxes), heat[class_ids, found], class_ids)
-
-
-def _centerface_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    width, height = level_size(spec.input.size_wh, _STRIDE)
-    pair = ModelOutput((1, 2, height, width), None)
-    return [(ModelOutput((1, label_count, height, width)), pair, pair)]
-
-
-CENTERFACE = Decoder(
-    name="centerface",
-    task="detection",
-    layouts=_centerface_layouts,
-    make=lambda spec, _label_count, _layout: partial(read_centerface, spec.thresholds.confidence),
-    usual_labels=("face",),
-)
-
-
 _SCRFD_ANCHORS = 2
-_LANDMARKS = 10  # x and y of five points
+_LANDMARKS = 5
 
 
 class YuNet:
     """Reads, for each level with stride 8, 16 and 32: two scores 0-1, float (1, N, 1), and boxes, float (1, N, 4).
 
-    Confidence = square root of the scores' product; box centre = (cell + xy) * stride, size = exp(wh) * stride.
+    Confidence = square root of the scores' product; box centre = (cell + xy) * stride, size = exp(wh) * stride. Where
+    there are landmarks, float (1, N, 10), these become `extras`: (cell + xy) * stride.
     Source: OpenCV 4.8 and newer, modules/objdetect/src/face_detect.cpp.
     """
 
@@ -76,22 +30,24 @@ class YuNet:
         self._cells = cells_of(size_wh, STRIDES)
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the outputs of one frame: first scores of all levels, second scores, boxes."""
-        first, second, boxes = _joined(outputs, 3)
+        """Read the outputs of one frame: first scores of all levels, second scores, boxes, landmarks."""
+        first, second, boxes, *landmarks = _joined(outputs)
         confidences = np.sqrt(np.clip(first[:, 0], 0, 1) * np.clip(second[:, 0], 0, 1))
         found = np.flatnonzero(confidences >= self._confidence)
         cells, boxes = self._cells[found], boxes[found]
         boxes[:, :2] += cells[:, :2]
         boxes[:, 2:] = sizes_of(boxes[:, 2:])
         boxes *= cells[:, 2:]
-        return Candidates(corner_boxes(boxes), confidences[found], np.zeros(len(found), np.int64))
+        extras = _points(landmarks[0][found], cells[:, :2] * cells[:, 2:], cells[:, 2:]) if landmarks else None
+        return Candidates(corner_boxes(boxes), confidences[found], np.zeros(len(found), np.int64), extras=extras)
 
 
 class Scrfd:
     """Reads, for each level with stride 8, 16 and 32: scores 0-1, float (N, 1), and distances, float (N, 4).
 
     Each cell has two anchors at its upper left corner, from which the distances to the box's left, top, right and
-    bottom are given in strides. Outputs may have a first axis of 1. Source: InsightFace, detection/scrfd.
+    bottom are given in strides, and where there are landmarks, float (N, 10), theirs. Outputs may have a first axis of
+    1. Source: InsightFace, detection/scrfd.
     """
 
     def __init__(self, size_wh: tuple[int, int], confidence: float) -> None:
@@ -100,19 +56,26 @@ class Scrfd:
         self._corners, self._strides = cells[:, :2] * cells[:, 2:], cells[:, 2:]
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the outputs of one frame: scores of all levels, then distances."""
-        scores, sides = _joined(outputs, 2)
+        """Read the outputs of one frame: scores of all levels, then distances, then landmarks."""
+        scores, sides, *landmarks = _joined(outputs)
         found = np.flatnonzero(scores[:, 0] >= self._confidence)
         boxes = sides[found] * self._strides[found]
         boxes[:, 2:] += boxes[:, :2]
         boxes[:, :2] = self._corners[found] - boxes[:, :2]
-        return Candidates(boxes, scores[found, 0], np.zeros(len(found), np.int64))
+        extras = _points(landmarks[0][found], self._corners[found], self._strides[found]) if landmarks else None
+        return Candidates(boxes, scores[found, 0], np.zeros(len(found), np.int64), extras=extras)
 
 
-def _joined(outputs: Sequence[Tensor], kinds: int) -> list[Tensor]:
-    """Return the levels of each of the first `kinds` kinds of output as one array, float (N, values)."""
+def _points(values: Floats, origins: Floats, strides: Floats) -> Floats:
+    """Return landmarks (N, 10) in input pixels, given in strides (N, 1) from their origins (N, 2)."""
+    points: Floats = values * strides + np.tile(origins, _LANDMARKS)
+    return points
+
+
+def _joined(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the levels of each kind of output as one array, float (N, values)."""
     levels = len(STRIDES)
-    rows = [output.reshape(-1, output.shape[-1]) for output in outputs[: kinds * levels]]
+    rows = [output.reshape(-1, output.shape[-1]) for output in outputs]
     return [np.concatenate(rows[first : first + levels]) for first in range(0, len(rows), levels)]
 
 
@@ -124,32 +87,26 @@ def _layouts(spec: TaskSpec, label_count: int, anchors: int, scores: int) -> Seq
         kinds = [
             *[[ModelOutput((*first, n, label_count), class_axis=len(first) + 1) for n in counts]] * scores,
             [ModelOutput((*first, n, 4), None) for n in counts],
-            [ModelOutput((*first, n, _LANDMARKS), None) for n in counts],
+            [ModelOutput((*first, n, 2 * _LANDMARKS), None) for n in counts],
         ]
         layouts += [tuple(output for kind in read for output in kind) for read in (kinds, kinds[:-1])]
     return layouts
 
 
-def _check_one_label(name: str, label_count: int) -> None:
-    if label_count != 1:
-        raise ModelError(f"decoder {name}: finds faces, expected one label, got {label_count}")
-
-
-def _make_yunet(spec: TaskSpec, label_count: int, _layout: Layout) -> YuNet:
-    _check_one_label("yunet", label_count)
-    return YuNet(spec.input.size_wh, spec.thresholds.confidence)
-
-
-def _make_scrfd(spec: TaskSpec, label_count: int, _layout: Layout) -> Scrfd:
-    _check_one_label("scrfd", label_count)
-    return Scrfd(spec.input.size_wh, spec.thresholds.confidence)
+def _make(
+    name: str, kind: type[YuNet] | type[Scrfd], spec: TaskSpec, label_count: int, layout: Layout
+) -> YuNet | Scrfd | ReadInstances:
+    check_one_label(name, "faces", label_count)
+    read = kind(spec.input.size_wh, spec.thresholds.confidence)
+    has_landmarks = layout[-1].shape[-1] == 2 * _LANDMARKS
+    return ReadInstances(read, ReadKeypoints(_LANDMARKS, 2)) if has_landmarks else read
 
 
 YUNET = Decoder(
     name="yunet",
     task="detection",
     layouts=lambda spec, label_count, _got: _layouts(spec, label_count, anchors=1, scores=2),
-    make=_make_yunet,
+    make=partial(_make, "yunet", YuNet),
     usual_input={"color": "BGR"},
     usual_labels=("face",),
 )
@@ -157,7 +114,7 @@ SCRFD = Decoder(
     name="scrfd",
     task="detection",
     layouts=lambda spec, label_count, _got: _layouts(spec, label_count, _SCRFD_ANCHORS, scores=1),
-    make=_make_scrfd,
+    make=partial(_make, "scrfd", Scrfd),
     usual_input={"pad_anchor": "top_left", "mean": (127.5, 127.5, 127.5), "std": (128.0, 128.0, 128.0)},
     usual_labels=("face",),
 )

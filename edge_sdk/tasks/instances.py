@@ -38,9 +38,7 @@ class ReadKeypoints:
         """Return `keypoints` of float32 (N, `width`): all 0 where a value is no number."""
         points = np.ones((len(extras), self._shape[0], 3), np.float32)
         points[..., : self._shape[1]] = extras.reshape(-1, *self._shape)
-        geometry = prepared.geometry
-        points[..., 0] = (points[..., 0] - geometry.offset_x) / geometry.scale_x
-        points[..., 1] = (points[..., 1] - geometry.offset_y) / geometry.scale_y
+        prepared.geometry.points_to_frame(points)
         points[~np.isfinite(points).all(axis=2)] = 0
         return {"keypoints": points}
 

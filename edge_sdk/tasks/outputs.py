@@ -8,10 +8,11 @@ the refusals.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 
 Shape: TypeAlias = tuple[int | str | None, ...]
@@ -74,6 +75,30 @@ Layout: TypeAlias = tuple[ModelOutput, ...]
 """The outputs that a decoder reads together, in the decoder's own order."""
 
 
+class SeenOutput(Protocol):
+    """What an examination of a model's file says about one output."""
+
+    @property
+    def name(self) -> str:
+        """Its name, which exporters give as they like."""
+
+    @property
+    def shape(self) -> Shape | None:
+        """Its shape; None where not even the number of dimensions is known."""
+
+    @property
+    def operator(self) -> str:
+        """The type of the node that computes its values; empty where there is none."""
+
+
+class BareOutput(msgspec.Struct, frozen=True):
+    """An output of which only the shape is known, as `SeenOutput`."""
+
+    shape: Shape | None
+    name: str = ""
+    operator: str = ""
+
+
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """One way of reading a model's outputs: one entry of the table in `tasks.decoders`.
 
@@ -89,8 +114,13 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
         usual_labels: the labels of models of this kind, where nothing else tells them and their number fits.
+        is_vague: whether its shapes are those of many models, so that it is never guessed by them.
         said: the word by which Ultralytics' metadata name the task of such models.
+        usual_count: how many classes of COCO such models mostly have, where the outputs do not show it.
         box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
+        is_shown: (outputs in the layout's order) -> what names and operators say where the shapes of several decoders
+            fit: True for this one, False for another one, None for nothing.
+        section: (all outputs) -> the [detection] that such outputs need, as far as names and operators show it.
     """
 
     name: str
@@ -104,8 +134,12 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     usual_input: dict[str, Any] = {}
     usual_labels: tuple[str, ...] = ()
     suppresses: bool = True
+    is_vague: bool = False
     said: str = "detect"
+    usual_count: int = 80
     box_axis: int | None = None
+    is_shown: Callable[[Sequence[SeenOutput]], bool | None] = lambda _seen: None
+    section: Callable[[Sequence[SeenOutput]], DetectionSpec] = lambda _seen: DetectionSpec()
 
     def find(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]] | None:
         """Find the outputs that the decoder reads.
@@ -130,6 +164,19 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
             and all(isinstance(side, int) for shape in self.readable(got) for side in shape)
             and all(output.covers(got[place], spec.input.size_wh) for output, place in zip(*found, strict=True))
         )
+
+    def readings(self, spec: TaskSpec, got: Sequence[Shape]) -> Iterator[tuple[int | None, Layout, tuple[int, ...]]]:
+        """Yield each number of classes with which exactly these outputs are read, None where they do not show it.
+
+        With it come the layout and the places of `find`. Outputs that are not read, or not fixed, yield nothing.
+        """
+        counts = (output.class_count(got[place]) for output, place in self.class_outputs(spec, 1, got))
+        for count in dict.fromkeys([*(count for count in counts if count is not None and count > 0), None]):
+            found = self.find(spec, count or 1, got) if self.is_likely(spec, count or 1, got) else None
+            if found is not None and len(found[1]) == len(got):
+                has_classes = any(output.class_axis is not None for output in found[0])
+                if has_classes is (count is not None):
+                    yield count, *found
 
     def class_outputs(
         self, spec: TaskSpec, label_count: int, got: Sequence[Shape]
@@ -161,6 +208,12 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
                 return None
             places.append(place)
         return tuple(places)
+
+
+def check_one_label(decoder: str, found: str, label_count: int) -> None:
+    """Raise a ModelError unless there is one label, for decoders of models that tell no classes apart."""
+    if label_count != 1:
+        raise ModelError(f"decoder {decoder}: finds {found}, expected one label, got {label_count}")
 
 
 def _holds_no_classes(layout: Layout, output: ModelOutput, shape: Shape) -> bool:

@@ -255,7 +255,7 @@ def _colour(drawing: Drawing, class_id: int) -> Colour | None:
 
 
 def _stage(parts: StageParts) -> Segment:
-    count = parts.label_count
+    count = len(parts.labels)
     if not 2 <= count <= NO_CLASS:
         hint = (
             'what is none of them is a class too: give it a line such as "background"'

@@ -6,18 +6,18 @@ The sections [thresholds], [classification] and [detection]; `ModelSpec` and `Ma
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
 
-Task = Literal["classification", "detection", "segmentation"]
+Task = Literal["classification", "detection", "segmentation", "embedding", "text"]
 
-AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou"]
+AgreementMetric = Literal["top1_agreement", "detection_f1", "mean_iou", "vector_cosine", "equal_texts"]
 """How far two models of a task agree, as the manifest names it."""
 
-Truths = Literal["classes", "boxes", "masks"]
+Truths = Literal["classes", "boxes", "masks", "texts"]
 """What labelled images hold."""
 
 
@@ -45,6 +45,8 @@ TRAITS: dict[Task, TaskTraits] = {
     "classification": TaskTraits("classes", is_of_whole_picture=True),
     "detection": TaskTraits("boxes", ("confidence", "iou"), 640, has_objects=True),
     "segmentation": TaskTraits("masks", side_px=512, has_class_map=True),
+    "embedding": TaskTraits("classes", ("confidence",), 112),
+    "text": TaskTraits("texts", ("confidence",), 320),
 }
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -60,7 +62,10 @@ def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed."""
+    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed.
+
+    The confidence counts for classes that do not exclude each other as well.
+    """
 
     confidence: _Unit = 0.25
     iou: _Unit = 0.45
@@ -89,8 +94,9 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         variances: for `ssd` with anchors: what offsets and logarithms of sizes were divided by.
         box_order: for `ssd`: x or y first.
         box_unit: for `ssd` without anchors: parts of the input's width and height, or its pixels.
-        background_class: for `ssd`: the first score is the background's, which no label names.
-        scores: for `ssd`: whether they lie between 0 and 1 already.
+        background_class: for `ssd`: the first score is the background's, which no label names. For `tensorflow_nms` and
+            `torchvision_nms`: class 1 is the first label's, else class 0.
+        scores: for `ssd`, `efficientdet` and `centernet`: whether they lie between 0 and 1 already.
         reg_max: for `nanodet`: the largest distance of a box's side, in strides.
         keypoints: for decoders of poses: the number of points of an object, and of values of a point, 2 or 3.
     """
@@ -114,6 +120,12 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("strides: expected as many numbers as anchors has lists")
 
 
+class EmbeddingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The section [embedding]: what results of an embedding hold; `vector`: the vector too, beside the name."""
+
+    vector: bool = False
+
+
 class InputShape(Protocol):
     """What reading outputs needs to know of a model's input."""
 
@@ -135,8 +147,15 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: Thresholds = Thresholds()
     classification: ClassificationSpec = ClassificationSpec()
     detection: DetectionSpec = DetectionSpec()
+    embedding: EmbeddingSpec = EmbeddingSpec()
 
 
 def has_background(spec: TaskSpec) -> bool:
     """Whether output 0 is the background of a classifier, which class ids do not count."""
     return TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class
+
+
+def labels_by_id(spec: TaskSpec, labels: Sequence[str]) -> dict[int, str]:
+    """Return labels in output order by class id, as in messages: -1 is a classifier's background."""
+    numbered = enumerate(labels, start=-1 if has_background(spec) else 0)
+    return {class_id: label or f"class_{class_id}" for class_id, label in numbered}

@@ -1,12 +1,14 @@
-"""SSD and its kin (RetinaFace, Ultra-Light face detectors): one box a prior, and its scores.
+"""SSD and its kin (RetinaFace, EfficientDet, Ultra-Light face detectors): one box a prior, and its scores.
 
 Exporters write boxes in two ways: corners, decoded in the graph, or offsets from priors that only code outside knows.
+`efficientdet` and `ultraface` are `ssd` with the priors and settings of these families.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +24,9 @@ from edge_sdk.tasks.boxes import (
     rows_of,
     sizes_of,
 )
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape, check_one_label
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
+from edge_sdk.tasks.suppressed import ReadSuppressed
 
 _XY, _YX = [0, 1, 2, 3], [1, 0, 3, 2]
 _SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
@@ -95,9 +98,10 @@ def _priors_of(spec: DetectionSpec, size_wh: tuple[int, int]) -> Floats:
     return np.concatenate(levels).astype(np.float32)
 
 
-def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+def _layouts(
+    detection: DetectionSpec, size_wh: tuple[int, int], label_count: int, got: Sequence[Shape]
+) -> Sequence[Layout]:
     """Expect a box a prior; of a model that decodes its boxes itself, as many as it has."""
-    detection, size_wh = spec.detection, spec.input.size_wh
     counts: list[int | str]
     if detection.strides:
         levels = zip(detection.anchors, detection.strides, strict=True)
@@ -123,7 +127,76 @@ def _check(detection: DetectionSpec) -> None:
 SSD = Decoder(
     name="ssd",
     task="detection",
-    layouts=_layouts,
+    layouts=lambda spec, label_count, got: _layouts(spec.detection, spec.input.size_wh, label_count, got),
     make=lambda spec, _label_count, _layout: Ssd(spec.detection, spec.input.size_wh, spec.thresholds.confidence),
     check=_check,
+)
+
+
+_STRIDES = (8, 16, 32, 64, 128)
+_SCALES, _RATIOS = (4.0, 4 * 2 ** (1 / 3), 4 * 2 ** (2 / 3)), ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
+_EFFICIENTDET = DetectionSpec(
+    anchors=tuple(tuple((s * scale * w, s * scale * h) for scale in _SCALES for w, h in _RATIOS) for s in _STRIDES),
+    strides=_STRIDES,
+    variances=(1.0, 1.0),
+    box_order="yxyx",
+    background_class=False,
+)
+"""Priors of EfficientDet, as anchors.py of google/automl makes them."""
+
+
+class _Rows(ReadSuppressed):
+    """Reads rows, float (1, N, 7): picture, top, left, bottom, right in input pixels, score 0-1, class."""
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        rows: Floats = outputs[0][0]
+        return self.read(rows[:, 1:5], rows[:, 5], rows[:, 6])
+
+
+def _efficientdet_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    heads = _layouts(_EFFICIENTDET, spec.input.size_wh, label_count, got)
+    return [*heads, (ModelOutput((1, "N", 7), None),)]
+
+
+def _make_efficientdet(spec: TaskSpec, label_count: int, layout: Layout) -> Callable[[Sequence[Tensor]], Candidates]:
+    if len(layout) == 1:
+        return _Rows((1, 0, 3, 2), (1, 1), 1, label_count, spec.thresholds.confidence)
+    detection = msgspec.structs.replace(_EFFICIENTDET, scores=spec.detection.scores)
+    return Ssd(detection, spec.input.size_wh, spec.thresholds.confidence)
+
+
+def _scores_of(seen: Sequence[SeenOutput]) -> DetectionSpec:
+    is_activated = len(seen) == 1 or any(output.operator == "Sigmoid" for output in seen)
+    return DetectionSpec(scores="probabilities" if is_activated else "logits")
+
+
+def _ultraface_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    levels = (3, 8), (2, 16), (2, 32), (3, 64)
+    count = sum(anchors * cell_count(spec.input.size_wh, stride) for anchors, stride in levels)
+    return [(ModelOutput((1, count, 4), None), ModelOutput((1, count, 1 + label_count), class_axis=2, others=1))]
+
+
+def _make_ultraface(spec: TaskSpec, label_count: int, _layout: Layout) -> Ssd:
+    check_one_label("ultraface", "faces", label_count)
+    return Ssd(DetectionSpec(), spec.input.size_wh, spec.thresholds.confidence)
+
+
+EFFICIENTDET = Decoder(
+    name="efficientdet",
+    task="detection",
+    layouts=_efficientdet_layouts,
+    make=_make_efficientdet,
+    usual_input={"pad_anchor": "top_left", "mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+    usual_count=90,
+    is_shown=lambda seen: len(seen) == 2 or seen[0].name.startswith("detections"),
+    section=_scores_of,
+)
+ULTRAFACE = Decoder(
+    name="ultraface",
+    task="detection",
+    layouts=_ultraface_layouts,
+    make=_make_ultraface,
+    usual_input={"resize": "stretch", "mean": (127.0, 127.0, 127.0), "std": (128.0, 128.0, 128.0)},
+    usual_labels=("face",),
+    is_shown=lambda _seen: True,
 )

@@ -5,7 +5,7 @@ A refusal says whether only the number of labels is wrong, and which task or dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from edge_sdk.core.errors import ModelError
@@ -14,8 +14,8 @@ from edge_sdk.core.logs import counted
 from edge_sdk.core.protocols import Stage
 from edge_sdk.tasks.decoders import TABLE, TASKS, decoder_of
 from edge_sdk.tasks.entry import StageParts
-from edge_sdk.tasks.outputs import Layout, ModelOutput, Shape
-from edge_sdk.tasks.spec import TRAITS, TaskSpec, has_background
+from edge_sdk.tasks.outputs import BareOutput, Layout, ModelOutput, Shape
+from edge_sdk.tasks.spec import TRAITS, TaskSpec, has_background, labels_by_id
 
 Task: TypeAlias = Stage[Inferred, Result]
 
@@ -28,19 +28,19 @@ class WrongLabelsError(ModelError):
         self.class_count = class_count
 
 
-def make_task(
-    spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape], names: Mapping[int, str] | None = None
-) -> Task:
-    """Build the stage that reads these outputs; `names` are the labels by class id, for the results.
+def make_task(spec: TaskSpec, labels: Sequence[str] | int, output_shapes: Sequence[Shape]) -> Task:
+    """Build the stage that reads these outputs; of labels their number is enough, but results then have no names.
 
     Raises:
         WrongLabelsError: the outputs fit another number of labels.
         ModelError: the decoder cannot read the outputs; the message names expected and got.
     """
-    layout, places = _find(spec, label_count, output_shapes)
+    names = {} if isinstance(labels, int) else labels_by_id(spec, labels)
+    lines = ("",) * labels if isinstance(labels, int) else labels
+    layout, places = _find(spec, len(lines), output_shapes)
     decoder = decoder_of(spec)
-    read = decoder.make(spec, label_count, layout)
-    return TASKS[spec.task].stage(StageParts(read, places, decoder, spec, names or {}, label_count))
+    read = decoder.make(spec, len(lines), layout)
+    return TASKS[spec.task].stage(StageParts(read, places, decoder, spec, lines, names))
 
 
 def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]]:
@@ -102,9 +102,12 @@ def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
     """
     for other in sorted(TABLE, key=lambda decoder: decoder.task != spec.task):
         is_same = (other.task, other.name) == (spec.task, spec.decoder)
-        if is_same or (TRAITS[other.task].has_class_map and label_count < 2):
+        if is_same or other.is_vague or (TRAITS[other.task].has_class_map and label_count < 2):
             continue
-        if other.is_likely(spec, label_count, got):
+        found = other.find(spec, label_count, got) if other.is_likely(spec, label_count, got) else None
+        if found is None or other.said == "obb":  # which is one number more in a row of any detector
+            continue
+        if other.is_shown([BareOutput(got[place]) for place in found[1]]) is not False:
             needs = f" and give {other.needs}" if other.needs else ""
             if other.task == spec.task:
                 return f"; this looks like {other.name}: correct decoder{needs} in model.toml"

@@ -68,7 +68,6 @@ def make_roots(cache: Cache) -> dict[Core, Path]:
 
 
 def _release() -> tuple[str, str]:
-    """The distribution's id and its release's code name."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:
@@ -98,12 +97,10 @@ _WHO = "import platform; print(platform.python_version(), platform.machine())"
 
 
 def is_native() -> bool:
-    """Whether this machine is an arm64 one and needs no emulator."""
     return platform.machine() == "aarch64"
 
 
 def find_emulator() -> str:
-    """The path of qemu's user emulator."""
     found = next((path for name in _EMULATORS if (path := shutil.which(name))), None)
     if found is None:
         not_installed("no qemu-aarch64-static, expected Debian's package qemu-user-static")
@@ -112,8 +109,6 @@ def find_emulator() -> str:
 
 @dataclass(frozen=True)
 class Board:
-    """A Python interpreter on arm64."""
-
     name: str
     interpreter: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
@@ -126,7 +121,6 @@ class Board:
 
     @classmethod
     def native(cls) -> Board:
-        """This machine, without what the tests' own Python has installed."""
         return cls(platform.machine(), (sys.executable, "-S"))
 
     def with_install(self, site: Path) -> Board:
@@ -148,7 +142,6 @@ class Board:
         )
 
     def checked(self, *arguments: str) -> str:
-        """Run Python likewise: what it printed, where its exit code is 0."""
         done = self.run(*arguments)
         assert done.returncode == 0, f"{self.name}: exit code {done.returncode}: {done.stderr}"
         return done.stdout
@@ -161,8 +154,6 @@ _OLDEST_GLIBC = 17
 
 
 class DeviceInstall:
-    """Makes the folder for one board."""
-
     def __init__(self, board: Board, target: str) -> None:
         self._version, self._machine = board.checked("-c", _WHO).split()
         self._tags = [] if is_native() else _pip_tags(self._version, load_target(target).wheel_platform)
@@ -295,7 +286,6 @@ def _write_classifier(folder: Path) -> Path:
 
 
 def _write_detector(folder: Path) -> Path:
-    """A detector with two raw YOLOv4 heads, likewise."""
     text = """c1 = Conv<pads=[1,1,1,1], strides=[2,2]>(images, w1, w1_bias) a1 = LeakyRelu<alpha=0.1>(c1)
         half = MaxPool<kernel_shape=[2,2], strides=[2,2]>(a1)
         c2 = Conv<pads=[1,1,1,1], strides=[2,2]>(half, w2, w2_bias) a2 = LeakyRelu<alpha=0.1>(c2)
@@ -320,8 +310,6 @@ on_each_board = pytest.mark.parametrize("name", list(TARGET_OF))
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What replay.py said about where it ran."""
-
     machine: str
     cpu_parts: list[str]
     dot_product: bool
@@ -329,8 +317,6 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Answer(NamedTuple):
-    """What replay.py said, and the tensors it left."""
-
     facts: Facts
     tensors: dict[str, Tensor]
 
@@ -342,7 +328,6 @@ def cache() -> Cache:
 
 @pytest.fixture(scope="module")
 def boards(cache: Cache) -> dict[str, Board]:
-    """Boards by name, with the device install."""
     bare = [Board.native()]
     if not is_native():
         find_emulator()

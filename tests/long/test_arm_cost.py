@@ -29,7 +29,6 @@ SAME = 1.001  # counts of the same thing differ by at most .1 %
 
 
 def convolution(path: Path, *, integer: bool) -> Path:
-    """One convolution, in float or between 8-bit types as ONNX Runtime's quantizer writes it."""
     random = np.random.default_rng(0)
     weight = random.integers(-127, 128, (FILTERS, CHANNELS, KERNEL, KERNEL)).astype(np.int8)
     constants = {"w": weight if integer else weight.astype(np.float32) / 127}
@@ -132,7 +131,6 @@ def extreme_weights(limit: int, channels: int = _CHANNELS) -> np.ndarray:
 
 
 def extreme_inputs() -> list[np.ndarray]:
-    """The lowest and the highest integer only, likewise."""
     random = np.random.default_rng(5)
     shape = (1, _CHANNELS, _SIDE, _SIDE)
     drawn = [random.choice(np.array([0, 255], np.uint8), shape) for _ in range(3)]
@@ -171,14 +169,12 @@ def offset_anyway(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def written(proto: onnx.ModelProto, folder: Path) -> Path:
-    """Its .ort file."""
     folder.mkdir()
     onnx.save(proto, folder / "model.onnx")
     return convert(folder / "model.onnx", load_target("raspberry_pi_4"), folder).model
 
 
 def wrong_share(counter: Counter, model: Path, tensors: list[np.ndarray]) -> float:
-    """Share of the board's outputs that are not this machine's."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     with board_outputs(counter, model, CORE, tensors, 120) as board:
         outputs = board()

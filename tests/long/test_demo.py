@@ -38,8 +38,6 @@ Message = dict[str, Any]
 
 
 class Demo:
-    """A finished demo: what it printed and what it left."""
-
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.environment = environment
         self.output = folder / "demo-output"
@@ -162,7 +160,6 @@ def people_in(result: Message) -> Boxes:
 
 
 def count_found(expected: Boxes, got: Boxes) -> int:
-    """How many of the boxes have one at an IoU of .5 or more."""
     if not len(expected) or not len(got):
         return 0
     theirs, ours = (np.hstack([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]]).astype(float) for boxes in (expected, got))

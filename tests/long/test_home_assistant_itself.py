@@ -45,8 +45,6 @@ _PATIENCE_S = 30
 
 
 class Hass:
-    """A context in which Home Assistant runs, with its MQTT integration at a broker."""
-
     def __init__(self, program: str, folder: Path, broker: Broker) -> None:
         self._program, self._folder, self._broker = program, folder, broker
         self._url = f"http://127.0.0.1:{(port := free_port())}"
@@ -78,7 +76,6 @@ class Hass:
         wait_until(self._answers, f"Home Assistant; {self._folder / 'hass.out'} has what it said", timeout_s=200)
 
     def stop(self) -> None:
-        """End it as its service manager would: it writes down what it knows."""
         if self._process is not None:
             process, self._process = self._process, None
             process.send_signal(signal.SIGTERM)

@@ -68,7 +68,6 @@ def _fill(folder: Path, release: str, mirror: str) -> None:
 
 
 def _mirrors(release: str) -> list[str]:
-    """Servers of the release, as apt has them."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [line.split()[0] for line in lines if line.split()[1:] == [release, "main"]]
@@ -102,8 +101,6 @@ signal.signal(signal.SIGUSR1, _hang)
 
 
 class Container:
-    """A context in which the system runs."""
-
     def __init__(self, root: Path, shared: Path) -> None:
         self._root, self._shared = root, shared
         self._process: subprocess.Popen[str] | None = None
@@ -148,7 +145,6 @@ class Container:
         return done.stdout.strip()
 
     def write(self, path: str, text: str, mode: str = "644") -> None:
-        """Write a file there; its folder is made."""
         self.run("install", "-D", "-m", mode, "/dev/stdin", path, given=text)
 
     def _command(self) -> list[str]:
@@ -282,7 +278,6 @@ class Service:
 def systemd_container(
     cell_bundle: Path, long_video: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Container]:
-    """One system for all tests here."""
     shared = tmp_path_factory.mktemp("shared")
     shutil.copytree(cell_bundle, shared / "cells.edge")
     assert edge_sdk("keygen", shared / "fleet.key").returncode == 0
@@ -296,7 +291,6 @@ def systemd_container(
 
 @pytest.fixture
 def service(systemd_container: Container) -> Iterator[Service]:
-    """The unit, which no test leaves running."""
     service = Service(systemd_container)
     yield service
     service.control("stop")

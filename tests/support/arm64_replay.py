@@ -55,7 +55,6 @@ def has_dot_product() -> bool:
 
 
 def main(out: str, bundles: list[str]) -> None:
-    """Do all of it."""
     modules = [found.name for found in pkgutil.walk_packages(edge_sdk.__path__, "edge_sdk.")]
     modules.remove("edge_sdk.__main__")
     for module in modules:

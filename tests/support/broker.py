@@ -322,8 +322,6 @@ _TOPIC = b"edge/v1/a/pi/result/gate"
 
 
 class DeafBroker:
-    """Serves one connection after the other on loopback."""
-
     def __init__(self, connects: Sequence[int] = (), subscribes: Sequence[int] | None = None, sends: int = 0) -> None:
         self._sends, self.sent, self._acknowledged = sends, 0, 0
         self.pings = self.connections = 0
@@ -402,8 +400,6 @@ _SLOW_BUFFER_BYTES = 4096
 
 
 class Proxy:
-    """Between clients and 127.0.0.1:port."""
-
     def __init__(self, port: int, bytes_per_s: float = math.inf) -> None:
         self.mode: Mode = "pass"
         self.bytes_per_s = bytes_per_s
@@ -447,7 +443,6 @@ class Proxy:
                     pass
 
     def _pump(self, client: socket.socket, server: socket.socket) -> bool:
-        """One turn; False at the end of either side."""
         ready = select.select([client, server], [], [], 0.05)[0]
         mode = self.mode  # as it is now, and not as it was when nothing came
         if mode == "reset":

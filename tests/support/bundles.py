@@ -181,7 +181,6 @@ def _model(side: int, width: int) -> bytes:
 
 @functools.cache
 def _golden(model: bytes, spec: InputSpec, brightest: int = 256) -> bytes:
-    """A golden file of one picture, and what the model says of it."""
     width, height = spec.size_wh
     image = np.random.default_rng(width).integers(0, brightest, (height, width, 3), np.uint8)
     [output] = Session(model, SessionSettings(), "m").run(Prepare(spec).normalise(image))
@@ -239,13 +238,11 @@ _WEIGHTS = {
 
 
 def _forever(operator: str, classes: int) -> str:
-    """The body of a loop that only its count ends."""
     return f"""body (int64 round, bool go, float[1,{classes}] x) => (bool go_on, float[1,{classes}] next)
         {{ go_on = Identity(go) next = {operator}(x) }}"""
 
 
 def endless() -> onnx.ModelProto:
-    """Two classes, red and blue; of a bright picture it never makes up its mind."""
     return _model_of_troubled(f"""brightest = ReduceMax<keepdims=0>(images) goes_on = Greater(brightest, bright)
         end = Loop<body = {_forever("Relu", 3)}>("", goes_on, means)""")
 
@@ -254,6 +251,11 @@ def failing() -> onnx.ModelProto:
     """Two classes, red and blue; on a bright picture it looks where there is nothing, and ONNX Runtime gives up."""
     return _model_of_troubled("""brightest = ReduceMax<keepdims=0>(images) is_bright = Greater(brightest, bright)
         row = Cast<to=7>(is_bright) rows = Unsqueeze(row, first_axis) end = Gather(means, rows)""")
+
+
+def coloured() -> onnx.ModelProto:
+    """Two classes, red and blue: whatever there is more of."""
+    return _model_of_troubled("end = Identity(means)")
 
 
 def not_a_number() -> onnx.ModelProto:
@@ -303,7 +305,6 @@ _SHAPE = [1, 3, SIDE, SIDE]
 
 
 def write_hostile(folder: Path, model: onnx.ModelProto) -> Path:
-    """A bundle that carries it, with golden outputs that nobody will ever compare."""
     golden = golden_file((np.zeros((SIDE, SIDE, 3), np.uint8), np.zeros((1, 2), np.float32)))
     files = {**FILES, "model.int8.ort": model.SerializeToString(), "golden.npz": golden}
     return write_bundle(folder, make_manifest(files, side=SIDE), files)
@@ -316,7 +317,6 @@ def _zeros(more: str, side: int = SIDE, **weights: np.ndarray) -> onnx.ModelProt
 
 
 def sound() -> onnx.ModelProto:
-    """Whose outputs really are zeros."""
     return _zeros("y = Identity(row)")
 
 
@@ -358,7 +358,6 @@ def build_cell_detector(folder: Path) -> Path:
 
 
 def copy_bundle(path: Path, to: Path, version: int) -> Path:
-    """The same, with another version's number in its manifest."""
     shutil.copytree(path, to)
     manifest = to / "manifest.json"
     changed = {**json.loads(manifest.read_text()), "version": version}

@@ -23,8 +23,6 @@ class Issued(NamedTuple):
 
 
 class Authority:
-    """Issues certificates that end when a test wants them to."""
-
     def __init__(self, folder: Path, name: str = "ca", *, days: tuple[float, float] = (-100, 1000)) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())

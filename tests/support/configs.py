@@ -24,7 +24,6 @@ AT_EASE: Table = {"tune": False, "latency_ms": 5000}
 
 
 def config_text(pipelines: Mapping[str, Table], **tables: Table | None) -> str:
-    """What stands in a file, but its version."""
     named = {"device": {"name": "pi"}, **tables}
     parts = [(f"[{name}]", table) for name, table in named.items() if table is not None]
     parts += [("[[pipelines]]", {"name": name, **table}) for name, table in pipelines.items()]
@@ -53,7 +52,6 @@ def write_at_ease(folder: Path, bundle: Path, pipelines: Mapping[str, Table], **
 
 @contextlib.contextmanager
 def as_nobody() -> Iterator[None]:
-    """Not as root, who may read every file."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)

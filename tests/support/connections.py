@@ -166,7 +166,6 @@ def door_over(*links: FakeLink, **changes: Any) -> Door:
 
 
 def put(stream: Stream, *numbers: int, count: int = 1) -> None:
-    """Results of so many detections each."""
     for number in numbers:
         stream.put(make_detections(count, make_frame(number, stream.camera)))
 

@@ -84,7 +84,6 @@ class Device:
 
     @property
     def said(self) -> list[str]:
-        """Lines for people so far."""
         return list(self._said)
 
     @property
@@ -100,7 +99,6 @@ class Device:
         return self.lines_with(*words)[count - 1]
 
     def run_on(self, camera: str, count: int = 5) -> None:
-        """Wait for so many more results of a stream on standard output."""
         mark = f'"camera":"{camera}"'  # looked for often: decoding all of them takes the device's processor
 
         def results() -> int:
@@ -160,8 +158,6 @@ class Device:
 
 
 def ear(file: IO[bytes], lines: list[str]) -> threading.Thread:
-    """A thread that puts each whole line into a list."""
-
     def listen() -> None:
         with file, contextlib.suppress(OSError):  # as a terminal that is closed says
             lines.extend(line.decode(errors="replace").rstrip() for line in file)
@@ -232,8 +228,6 @@ MOMENTS: list[Moment] = []
 
 
 def _after(before: Moment) -> Callable[[Callable[[Scene, Device], object]], Moment]:
-    """A moment that comes where this is done after another one."""
-
     def decorated(do: Callable[[Scene, Device], object]) -> Moment:
         @functools.wraps(do)
         @contextmanager
@@ -257,19 +251,16 @@ def heard(_scene: Scene, device: Device) -> None:
 
 @_after(Scene.start)
 def loading(_scene: Scene, device: Device) -> None:
-    """The model begins to load."""
     device.hear("no trusted key")
 
 
 @_after(Scene.start)
 def running(_scene: Scene, device: Device) -> None:
-    """There are results."""
     device.hear("first result")
 
 
 @_after(Scene.start)
 def tuning(_scene: Scene, device: Device) -> None:
-    """Models are tried."""
     device.hear("tuning for")
 
 
@@ -303,14 +294,12 @@ def _start_without_a_broker(scene: Scene) -> Device:
 
 @_after(_start_without_a_broker)
 def no_broker(_scene: Scene, device: Device) -> None:
-    """There never was one."""
     device.hear("first result")
     device.hear("not reachable")
 
 
 @_after(Scene.start)
 def camera_is_frozen(scene: Scene, device: Device) -> None:
-    """A read does not return."""
     device.hear("live is open")
     scene.door.pause()
     time.sleep(0.5)
@@ -331,7 +320,6 @@ MOMENTS.append(camera_is_mute)
 
 
 def _caught(status: Path) -> int:
-    """The signals that a process has a handler for, as bits."""
     return next(int(line[7:], 16) for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
 
 

@@ -22,7 +22,6 @@ DEVICE, CAMERA = "pi", "door"
 
 
 def main(port: str, folder: str, rate: str) -> None:
-    """Put events until somebody ends this."""
     publisher = Publisher.open(f"mqtt://127.0.0.1:{port}", device=DEVICE, outbox=folder)
     begun, numbers = time.monotonic(), deque[int | None]([None], maxlen=1)
     for count in itertools.count():

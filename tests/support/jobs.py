@@ -129,5 +129,4 @@ def run(
     shared: object = None,
     **options: Any,
 ) -> list[Measured]:
-    """Do jobs whose results are measurements."""
     return job_runner.run(function, items, shared=shared, key=key, result=Measured, **options)

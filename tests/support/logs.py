@@ -1,8 +1,15 @@
-"""Lines that the device's modules log, as people see them but for the program's name; each test begins with none."""
+"""What people see: lines that the device's modules log, but for the program's name, and refusals.
+
+Each test begins with no lines.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from edge_sdk.core.logs import line_of, name_cameras
 
@@ -16,7 +23,6 @@ class _Recorder(logging.Handler):
 
 
 def begin_recording() -> None:
-    """Record from now on, once a process."""
     log = logging.getLogger("edge_sdk")
     log.setLevel(logging.INFO)
     if not any(isinstance(handler, _Recorder) for handler in log.handlers):
@@ -26,3 +32,11 @@ def begin_recording() -> None:
 def forget() -> None:
     SAID.clear()
     name_cameras(wanted=False)
+
+
+def refusal(kind: type[Exception], call: Callable[..., object], *arguments: Any, **named: Any) -> str:
+    """The one line in which a call is refused."""
+    with pytest.raises(kind) as caught:
+        call(*arguments, **named)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

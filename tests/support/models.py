@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ def model(
     input_type: int = TensorProto.FLOAT,
     output_type: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
-    """A model with one input named `images`."""
     graph = helper.make_graph(
         list(nodes),
         "tiny",
@@ -133,8 +133,6 @@ _GRIDS = (4, 2)
 
 
 class Head:
-    """A graph that grows node by node."""
-
     def __init__(self, levels: int = 2) -> None:
         self._random = np.random.default_rng(3)
         self.nodes: list[onnx.NodeProto] = []
@@ -280,14 +278,12 @@ def ssd(*, decoded: bool = False, logits: bool = False) -> tuple[Head, list[str]
 
 
 def centerface() -> tuple[Head, list[str]]:
-    """The heatmap comes from a convolution of one channel."""
     head = Head(1)
     source = head.levels[0]
     return head, [head.decode("Sigmoid", head.conv(source, 1)), head.conv(source, 2), head.conv(source, 2)]
 
 
 def one_class_map() -> tuple[Head, list[str]]:
-    """A last layer of one channel, alone."""
     head = Head(1)
     return head, [head.decode("Sigmoid", head.conv(head.levels[0], 1))]
 
@@ -309,52 +305,22 @@ def _with(text: str, **weights: np.ndarray) -> onnx.ModelProto:
     return parsed(f"{text} {_POOLED}", _SCORES, weights)
 
 
-def depthwise() -> onnx.ModelProto:
-    text = "a = Conv<group=3, pads=[1,1,1,1]>(images, d) b = Relu(a) features = Conv(b, w)"
-    return _with(text, d=_values(3, 1, 3, 3), w=_values(3, 3, 1, 1, scale=1.0))
-
-
-def grouped() -> onnx.ModelProto:
-    text = "a = Conv(images, w1) b = Conv<group=4>(a, w2) features = Conv(b, w3)"
-    return _with(text, w1=_values(8, 3, 1, 1), w2=_values(8, 2, 3, 3), w3=_values(3, 8, 1, 1, scale=1.0))
-
-
-def transposed() -> onnx.ModelProto:
-    text = "a = Conv<strides=[2,2]>(images, w1) b = ConvTranspose<strides=[2,2]>(a, w2) features = Conv(b, w3)"
-    return _with(text, w1=_values(8, 3, 2, 2), w2=_values(8, 4, 2, 2), w3=_values(3, 4, 1, 1, scale=1.0))
-
-
-def shared_weights() -> onnx.ModelProto:
-    text = "a = Conv<pads=[1,1,1,1]>(images, w) b = Relu(a) features = Conv<pads=[1,1,1,1]>(b, w)"
-    return _with(text, w=_values(3, 3, 3, 3))
-
-
-def shared_by_kinds() -> onnx.ModelProto:
+def _shared_by_kinds() -> onnx.ModelProto:
     """One matrix for a convolution and, reshaped, for a MatMul; and a bias that is added to a tensor as well."""
     text = "a = Conv(images, w, b) b4 = Reshape(b, shape) c = Add(a, b4) features = Conv(c, w, b)"
     return _with(text, w=_values(3, 3, 1, 1, scale=1.0), b=_values(3), shape=np.array([1, 3, 1, 1]))
 
 
-def computed_weights() -> onnx.ModelProto:
-    """The second convolution's weights come from the picture."""
-    text = "a = Conv(images, w1) g = GlobalAveragePool(a) k = Reshape(g, shape) features = Conv(images, k)"
-    return _with(text, w1=_values(9, 3, 1, 1, scale=1.0), shape=np.array([3, 3, 1, 1]))
-
-
-def batch_normalization_first() -> onnx.ModelProto:
+def _batch_normalization_first() -> onnx.ModelProto:
     """In front of the convolution, behind a branch: nothing can take it in."""
     text = """n = BatchNormalization(images, s, o, m, v) r = Relu(n) a = Conv(r, w) sum = Add(a, n)
         features = BatchNormalization(sum, s, o, m, v)"""
-    weights = {
-        "s": np.array([1.5, 0.5, -1.0], np.float32),
-        "o": np.array([0.1, -0.2, 0.3], np.float32),
-        "m": np.array([0.4, 0.5, 0.6], np.float32),
-        "v": np.array([0.2, 0.3, 0.1], np.float32),
-    }
+    rows = {"s": (1.5, 0.5, -1.0), "o": (0.1, -0.2, 0.3), "m": (0.4, 0.5, 0.6), "v": (0.2, 0.3, 0.1)}
+    weights = {name: np.array(row, np.float32) for name, row in rows.items()}
     return _with(text, w=_values(3, 3, 1, 1, scale=1.0), **weights)
 
 
-def gemm_only() -> onnx.ModelProto:
+def _gemm_only() -> onnx.ModelProto:
     text = "flat = Flatten(images) a = Gemm(flat, w1, b1) r = Relu(a) logits = MatMul(r, w2)"
     weights = {"w1": _values(768, 16, scale=0.05), "b1": _values(16), "w2": _values(16, 3)}
     return parsed(f"{text} probabilities = Softmax<axis=1>(logits)", _SCORES, weights)
@@ -364,7 +330,7 @@ def no_weights() -> onnx.ModelProto:
     return parsed(_POOLED.replace("features", "images"), _SCORES)
 
 
-def dead_channel() -> onnx.ModelProto:
+def _dead_channel() -> onnx.ModelProto:
     """A filter of zeros, a tensor that is zero on every picture, and one that is a constant."""
     text = """a = Conv(images, w1) dead = Conv(a, zeros) nothing = Relu(dead)
         seven_everywhere = Conv(a, zeros, seven) still_nothing = Mul(nothing, seven_everywhere)
@@ -373,13 +339,12 @@ def dead_channel() -> onnx.ModelProto:
         "w1": _values(8, 3, 1, 1),
         "zeros": np.zeros((8, 8, 1, 1), np.float32),
         "seven": np.full(8, 7, np.float32),
-        "w2": _values(3, 8, 1, 1, scale=1.0),
     }
     weights["w1"][2] = 0
-    return _with(text, **weights)
+    return _with(text, **weights, w2=_values(3, 8, 1, 1, scale=1.0))
 
 
-def tiny_values() -> onnx.ModelProto:
+def _tiny_values() -> onnx.ModelProto:
     """An activation whose largest value is the smallest that a float can hold, or near it."""
     text = "a = Conv(images, w1) c = Conv(a, little) b = Add(a, c) features = Conv(b, w2)"
     little = np.full((3, 3, 1, 1), 1e-41, np.float32)
@@ -415,7 +380,7 @@ def old(opset: int) -> onnx.ModelProto:
     return parsed(text, _SCORES, weights, opset=opset)
 
 
-def unread_nodes() -> onnx.ModelProto:
+def _unread_nodes() -> onnx.ModelProto:
     """Two nodes whose results nobody reads, one of them a convolution; and a second result of a Split."""
     proto = classifier()
     proto.graph.node.append(helper.make_node("Conv", ["r1", "w2", "b2"], ["unread"], name="unread"))
@@ -428,15 +393,6 @@ def unread_nodes() -> onnx.ModelProto:
 def _and_output(proto: onnx.ModelProto, name: str, shape: list[int]) -> onnx.ModelProto:
     proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
     return proto
-
-
-def output_read_inside() -> onnx.ModelProto:
-    """The features in the middle are an output too, and read by the rest."""
-    return _and_output(classifier(), "r1", [1, 8, 8, 8])
-
-
-def weight_as_output() -> onnx.ModelProto:
-    return _and_output(classifier(), "b1", [8])
 
 
 def input_as_output() -> onnx.ModelProto:
@@ -454,6 +410,45 @@ def heads_from_one_tensor() -> onnx.ModelProto:
     for name in ("head", "head2"):
         proto.graph.node.append(helper.make_node("Identity", ["raw"], [name]))
     return _and_output(proto, "head2", [1, 7, 4, 4])
+
+
+ODD_GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "depthwise": lambda: _with(
+        "a = Conv<group=3, pads=[1,1,1,1]>(images, d) b = Relu(a) features = Conv(b, w)",
+        d=_values(3, 1, 3, 3),
+        w=_values(3, 3, 1, 1, scale=1.0),
+    ),
+    "grouped": lambda: _with(
+        "a = Conv(images, w1) b = Conv<group=4>(a, w2) features = Conv(b, w3)",
+        w1=_values(8, 3, 1, 1),
+        w2=_values(8, 2, 3, 3),
+        w3=_values(3, 8, 1, 1, scale=1.0),
+    ),
+    "transposed": lambda: _with(
+        "a = Conv<strides=[2,2]>(images, w1) b = ConvTranspose<strides=[2,2]>(a, w2) features = Conv(b, w3)",
+        w1=_values(8, 3, 2, 2),
+        w2=_values(8, 4, 2, 2),
+        w3=_values(3, 4, 1, 1, scale=1.0),
+    ),
+    "shared weights": lambda: _with(
+        "a = Conv<pads=[1,1,1,1]>(images, w) b = Relu(a) features = Conv<pads=[1,1,1,1]>(b, w)", w=_values(3, 3, 3, 3)
+    ),
+    "shared by kinds": _shared_by_kinds,
+    "weights from the picture": lambda: _with(
+        "a = Conv(images, w1) g = GlobalAveragePool(a) k = Reshape(g, shape) features = Conv(images, k)",
+        w1=_values(9, 3, 1, 1, scale=1.0),
+        shape=np.array([3, 3, 1, 1]),
+    ),
+    "batch normalization first": _batch_normalization_first,
+    "dead channel": _dead_channel,
+    "tiny values": _tiny_values,
+    "unread nodes": _unread_nodes,
+    "output read inside": lambda: _and_output(classifier(), "r1", [1, 8, 8, 8]),
+    "weight as output": lambda: _and_output(classifier(), "b1", [8]),
+    **{f"opset {opset}": functools.partial(old, opset) for opset in (7, 9, 12)},
+    "gemm only": _gemm_only,
+}
+"""Classifiers whose INT8 must say what FP32 says."""
 
 
 # Tiny models that show what a further variant is good for, and what it cannot be made of.

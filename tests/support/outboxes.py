@@ -51,7 +51,6 @@ def put(outbox: EventOutbox, count: int, camera: str = "door", size: int = 20) -
 
 
 def committed(outbox: EventOutbox, count: int, camera: str = "door", size: int = 20) -> list[int]:
-    """The same, once they are on disk."""
     numbers = put(outbox, count, camera, size)
     assert outbox.wait_committed(WAIT_S)
     return numbers
@@ -113,13 +112,11 @@ def taken(outbox: EventOutbox, count: int) -> list[QueuedEvent]:
 
 
 def takes_all(outbox: EventOutbox, numbers: list[int]) -> bool:
-    """Append the numbers of all events that can be taken now."""
     numbers += [event.seq for event in iter(outbox.take, None)]
     return True
 
 
 def delivered(outbox: EventOutbox, count: int) -> list[int]:
-    """Numbers of the next so many events, which the broker has by now."""
     numbers = []
     while len(numbers) < count:
         [event] = taken(outbox, 1)
@@ -129,7 +126,6 @@ def delivered(outbox: EventOutbox, count: int) -> list[int]:
 
 
 def deliver_all(outbox: EventOutbox) -> list[QueuedEvent]:
-    """Everything, also where damage is found while it is read."""
     events: list[QueuedEvent] = []
 
     def is_done() -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from edge_sdk.core.frame import Frame, Image
-from edge_sdk.sources.slot import OpenedSource
+from edge_sdk.core.frame import Image
 
 # Pictures that carry a number as bars of brightness, readable after any lossy encoding.
 
@@ -53,22 +52,10 @@ def write_images(folder: Path, names: Sequence[str]) -> None:
         assert cv2.imwrite(str(folder / name), numbered_image(number))
 
 
-def drained(source: OpenedSource) -> list[Frame]:
-    """Every frame until the end; the pictures are overwritten, the values stay."""
-    frames = []
-    while not source.ended:
-        frame = source.latest(5)
-        if frame is not None:
-            assert number_in(frame.image) == frame.seq
-            frames.append(frame)
-    return frames
-
-
 # JPEGs that say how they are to be turned.
 
 
 def with_orientation(jpeg: bytes, orientation: int) -> bytes:
-    """The JPEG with an EXIF block that holds one entry."""
     entry = b"\x01\x12\x00\x03\x00\x00\x00\x01" + bytes([0, orientation]) + b"\x00\x00"
     exif = b"Exif\x00\x00MM\x00\x2a\x00\x00\x00\x08\x00\x01" + entry + b"\x00\x00\x00\x00"
     return jpeg[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + jpeg[2:]
@@ -102,7 +89,6 @@ def counted_in(result: dict[str, Any]) -> int:
 
 
 def write_counted_folder(folder: Path, count: int, side: int = 512) -> Path:
-    """Picture i, by name, carries i."""
     folder.mkdir()
     for number in range(count):
         cv2.imwrite(str(folder / f"{number:05}.jpg"), counted_picture(number, side))

@@ -222,8 +222,6 @@ def is_documented(said: str) -> bool:
 
 
 class Code:
-    """What a pickle runs when it is loaded."""
-
     def __init__(self, folder: Path) -> None:
         self.ran = folder / "ran"
 

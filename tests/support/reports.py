@@ -87,7 +87,6 @@ def model_variant(proof: Proof, **facts: Any) -> ModelVariant:
 
 
 def flawless_proof(images: ImageSet) -> Proof:
-    """Of a model that differs from FP32 in nothing, by these images."""
     return msgspec.structs.replace(_FLAWLESS, images=images)
 
 
@@ -319,11 +318,9 @@ def report_on(folder: Path, model: onnx.ModelProto | bytes | None, **options: An
 
 
 def only(report: CheckReport, rule: str) -> Finding:
-    """The one finding of a rule."""
     [finding] = [finding for finding in report.findings if finding.rule == rule]
     return finding
 
 
 def from_json(data: bytes) -> BuildReport:
-    """Read report.json."""
     return msgspec.json.decode(data, type=BuildReport)

@@ -116,7 +116,6 @@ class Requester(PahoUser):
         wait_until(holds, what)
 
     def controls(self, camera: str = "gate") -> dict[str, Any]:
-        """What the latest state says that commands have set."""
         states = [{}, *self.documents("/state")]
         found: dict[str, Any] = states[-1].get("cameras", {}).get(camera, {}).get("controls", {})
         return found
@@ -145,8 +144,6 @@ _ONCE.filters["to_json"] = json.dumps
 
 
 class Home:
-    """Reads what a requester received."""
-
     def __init__(self, requester: Requester, prefix: str = "homeassistant") -> None:
         self.requester, self.prefix = requester, prefix
 
@@ -176,7 +173,6 @@ class Home:
         wait_until(lambda: self.state(component) == state, f"{component} {state}, is {self.state(component)}")
 
     def send(self, component: str, value: float | str) -> None:
-        """Turn a switch `on` or `off`, set a number, press a button."""
         entity = self.entity(component)
         if entity["platform"] == "number":
             payload = _ONCE.from_string(entity["command_template"]).render(value=value)

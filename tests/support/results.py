@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jsonschema
@@ -60,10 +60,11 @@ def make_encoder(
     identity: Identity = IDENTITY,
     *,
     model: ModelRef = MODEL,
+    labels: Sequence[str] = ("cat", "dog"),
     clock_ns: Callable[[], int] = time.monotonic_ns,
     wall_clock: WallClock | None = None,
 ) -> ResultEncoder:
-    return ResultEncoder(identity, ("cat", "dog"), model, clock_ns=clock_ns, wall_clock=wall_clock)
+    return ResultEncoder(identity, labels, model, clock_ns=clock_ns, wall_clock=wall_clock)
 
 
 # Candidates, qualities and measurements made up for tests.

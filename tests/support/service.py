@@ -83,7 +83,6 @@ class Site:
 
 
 def open_cameras() -> list[str]:
-    """The camera of each source that is open in this process."""
     named = (thread.name for thread in threading.enumerate())
     return [name.removeprefix("camera ") for name in named if name.startswith("camera ")]
 
@@ -96,8 +95,6 @@ def open_descriptors() -> int:
 
 
 class CommandedDevice:
-    """A desk with a camera `gate`, whose broker is made by hand."""
-
     def __init__(self) -> None:
         mqtt = MqttSettings(host="broker", port=1883, device="pi")
         pipelines = (PipelineSettings(camera="gate", source="pattern", bundle="a.edge"),)  # type: ignore[arg-type]

@@ -138,8 +138,6 @@ JPEG = "jpegenc ! rtpjpegpay name=pay0 pt=26"
 
 
 class StreamServer:
-    """A running server; as a context manager it is gone at the end."""
-
     def __init__(self, command: list[str], scheme: str, arguments: tuple[str, ...], location: str) -> None:
         self._command = command
         self._scheme = scheme
@@ -211,7 +209,6 @@ def rtsp_pipeline() -> StreamServer:
 
 
 def http_pipeline() -> StreamServer:
-    """A server that a GStreamer pipeline reads."""
     return http_server(location="gst:souphttpsrc is-live=true location={} ! multipartdemux ! jpegdec")
 
 
@@ -231,7 +228,6 @@ def require_rtsp_server() -> None:
 
 
 def true_age_ms(frame: Frame) -> int:
-    """How old the picture is by the clock that the server put into it, in milliseconds."""
     return (int(time.time() * 1000) - number_in(frame.image)) % 65536
 
 

@@ -45,7 +45,6 @@ class KillableDevice:
         self._reader = threading.Thread()
 
     def start(self, rate: float = 200.0) -> None:
-        """Start it, perhaps at another rate, and wait until its first event is acknowledged."""
         before = len(self.acknowledged)
         root = Path(__file__).parents[2]
         self._process = subprocess.Popen([*self._command, str(rate)], stdout=subprocess.PIPE, text=True, cwd=root)
@@ -205,13 +204,11 @@ def latest_state(subscriber: Subscriber, camera: str = "door") -> dict[str, Any]
 
 
 def warnings(subscriber: Subscriber) -> dict[str, str]:
-    """What the latest state says of the device."""
     found: dict[str, str] = [{}, *documents(subscriber.messages(STATE))][-1].get("warnings", {})
     return found
 
 
 def results(subscriber: Subscriber) -> list[dict[str, Any]]:
-    """Those of all cameras."""
     return documents([message for message in subscriber.messages() if "/result/" in message.topic])
 
 

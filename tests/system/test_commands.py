@@ -27,7 +27,6 @@ _BOTH = {"gate": "pattern:320x240@10", "yard": "pattern:320x240@10"}
 
 @pytest.fixture(scope="module")
 def broker(cell_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With a device that Home Assistant knows, and that may do all but reload."""
     folder = tmp_path_factory.mktemp("commands")
     with Broker(folder) as found:
         cameras = {"gate": "pattern:320x240@20", "o'\"d {{x}} ü": "pattern:320x240@5"}

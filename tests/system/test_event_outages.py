@@ -49,15 +49,12 @@ pytestmark = pytest.mark.system
 
 
 class _Publisher(NamedTuple):
-    """A publisher with one camera and an outbox on disk, and what that said."""
-
     publisher: MqttPublisher
     stream: MqttStream
     events: EventOutbox
     said: list[tuple[str, str]]
 
     def put(self, count: int) -> list[int]:
-        """So many events, and their numbers once all are acknowledged."""
         numbers = [self.stream.put_event(lambda seq: encoded(IDENTITY, seq)) for _ in range(count)]
         assert self.events.wait_committed(WAIT_S)
         return numbers
@@ -189,7 +186,6 @@ def no_descriptor_left(folder: Path) -> Iterator[Fault]:
 
 @contextmanager
 def rival(folder: Path, protocol: str) -> Iterator[Fault]:
-    """Another program has the device's name."""
     with contextlib.ExitStack() as stack, Broker(_made(folder / "broker")) as broker:
         stack.enter_context(publishing_to(broker, protocol=protocol))
         yield Fault(
@@ -289,7 +285,6 @@ def test_a_reload_brings_what_waits_to_another_broker(cell_bundle: Path, tmp_pat
 
 
 def _put_before(tmp_path: Path, count: int) -> list[int]:
-    """Events of an earlier process."""
     settings = OutboxSettings(folder=tmp_path / "waiting")
     outbox = EventOutbox(settings, settings.path_of("default", "pi"), IDENTITY.boot_id)
     topic = "edge/v1/default/pi/event/door"
@@ -358,7 +353,6 @@ def _wait_for_commits(path: Path) -> None:
 
 
 def _leaps(events: list[Received]) -> list[timedelta]:
-    """Of more than a minute from one to the next."""
     times = [msgspec.convert(document["at"], datetime) for document in documents(events)]
     steps = [after - before for before, after in itertools.pairwise(times)]
     return [step for step in steps if abs(step) > _MINUTE]

@@ -156,9 +156,7 @@ def _check_template(results: list[dict[str, Any]]) -> None:
         assert jinja2.Template(template).render(value_json=result) == str(people)
 
 
-def test_the_classifier_says_what_it_sees(
-    broker: Broker, cell_bundle: Path, cell_pictures: Path, tmp_path: Path
-) -> None:
+def test_the_classifier_tells_what_is(broker: Broker, cell_bundle: Path, cell_pictures: Path, tmp_path: Path) -> None:
     for program in ("mosquitto_sub", "jq"):
         require_program(program)
     bundle = tmp_path / "tiny.edge"
@@ -254,7 +252,6 @@ class ExampleBroker(Broker):
         os.kill(self.pid, signal.SIGHUP)
 
     def toml_of_device(self) -> str:
-        """What the README has a device be configured with."""
         block = re.search(r"```toml\n(.*?)```", self._readme(), re.DOTALL)
         assert block is not None
         return block[1].replace("@localhost", f"@localhost:{self.tls_port}")
@@ -366,9 +363,7 @@ def test_events_wait_at_the_broker_for_who_is_away(installed: ExampleBroker) -> 
     assert "Error" not in installed.log
 
 
-def test_the_readmes_device_connects_and_home_assistant_reads_and_asks_it(
-    installed: ExampleBroker, cell_bundle: Path, tmp_path: Path
-) -> None:
+def test_home_assistant_reads_the_readme_s_device(installed: ExampleBroker, cell_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "mqtt.password").write_text(PASSWORD, encoding="utf-8")
     (tmp_path / "mqtt.password").chmod(0o600)
     (tmp_path / "ca.pem").write_bytes(installed.ca_file.read_bytes())

@@ -147,9 +147,7 @@ def test_all_kinds_arrive_with_what_mqtt_3_can_say(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "seconds", [pytest.param(0.0, marks=pytest.mark.smoke), pytest.param(20.0, marks=pytest.mark.long)]
 )
-def test_kills_of_broker_and_program_lose_nothing_that_was_acknowledged(
-    tmp_path: Path, outbox: Path, seconds: float
-) -> None:
+def test_kills_of_broker_and_program_lose_nothing_acknowledged(tmp_path: Path, outbox: Path, seconds: float) -> None:
     """`python -m benchmarks.experiments.events kills` does the same for a minute."""
     seed = 5 if not seconds else int(os.environ.get("KILLS_SEED", 0)) or random.randrange(1, 2**32)
     sys.stdout.write(f"KILLS_SEED={seed}\n")

@@ -231,12 +231,7 @@ _NO_WEBSOCKET = (b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", b"\xff\
     ("path", "answer", "state", "expected"),
     [
         *(("/mqtt", answer, "connecting", "there is no MQTT over websockets at /mqtt") for answer in _NO_WEBSOCKET),
-        (
-            None,
-            CONNACK + b"\xe0\x01\x8e",
-            "refused",
-            "Session taken over: another program has the same site",
-        ),
+        (None, CONNACK + b"\xe0\x01\x8e", "refused", "Session taken over: another program has the same site"),
         (None, CONNACK, "connecting", "connection lost"),
         (None, b"", "connecting", "connection lost"),
         (None, b"\x20\x02\x00\x01", "connecting", "the broker knows no MQTT 5"),

@@ -29,7 +29,6 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def _refusal(broker: Broker, **changes: Any) -> str:
-    """What is said where there shall be no connection."""
     with publishing_to(broker, **changes) as (publisher, door):
         put(door, 1)
         until(publisher, lambda s: s.state != "connecting" or bool(s.last_error), "an answer")

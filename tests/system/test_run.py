@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 from pathlib import Path
 
@@ -11,12 +12,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_sdk.fleet.messages import line_words
 from tests.support.broker import Broker, Received, Subscriber, wait_until
 from tests.support.bundles import (
     SIDE,
     cell_picture,
+    coloured,
     copy_bundle,
     edit_manifest,
+    failing,
     not_a_number,
     write_real_bundle,
 )
@@ -46,9 +50,43 @@ def test_thresholds_of_a_run_take_the_place_of_the_bundle_s(cell_bundle: Path, c
     assert [any(found["confidence"] < 0.2 for found in result) for result in results] == [True] * 4
 
 
-def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
-    cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path
+def test_a_second_bundle_looks_at_what_the_first_one_finds(
+    cell_bundle: Path, cell_pictures: Path, tmp_path: Path
 ) -> None:
+    colours, drawn = write_real_bundle(tmp_path / "colours.edge", coloured()), tmp_path / "drawn.png"
+    ran = edge_sdk(
+        *("run", cell_bundle, "--then", colours, "--source", cell_pictures, "--no-tune", "--annotate", drawn, "--json")
+    )
+    assert ran.returncode == 0, ran.stderr
+    *results, summary = map(msgspec.json.decode, ran.stdout.splitlines())
+    assert len(results) == 4
+    for result in results:
+        assert result["model"]["then"]["name"] == "tiny"
+        assert {found["label"]: found["then"]["classes"][0]["label"] for found in result["detections"]} == {
+            "red": "red",
+            "blue": "blue",
+        }
+    assert summary["then"] == {"run": 8, "skipped": 0, "failed": 0}
+    assert drawn.exists()
+    words = line_words(ran.stdout.splitlines()[0].encode())
+    assert re.match(r"(red|blue) \d+% \(\1 \d+%\), (red|blue) \d+% \(\2 \d+%\) · ", words), words
+
+
+def test_a_second_bundle_that_fails_costs_the_first_ones_results_nothing(
+    cell_bundle: Path, cell_pictures: Path, tmp_path: Path
+) -> None:
+    write_real_bundle(tmp_path / "failing.edge", failing())
+    gate = {"source": cell_pictures, "bundle": cell_bundle, "tune": False}
+    path = write_config(tmp_path, config_text({"gate": gate}) + '[pipelines.then]\nbundle = "failing.edge"\n')
+    ran = edge_sdk("run", "--config", path, "--json")
+    assert ran.returncode == 0, ran.stderr
+    *results, summary = map(msgspec.json.decode, ran.stdout.splitlines())
+    assert [[found.get("then") for found in result["detections"]] for result in results] == [[None, None]] * 4
+    assert summary["then"] == {"run": 0, "skipped": 0, "failed": 6}
+    assert ran.stderr.count("the second model failed") == 2
+
+
+def test_results_arrive_and_the_goodbye(cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path) -> None:
     annotated = tmp_path / "annotated.mp4"
     with Subscriber(broker) as listener:
         done = edge_sdk(
@@ -77,9 +115,7 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
 
 
 @pytest.mark.smoke
-def test_a_broker_that_comes_back_gets_results_again_and_hears_of_the_end(
-    cell_bundle: Path, long_video: Path, broker: Broker
-) -> None:
+def test_a_broker_that_comes_back_gets_results_again(cell_bundle: Path, long_video: Path, broker: Broker) -> None:
     process = start_edge_sdk(
         *("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
     )

@@ -40,7 +40,6 @@ def scene(tmp_path: Path, cell_bundle: Path, door: StreamServer, broker: Broker)
 
 
 def _check(scene: Scene, device: Device, listener: Subscriber, *, answers: bool = True) -> None:
-    """What is left of a device that has ended."""
     assert not device.lines_with("Traceback")
     assert not [str(path) for path in (scene.folder / "scratch").rglob("*")], "temporary files"
     assert not [str(path) for path in (scene.folder / "state").rglob(".*")], "halves of records"
@@ -92,9 +91,7 @@ import edge_sdk.cli
 
 @pytest.mark.parametrize(("arguments", "is_heard"), [(["run"], True), (["run", "--check"], False), (["watch"], False)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_hears_a_signal_before_anything_large_is_loaded(
-    arguments: list[str], is_heard: bool, number: signal.Signals
-) -> None:
+def test_a_run_hears_a_signal_from_the_start(arguments: list[str], is_heard: bool, number: signal.Signals) -> None:
     """Other verbs have nothing to say goodbye to, and their exit code is an answer."""
     command = [sys.executable, "-c", _KILLED_BY_AN_IMPORT, *arguments, str(number.value)]
     process = subprocess.run(command, check=False, stderr=subprocess.DEVNULL)

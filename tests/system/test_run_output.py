@@ -116,9 +116,7 @@ def test_what_a_library_writes_about_a_damaged_picture_is_no_line(cell_bundle: P
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
-def test_a_run_that_is_stopped_finishes_its_video(
-    cell_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_finishes_its_video(cell_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an encoder that is as slow as on a small board."""
     slow = tmp_path / "ffmpeg"
     slow.write_text(f'#!/bin/sh\n"{shutil.which("ffmpeg")}" "$@"\ncode=$?\nsleep 3\nexit $code\n')
@@ -159,9 +157,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.parametrize(("session", "reload"), [(_LEADER, signal.SIGHUP), (_SHELL, signal.SIGUSR1)])
-def test_closing_its_terminal_ends_it_and_a_reload_does_not(
-    cell_bundle: Path, tmp_path: Path, session: str, reload: signal.Signals
-) -> None:
+def test_closing_its_terminal_ends_it(cell_bundle: Path, tmp_path: Path, session: str, reload: signal.Signals) -> None:
     master, slave = os.openpty()
     before = [sys.executable, "-c", session, os.ttyname(slave)]
     config = write_at_ease(tmp_path, cell_bundle, {"gate": HEALTHY})

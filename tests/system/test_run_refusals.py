@@ -37,16 +37,13 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def signed(cell_bundle: Path, tmp_path: Path, keys: Path) -> Path:
-    """A copy of the bundle, signed."""
     bundle = tmp_path / "signed.edge"
     shutil.copytree(cell_bundle, bundle)
     assert run(["sign", str(bundle), "--key", str(keys)]) == 0
     return bundle
 
 
-def test_what_is_wrong_with_the_model_is_said_before_what_is_wrong_with_the_source(
-    cell_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_wrong_model_is_said_before_a_wrong_source(cell_bundle: Path, tmp_path: Path) -> None:
     """Though they are looked at side by side."""
     nobody = f"rtsp://127.0.0.1:{free_port()}/live"
     broken = write_bundle(tmp_path / "broken.edge")
@@ -60,9 +57,7 @@ def test_what_is_wrong_with_the_model_is_said_before_what_is_wrong_with_the_sour
 
 
 @pytest.mark.parametrize("options", [(), ("--check",), ("--check", "--json"), ("--check", "-q")])
-def test_a_file_that_cannot_be_used_is_refused_without_its_secrets(
-    cell_bundle: Path, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_a_wrong_file_is_refused_without_secrets(cell_bundle: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     stream = {"source": "rtsp://bob:hunter2@h", "bundle": cell_bundle, "fsp": 3, "password": "hunter3"}
     path = _config(tmp_path, {"gate": stream}, mqtt={"url": "mqtt://edge:hunter4@h"})
     done = edge_sdk("run", *options, "--config", path)
@@ -76,9 +71,7 @@ def test_a_file_that_cannot_be_used_is_refused_without_its_secrets(
 
 
 @pytest.mark.smoke
-def test_what_was_checked_publishes_to_a_broker_with_its_password(
-    signed: Path, keys: Path, video: Path, tmp_path: Path
-) -> None:
+def test_what_was_checked_publishes_with_its_password(signed: Path, keys: Path, video: Path, tmp_path: Path) -> None:
     (tmp_path / "mqtt.password").write_text("hunter2\n")
     (tmp_path / "mqtt.password").chmod(0o600)
     with Broker(tmp_path, users={"edge": "hunter2"}) as broker:
@@ -265,7 +258,6 @@ class _Site:
         }
 
     def leaks(self, text: bytes) -> list[str]:
-        """What of the secrets is in it."""
         key_lines = [line for line in self.key_file.read_text().splitlines() if "PRIVATE KEY" not in line]
         return [secret for secret in (*_SECRETS, *key_lines) if secret.encode() in text]
 
@@ -334,9 +326,7 @@ def test_they_are_in_no_message_line_process_list_or_file(cell_bundle: Path, sit
     assert b"bob" not in everything
 
 
-def test_a_check_says_what_certificate_is_shown_and_for_how_long(
-    cell_bundle: Path, site: _Site, tmp_path: Path
-) -> None:
+def test_a_check_says_which_certificate_is_shown(cell_bundle: Path, site: _Site, tmp_path: Path) -> None:
     site.key_file.chmod(0o644)
     Authority(tmp_path / "broker", "broker-ca", days=(-1, 20))
     config = write_at_ease(tmp_path, cell_bundle, {"gate": HEALTHY}, device=_DEVICE, mqtt=site.mqtt)
@@ -354,9 +344,7 @@ def test_a_check_says_what_certificate_is_shown_and_for_how_long(
     assert site.leaks((checked.stdout + checked.stderr).encode()) == []
 
 
-def test_a_certificate_that_is_wrong_is_refused_and_one_that_expired_stops_no_service(
-    cell_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_wrong_certificate_is_refused_and_an_expired_one_stops_no_service(cell_bundle: Path, tmp_path: Path) -> None:
     site = _Site(tmp_path, days=-1)
     site.broker.stop()
     config = write_at_ease(tmp_path, cell_bundle, {"gate": HEALTHY}, device=_DEVICE, mqtt=site.mqtt)

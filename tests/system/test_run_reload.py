@@ -41,8 +41,6 @@ def write_sources(folder: Path) -> Path:
 
 
 class Site(Configured):
-    """A device, its broker, and whoever listens there."""
-
     def __init__(self, folder: Path, bundle: Path, sources: Path) -> None:
         (folder / "broker").mkdir()
         self.broker = Broker(folder / "broker", config=["max_queued_messages 0"])
@@ -56,7 +54,6 @@ class Site(Configured):
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Device]:
-        """The device, once all cameras have results."""
         with self.start(*arguments) as device:
             for camera in self.cameras:
                 self.wait_for_more(camera)
@@ -80,8 +77,6 @@ class Site(Configured):
         wait_until(lambda: self.versions(camera)[-1:] == [version], f"version {version} of {camera}")
 
     def wait_for_cameras(self, *cameras: str) -> None:
-        """In what the device says of itself, and of them."""
-
         def are_there() -> bool:
             states = documents(self.listener.messages("/state"))
             return self.statuses()[-1] == ("online", sorted(cameras)) and set(states[-1]["cameras"]) == set(cameras)

@@ -44,7 +44,6 @@ def _events(subscriber: Subscriber) -> list[dict[str, Any]]:
 
 
 def _are_whole(subscriber: Subscriber) -> bool:
-    """Whether no event is missing between the first and the last."""
     seqs = list(dict.fromkeys(event["seq"] for event in _events(subscriber)))
     return seqs == list(range(seqs[0], seqs[0] + len(seqs)))
 
@@ -82,7 +81,6 @@ class _Mounts:
 
     @property
     def within(self) -> tuple[str, ...]:
-        """A command that runs another one in there."""
         return (shutil.which("nsenter") or "nsenter", "-m", "-t", str(self._holder.pid), "--")
 
     def path(self, path: Path) -> Path:
@@ -114,9 +112,7 @@ def _read_only(*folders: Path) -> _Mounts:
 # A disk that is full.
 
 
-def test_on_a_full_disk_what_is_found_out_is_not_remembered_and_the_streams_run(
-    cell_bundle: Path, broker: Broker, tmp_path: Path
-) -> None:
+def test_on_a_full_disk_the_streams_run(cell_bundle: Path, broker: Broker, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     config = write_at_ease(tmp_path, cell_bundle, _STREAMS, mqtt={"url": broker.url})
     with (

@@ -71,9 +71,7 @@ def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, lo
     assert said.count("s after start (interpreter and command") == 1
 
 
-def test_while_a_configuration_is_read_for_long_everything_goes_on(
-    manager: Manager, cell_bundle: Path, tmp_path: Path
-) -> None:
+def test_all_goes_on_while_a_configuration_is_read(manager: Manager, cell_bundle: Path, tmp_path: Path) -> None:
     def text(**other: Table) -> str:
         return config_text({"yard": HEALTHY}, defaults={**AT_EASE, "bundle": cell_bundle}, **other)
 

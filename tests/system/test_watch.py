@@ -29,8 +29,6 @@ pytestmark = pytest.mark.system
 
 
 class _Watching:
-    """A running `edge-sdk watch`; a terminal is both its outputs."""
-
     def __init__(self, broker: Broker | DeafBroker, *arguments: object, in_terminal: bool = False) -> None:
         command = [sys.executable, "-m", "edge_sdk", "watch", "--mqtt", broker.url, *map(str, arguments)]
         environment = {**os.environ, "TERM": "xterm"}

@@ -33,9 +33,10 @@ from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import BundleError, OutputError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.sources.location import is_utf8
+from edge_sdk.tasks.entry import Labels
 from edge_sdk.tasks.spec import TaskSpec
 
-LABELS_FILE = "labels.txt"
+_LABELS = "labels"
 _PROBE_BYTES = 1 << 20
 
 
@@ -110,6 +111,10 @@ class BundleFolder:
         """Write one file through to the disk and remember its size and hash."""
         _write_through(self._content / name, data)
         self._entries.append(FileEntry(name, len(data), hashlib.sha256(data).hexdigest()))
+
+    def add_labels(self, labels: Labels) -> None:
+        """Write the labels: one a line, or the file that they came from where it holds more."""
+        self.add(f"{_LABELS}{labels.suffix}", labels.file)
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:
@@ -230,7 +235,7 @@ def described_manifest(spec: ModelSpec, target: Target, *, variants: tuple[Varia
         allow_spinning=target.allow_spinning,
         memory_mb=target.memory_mb,
         **{key: getattr(spec, key) for key in TaskSpec.__struct_fields__},
-        labels=LABELS_FILE,
+        labels=next(file.name for file in others["files"] if Path(file.name).stem == _LABELS),
         variants=variants,
         operators=tuple(sorted({name for variant in variants for name in variant.operators})),
         latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,

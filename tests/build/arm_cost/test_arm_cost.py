@@ -9,17 +9,30 @@ import re
 import shutil
 import stat
 import struct
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
-from edge_sdk.bundle.manifest import RuntimeRange
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import BoardEstimate, RuntimeRange
 from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import EdgeError, MissingDependencyError, ModelError, OutputError, UsageError
+from edge_sdk.core.errors import (
+    EdgeError,
+    LatencyGateError,
+    MissingDependencyError,
+    ModelError,
+    OutputError,
+    UsageError,
+)
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk_tools.arm_cost import installation
 from edge_sdk_tools.arm_cost.counter import (
@@ -27,14 +40,25 @@ from edge_sdk_tools.arm_cost.counter import (
     CPUS,
     Counter,
     Counts,
+    board_outputs,
     count_classes,
     current_recipe,
     find_counter,
 )
-from edge_sdk_tools.arm_cost.estimate import CYCLES, WORST_ERROR, estimate
+from edge_sdk_tools.arm_cost.estimate import CYCLES, WORST_ERROR, board_counter, check_latency, estimate
 from edge_sdk_tools.arm_cost.installation import Apt, set_up
 from edge_sdk_tools.arm_cost.instructions import CLASSES, classify
+from edge_sdk_tools.arm_cost.kernels import kernels_ms
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.variants import Request
+from edge_sdk_tools.prove import golden
+from edge_sdk_tools.quantize.convert import float_file
+from edge_sdk_tools.search import variant
+from tests.support import models as tiny
 from tests.support.bundles import make_manifest, write_bundle
+from tests.support.logs import refusal
+from tests.support.projects import write_project
+from tests.support.reports import from_json
 
 # Encodings as an assembler writes them.
 ENCODINGS = {
@@ -230,9 +254,7 @@ def test_failing_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert set_up(tmp_path).record.is_file()
 
 
-def test_what_was_abandoned_is_removed_and_a_folder_without_a_record_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_abandoned_is_removed_or_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps_that_do(monkeypatch, [])
     place = tmp_path / "arm-cost"
     for name in (".making-killed/counter", current_recipe().key, "downloads/wheels"):
@@ -258,10 +280,9 @@ def test_apt_that_fetches_nothing_gives_its_last_words_without_passwords(tmp_pat
         program(programs, name)
     program(programs, "apt-get", "echo 'E: Failed to fetch http://me:secret@host/x' >&2; exit 100")
     apt = Apt("arm64", tmp_path / "state", tmp_path / "archives")
-    with pytest.raises(MissingDependencyError) as caught:
-        apt.download(["python3.11"])
-    assert "python3.11 (E: Failed to fetch http://host/x)" in str(caught.value)
-    assert "secret" not in str(caught.value)
+    said = refusal(MissingDependencyError, apt.download, ["python3.11"])
+    assert "python3.11 (E: Failed to fetch http://host/x)" in said
+    assert "secret" not in said
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -354,9 +375,7 @@ def test_a_board_that_cannot_be_counted_is_refused(
         assert expected in capsys.readouterr().err
 
 
-def test_without_a_counter_nothing_is_claimed_and_nothing_fetched(
-    cache: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_counter_nothing_is_claimed(cache: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["arm-cost", "count", str(model), "--target", "raspberry_pi_5"]) == 8
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -378,3 +397,226 @@ def test_of_a_bundle_its_model_is_counted_if_the_board_could_run_it(
         assert "built for x86_64" in captured.err
     else:
         assert json.loads(captured.out)["counts"]["model"] == "model.int8.ort"
+
+
+# The board that is not here: an estimate in the bundle and the report, a gate that only fails what is clear.
+
+
+class _Fixed:
+    def __init__(self, million: float, fault: EdgeError | None = None, *, fp32_times: float = 3) -> None:
+        self.million, self.fault, self.fp32_times = million, fault, fp32_times
+        self.environment = dict(os.environ)
+        self.key = "fixed"
+
+    def board_python(self, _cpu: str) -> list[str]:
+        """This machine's own stands for the board's."""
+        return [sys.executable]
+
+    def count(self, model: Path, cpu: str, *, time_limit_s: float) -> Counts:
+        if self.fault is not None:
+            raise self.fault
+        assert time_limit_s > 0
+        total = round(self.million * (1 if model.suffix == ".ort" else self.fp32_times) * 1e6)
+        return Counts(model.name, cpu, "1.31.1", total, {**dict.fromkeys(CLASSES, 0), "sdot": total})
+
+
+def _use(monkeypatch: pytest.MonkeyPatch, counter: _Fixed) -> None:
+    monkeypatch.setattr("edge_sdk_tools.arm_cost.estimate.find_counter", lambda: cast("Counter", counter))
+
+
+def test_an_estimate_is_promised_reported_and_called_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _use(monkeypatch, _Fixed(60))
+    model, bundle = write_project(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
+    assert "estimate for cortex-a76, one thread: 60 million instructions, " in capsys.readouterr().out
+    promised = Bundle.open(bundle).manifest.variants[0].estimate
+    assert promised.million_instructions == 60
+    assert promised.low_ms == pytest.approx(promised.latency_ms / 1.35)
+    assert promised.high_ms == pytest.approx(promised.latency_ms * 1.35)
+    ledger = from_json((bundle / "report.json").read_bytes())
+    assert ledger.boards == (promised,)
+    arm = ledger.steps[-1]
+    assert (arm.kind, arm.what, arm.left_out) == ("arm", "the same file on an emulated cortex-a76", "")
+    assert (arm.outputs.against, arm.outputs.images, arm.outputs.identical) == ("ort", 3, True)
+    assert "not a bit of its outputs differs, on 3 images" in (bundle / "report.html").read_text()
+
+
+def test_the_board_s_counts_decide_whether_int8_gains_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This machine says that INT8 is twice as fast; the board says that it takes 1.25 times as long."""
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
+    _use(monkeypatch, _Fixed(60, fp32_times=0.8))
+    model, bundle = write_project(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "THE BUNDLE CARRIES FP32" in out
+    assert "FP32 11.8 ms on one thread of cortex-a76, 1.25 times as long, by counted instructions: it gains" in out
+
+
+@pytest.mark.parametrize(
+    ("target", "int8_ms", "carried", "factor"),
+    [
+        ("raspberry_pi_5", {"cortex-a76": 9.0}, "int8", "on cortex-a76: by the cost of its kernels, INT8 takes 0.90"),
+        (
+            "raspberry_pi_zero_2w",
+            {"cortex-a72": 10.2},
+            "fp32",
+            "on cortex-a53: by the cost of its kernels, INT8 takes 1.02",
+        ),
+        # A family of cores: it must be faster on both.
+        (
+            "arm64",
+            {"cortex-a72": 7.0, "cortex-a76": 12.0},
+            "fp32",
+            "on cortex-a76: by the cost of its kernels, INT8 takes 1.20",
+        ),
+    ],
+)
+def test_without_a_counter_the_cost_of_kernels_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: dict[str, float], carried: str, factor: str
+) -> None:
+    """This machine says that INT8 takes half the time."""
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
+    monkeypatch.setattr(
+        variant, "kernels_ms", lambda model, _proto, _target, core: int8_ms[core] if "carried" in model.name else 10.0
+    )
+    built = build(write_project(tmp_path), target, tmp_path / "a.edge")
+    assert built.precision == carried
+    assert [line for line in built.warnings if factor in line]
+    if carried == "fp32":
+        assert "by the cost of its kernels, not counted: it gains nothing" in built.fallback_reason
+
+
+def _layer(weight: tuple[int, ...], channels: int, size: int, stride: int) -> onnx.ModelProto:
+    node = onnx.helper.make_node(
+        "Conv",
+        ["images", "w"],
+        ["y"],
+        "layer",
+        group=channels // weight[1],
+        strides=[stride] * 2,
+        pads=[weight[2] // 2] * 4,
+    )
+    return tiny.model(
+        [node],
+        [1, channels, size, size],
+        {"y": [1, weight[0], size // stride, size // stride]},
+        {"w": np.ones(weight, np.float32)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("weight", "channels", "size", "stride", "counted_millions"),
+    [
+        ((144, 24, 1, 1), 24, 56, 1, 4.67),
+        ((32, 3, 3, 3), 3, 224, 2, 7.05),
+        ((144, 1, 3, 3), 144, 56, 1, 6.82),
+        ((96, 1, 3, 3), 96, 112, 2, 21.68),
+    ],
+)
+def test_a_kernel_costs_what_was_counted(
+    tmp_path: Path, weight: tuple[int, ...], channels: int, size: int, stride: int, counted_millions: float
+) -> None:
+    target, model = load_target("raspberry_pi_4"), _layer(weight, channels, size, stride)
+    onnx.save(model, tmp_path / "layer.onnx")
+    file = float_file(tmp_path / "layer.onnx", target, tmp_path).model
+    took_ms = kernels_ms(file, model, target, "cortex-a72")
+    assert took_ms * 1e-3 * 1800e6 / 1.33 == pytest.approx(counted_millions * 1e6, rel=0.2)
+
+
+def test_without_a_counter_nothing_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, bundle = write_project(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
+    assert "estimate" not in capsys.readouterr().out
+    assert Bundle.open(bundle).manifest.variants[0].estimate is None
+    ledger = from_json((bundle / "report.json").read_bytes())
+    assert (ledger.boards, ledger.steps[-1].kind, ledger.steps[-1].outputs) == ((), "arm", None)
+    assert ledger.steps[-1].left_out == "not run: `edge-sdk arm-cost setup` installs an emulator"
+
+
+def test_a_budget_that_the_board_clearly_cannot_keep_fails_with_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _use(monkeypatch, _Fixed(100_000))
+    model, bundle = write_project(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "raspberry_pi_4", "-o", str(bundle)]) == 4
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "one inference takes an estimated" in said
+    assert "raise [budget] latency_ms" in said
+    assert not bundle.exists()
+
+
+def test_what_all_threads_and_the_worst_error_might_save_is_no_failure() -> None:
+    target = load_target("raspberry_pi_5")
+    assert target.intra_op_num_threads == 2
+    check_latency(None, target, 100)
+    check_latency(BoardEstimate("cortex-a76", 900.0, 270, 200, 365), target, 100)
+    with pytest.raises(LatencyGateError, match="so 2 threads cannot keep the budget of 100 ms"):
+        check_latency(BoardEstimate("cortex-a76", 900.0, 271, 201, 366), target, 100)
+
+
+def test_an_emulator_that_fails_says_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_project(tmp_path)
+    _use(monkeypatch, _Fixed(1, EdgeError("the emulator died")))
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(tmp_path / "a.edge")]) == 0
+    _use(monkeypatch, _Fixed(1, ModelError("ONNX Runtime on an emulated cortex-a76 cannot run it")))
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(tmp_path / "b.edge")]) == 2
+
+
+@pytest.mark.parametrize("target", ["x86_64", "raspberry_pi_zero_2w"])
+def test_cores_that_nobody_can_count_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    _use(monkeypatch, _Fixed(1))
+    for name in (target, "arm64", "jetson_orin_nano"):
+        assert board_counter(load_target(name), tiny.classifier()) is None
+    assert build(write_project(tmp_path), target, tmp_path / "a.edge").boards == ()
+    steps = from_json((tmp_path / "a.edge" / "report.json").read_bytes()).steps
+    left_out = [step.left_out for step in steps if step.kind == "arm"]
+    assert [said.startswith("not run: nothing here emulates ") for said in left_out] == [True] * (target != "x86_64")
+
+
+class _BySize(_Fixed):
+    """A counter for which other sizes than the first cost far more."""
+
+    def count(self, model: Path, cpu: str, *, time_limit_s: float) -> Counts:
+        self.million = 100_000 if "32x32" in str(model) else 60
+        return super().count(model, cpu, time_limit_s=time_limit_s)
+
+
+def test_a_further_model_over_the_budget_is_left_out_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_project(tmp_path)
+    _use(monkeypatch, _Fixed(60))
+    build(model, "raspberry_pi_4", tmp_path / "a.edge", variants=Request(sizes=((32, 32),)))
+    estimates = [v.estimate for v in Bundle.open(tmp_path / "a.edge").manifest.variants]
+    assert [e.million_instructions for e in estimates if e] == [60, 60]
+    _use(monkeypatch, _BySize(60))
+    report = build(model, "raspberry_pi_4", tmp_path / "b.edge", variants=Request(sizes=((32, 32),)))
+    assert [v.name for v in Bundle.open(tmp_path / "b.edge").manifest.variants] == ["int8"]
+    assert report.variants[1].problem is not None
+    assert "cannot keep the budget" in report.variants[1].problem
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_board_says_what_its_python_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, relative: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", "." if relative else str(tmp_path))
+    onnx.save(tiny.classifier(), "model.onnx")
+    tensors = [np.full((1, 3, 16, 16), value, np.float32) for value in (0.1, 0.5, 0.9)]
+    session = ort.InferenceSession("model.onnx")
+    counter = cast("Counter", _Fixed(1))
+    with board_outputs(counter, Path("model.onnx"), "cortex-a76", tensors, 60) as finish:
+        outputs = finish()
+    for (got,), tensor in zip(outputs, tensors, strict=True):
+        np.testing.assert_array_equal(got, session.run(None, {"images": tensor})[0])
+    with board_outputs(counter, Path("model.onnx"), "cortex-a76", tensors, 0) as finish:
+        assert len(finish()) == 1
+    Path("junk.onnx").write_bytes(b"junk")
+    with (
+        board_outputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as finish,
+        pytest.raises(EdgeError, match="the emulated cortex-a76 ended with 3: ") as caught,
+    ):
+        finish()
+    assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["junk.onnx", "model.onnx"]

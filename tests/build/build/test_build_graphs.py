@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,33 +25,13 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.build.variants import Request
 from edge_sdk_tools.check.gate import check_model
-from tests.support import models as odd_graphs
 from tests.support import models as tiny
+from tests.support.logs import refusal
 from tests.support.models import MIX, unmixing
 from tests.support.projects import CLASSIFIER, DETECTOR, picture, write_project
 from tests.support.reports import only, report_on
 
 _OPEN = CLASSIFIER.replace("[data]", "[gates]\nint8_min_agreement = 0\n[data]")  # what INT8 says is compared here
-
-_WITH_CONVOLUTIONS: dict[str, Callable[[], onnx.ModelProto]] = {
-    make.__name__: make
-    for make in (
-        odd_graphs.depthwise,
-        odd_graphs.grouped,
-        odd_graphs.transposed,
-        odd_graphs.shared_weights,
-        odd_graphs.shared_by_kinds,
-        odd_graphs.computed_weights,
-        odd_graphs.batch_normalization_first,
-        odd_graphs.dead_channel,
-        odd_graphs.tiny_values,
-        odd_graphs.unread_nodes,
-        odd_graphs.output_read_inside,
-        odd_graphs.weight_as_output,
-    )
-}
-_OLD = {f"opset {opset}": partial(odd_graphs.old, opset) for opset in (7, 9, 12)}
-_GRAPHS = {**_WITH_CONVOLUTIONS, **_OLD, "gemm_only": odd_graphs.gemm_only}
 
 
 def _built(folder: Path, proto: onnx.ModelProto, text: str = _OPEN) -> BuildResult:
@@ -74,9 +53,9 @@ def _both(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(rows[0]), np.stack(rows[1])
 
 
-@pytest.mark.parametrize("name", _GRAPHS)
+@pytest.mark.parametrize("name", tiny.ODD_GRAPHS)
 def test_int8_says_what_fp32_says(tmp_path: Path, name: str) -> None:
-    report = _built(tmp_path, _GRAPHS[name]())
+    report = _built(tmp_path, tiny.ODD_GRAPHS[name]())
     got, expected = _both(tmp_path)
     span = float(np.ptp(expected, axis=0).max())
     assert span > 0.02  # a model that says the same of every picture would prove nothing
@@ -85,15 +64,15 @@ def test_int8_says_what_fp32_says(tmp_path: Path, name: str) -> None:
     assert report.integer_mac_share == 1.0
     kinds = {operator.partition(":")[2] for operator in Bundle.open(tmp_path / "a.edge").manifest.operators}
     assert kinds & {"QLinearConv", "QGemm", "QLinearMatMul"}
-    assert any("no convolutions" in doubt for doubt in report.warnings) is (name == "gemm_only")
-    named = {"dead_channel": "'dead' 0, 'seven_everywhere' 7", "tiny_values": "'c' -"}.get(name)
+    assert any("no convolutions" in doubt for doubt in report.warnings) is (name == "gemm only")
+    named = {"dead channel": "'dead' 0, 'seven_everywhere' 7", "tiny values": "'c' -"}.get(name)
     still = [line for line in report.warnings if "with one value on all" in line]
     assert bool(still) is (named is not None)
     assert named is None or named in still[0]
 
 
 def test_a_model_without_weights_is_carried_in_fp32(tmp_path: Path) -> None:
-    report = _built(tmp_path, odd_graphs.no_weights())
+    report = _built(tmp_path, tiny.no_weights())
     assert report.precision == "fp32"
     assert report.fallback_reason == (
         "nothing before its decoding tail has weights, so that nothing of it can be in integers"
@@ -104,7 +83,7 @@ def test_a_model_without_weights_is_carried_in_fp32(tmp_path: Path) -> None:
 
 def test_two_outputs_that_are_one_tensor(tmp_path: Path) -> None:
     text = DETECTOR.replace("[[[16, 16]]]", "[[[16, 16]], [[16, 16]]]")
-    path = write_project(tmp_path, text, odd_graphs.heads_from_one_tensor(), labels="red\nblue\n", pictures=16)
+    path = write_project(tmp_path, text, tiny.heads_from_one_tensor(), labels="red\nblue\n", pictures=16)
     report = build(path, "x86_64", tmp_path / "a.edge", bundle_version=1)
     assert report.precision == "int8"
     bundle = Bundle.open(tmp_path / "a.edge")
@@ -117,18 +96,13 @@ def test_two_outputs_that_are_one_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (odd_graphs.input_as_output, "output 'images' is the input itself"),
-        (odd_graphs.output_twice, "output 'probabilities' is there 2 times"),
+        (tiny.input_as_output, "output 'images' is the input itself"),
+        (tiny.output_twice, "output 'probabilities' is there 2 times"),
     ],
 )
-def test_outputs_that_no_session_could_bind_are_refused(
-    tmp_path: Path, make: Callable[[], onnx.ModelProto], expected: str
-) -> None:
+def test_outputs_that_cannot_be_bound(tmp_path: Path, make: Callable[[], onnx.ModelProto], expected: str) -> None:
     spec = load_model_spec(write_project(tmp_path, model=make(), pictures=0))
-    with pytest.raises(ModelError) as caught:
-        check_model(spec, None)
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert expected in refusal(ModelError, check_model, spec, None)
 
 
 needs_extensions = pytest.mark.skipif(
@@ -146,9 +120,7 @@ def _expected(image: np.ndarray) -> np.ndarray:
 
 @needs_extensions
 @pytest.mark.parametrize("target", ["x86_64", "arm64"])
-def test_int8_around_a_custom_operator_says_what_fp32_says_without_it(
-    tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_int8_around_a_custom_operator(tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:
     model = write_project(tmp_path, model=unmixing(), pictures=24)
     report = build(model, target, tmp_path / "a.edge", variants=Request(precisions=frozenset({"fp32", "fp16"})))
     assert report.precision == "int8", report.fallback_reason

@@ -28,6 +28,7 @@ from edge_sdk.core.errors import (
 )
 from edge_sdk_tools.build.pipeline import build
 from tests.support import models as tiny
+from tests.support.logs import refusal
 from tests.support.projects import CLASSIFIER, DETECTOR, picture, write_detector, write_pictures, write_project
 
 
@@ -60,13 +61,9 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
         (
             _edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"),
             AccuracyGateError,
-            "INT8 recipes holds; of the best: INT8 agrees with FP32 on",
+            "of the best: INT8 agrees with",
         ),
-        (
-            _edit('"softmax"', '"logits"'),
-            ModelError,
-            'comes from a Softmax, so that it has probabilities already; set decoder = "softmax"',
-        ),
+        (_edit('"softmax"', '"logits"'), ModelError, "comes from a Softmax, so that it has probabilities already"),
     ],
 )
 def test_what_cannot_be_built_leaves_the_old_bundle(
@@ -74,13 +71,10 @@ def test_what_cannot_be_built_leaves_the_old_bundle(
 ) -> None:
     model = write_project(tmp_path, pictures=16)
     build(model, "x86_64", tmp_path / "a.edge", bundle_version=1)
-    if expected.startswith("INT8 recipes"):
+    if family is AccuracyGateError:
         _make_agreement_fail(tmp_path)
     change(tmp_path)
-    with pytest.raises(family) as caught:
-        build(model, "x86_64", tmp_path / "a.edge", bundle_version=2, require_int8=True)
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert expected in refusal(family, build, model, "x86_64", tmp_path / "a.edge", bundle_version=2, require_int8=True)
     assert Bundle.open(tmp_path / "a.edge").manifest.version == 1
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
@@ -109,11 +103,7 @@ def test_a_detector_that_finds_nothing_is_a_failure_and_not_an_agreement_of_one(
         (["nowhere.toml", "--target", "x86_64"], 2, "nowhere.toml: no such file"),
         (["model.toml", "--target", "pi9"], 2, "unknown target 'pi9'"),
         (["model.toml"], 2, "Missing option '--target'"),
-        (
-            ["model.toml", "--target", "arm64", "--bundle-version", str(2**53)],
-            2,
-            "is not in the range 1<=x<=90071992547",
-        ),
+        (["model.toml", "--target", "arm64", "--bundle-version", str(2**53)], 2, "range 1<=x<=90071992547"),
         (["model.toml", "--target", "x86_64", "-o", "nowhere/a.edge"], 2, "the folder nowhere does not exist"),
         (["model.toml", "--target", "x86_64", "-o", "labels.txt"], 2, "labels.txt: exists and is not a bundle"),
         (["model.toml", "--target", "x86_64", "-o", ".."], 2, "expected the name of a bundle"),

@@ -23,15 +23,18 @@ from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
+from edge_sdk.tasks.spec import ClassificationSpec
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check import model_file
 from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, examine
+from edge_sdk_tools.check.labels import COCO80, check_labels
 from edge_sdk_tools.check.model_file import assemble, digest, no_model, read_external
-from edge_sdk_tools.check.report import CheckReport, Finding
+from edge_sdk_tools.check.report import CheckReport, Costs, Finding, TensorInfo
 from edge_sdk_tools.check.sandbox import Limits
 from edge_sdk_tools.check.screen import render
 from tests.support import models as tiny
-from tests.support.projects import CLASSIFIER, write_project
+from tests.support.logs import refusal
+from tests.support.projects import CLASSIFIER, DETECTOR, write_project
 from tests.support.reports import network, only, report_on
 
 
@@ -59,9 +62,7 @@ def test_only_the_first_error_stops_a_build_and_the_others_are_counted(tmp_path:
     model.graph.initializer[0].raw_data = np.full(216, np.nan, np.float32).tobytes()
     model.graph.node[1].domain = "com.example"
     model.opset_import.append(helper.make_opsetid("com.example", 1))
-    with pytest.raises(ModelError) as caught:
-        check_model(_project(tmp_path, model), load_target("arm64"))
-    said = str(caught.value)
+    said = refusal(ModelError, check_model, _project(tmp_path, model), load_target("arm64"))
     assert said.startswith(f"{tmp_path / 'model.onnx'}: opset 26, but ONNX Runtime 1.20.1 on arm64 runs up to 21; ")
     assert said.endswith("(and 2 more: `edge-sdk check MODEL.toml --target arm64 --prove-runtime 1.20.1` lists them)")
 
@@ -378,9 +379,7 @@ def test_the_lowest_version_that_a_bundle_admits_counts(target: str, versions: l
 
 
 @pytest.mark.skipif(parse_version(ort.__version__) < (1, 24, 0), reason="needs a newer ONNX Runtime")
-def test_check_and_build_hold_a_model_against_what_its_bundle_will_admit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_its_bundle_will_admit_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """There are no pictures, so that a build ends behind the check."""
     model = write_project(tmp_path, model=tiny.classifier(opset=24), pictures=0)
     check = ["check", str(model), "--target", "arm64"]
@@ -407,3 +406,155 @@ def test_versions_that_make_no_sense(
 ) -> None:
     assert run(["check", str(write_project(tmp_path, pictures=0)), *options]) == 2
     assert expected in capsys.readouterr().err
+
+
+# Labels: what is known of them is said, beside whatever else is wrong, with what to do.
+
+
+BACKGROUND = CLASSIFIER + "[classification]\nbackground_class = true\n"
+YOLOV8 = CLASSIFIER.replace("classification", "detection").replace("softmax", "yolov8").replace("16, 16", "8, 8")
+ONE_A_CLASS = "write one line a class, in output order"
+TAKE_OUT = 'is the first line "background", or another one empty or there twice? Then take it out'
+SHIFTED = "the file looks reversed or shifted"
+TEN = [f"class {number}" for number in range(10)]
+
+
+def _findings(
+    folder: Path, labels: list[str], classes: int, *, flag: bool = False, text: str = CLASSIFIER
+) -> list[Finding]:
+    """Of a model that declares so many classes."""
+    path = write_project(folder, text, labels="\n".join(labels) + "\n", pictures=0)
+    spec = msgspec.structs.replace(load_model_spec(path), classification=ClassificationSpec(background_class=flag))
+    output = TensorInfo("y", "float", (1, classes))
+    report = CheckReport(
+        name="m", model="m.onnx", target=None, onnxruntime="", costs=Costs(0, 0, 0, 0, "", 0), outputs=(output,)
+    )
+    return check_labels(spec, report)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "flag", "expected"),
+    [
+        ([*TEN[:5], "", *TEN[5:]], 10, False, [("error", "11 lines, the model has 10", TAKE_OUT)]),
+        (["a", "", "b", "c", "d"], 3, False, [("error", "5 lines", ONE_A_CLASS)]),
+        (TEN, 11, True, [("error", "10 lines", "is the line for output 0 missing?")]),
+        (["background", *TEN], 10, False, [("error", "11 lines", TAKE_OUT)]),
+        (
+            ["a", "background", "b"],
+            3,
+            False,
+            [("warning", "line 2 of 3 is 'background', and model", "nothing to do, ")],
+        ),
+    ],
+)
+def test_what_the_lines_show(
+    tmp_path: Path, labels: list[str], classes: int, flag: bool, expected: list[tuple[str, str, str]]
+) -> None:
+    for finding, (severity, what, step) in zip(_findings(tmp_path, labels, classes, flag=flag), expected, strict=True):
+        assert finding.severity == severity
+        assert what in finding.what
+        assert finding.next_step
+        assert finding.next_step.startswith(step)
+
+
+def test_cocos_classes_in_another_order_are_doubted(tmp_path: Path) -> None:
+    for number, labels in enumerate((COCO80, [f"class {n}" for n in range(80)])):
+        assert _findings(tmp_path / str(number), list(labels), 80, flag=False) == []
+    [finding] = _findings(tmp_path / "sorted", sorted(COCO80), 80, flag=False)
+    assert finding.severity == "warning"
+    assert "line 1 is 'airplane', and COCO, whose classes these are, has 'person' there" in finding.what
+
+
+def _report(
+    folder: Path, model: onnx.ModelProto | None = None, labels: str = "a\nb\nc\n", text: str = CLASSIFIER
+) -> CheckReport:
+    report = examine(load_model_spec(write_project(folder, text, model, labels=labels, pictures=0)))
+    assert all(finding.next_step for finding in report.findings)
+    return report
+
+
+def _errors(report: CheckReport) -> list[str]:
+    return [finding.rule for finding in report.of("error")]
+
+
+@pytest.mark.parametrize("labels", [None, "\n\n"])
+@pytest.mark.parametrize("rule", ["opset", "file"])
+def test_a_labels_file_is_missed_beside_what_else_is_wrong(tmp_path: Path, rule: str, labels: str | None) -> None:
+    path = write_project(tmp_path, model=tiny.classifier(opset=99), labels=labels or "", pictures=0)
+    if rule == "file":
+        (tmp_path / "model.onnx").unlink()
+    if labels is None:
+        (tmp_path / "labels.txt").unlink()
+    report = examine(load_model_spec(path), load_target("arm64"))
+    assert _errors(report) == [rule, "labels"]
+    finding = only(report, "labels")
+    assert finding.what.startswith(f"{tmp_path / 'labels.txt'}: ")
+    assert finding.next_step == "write one label a line in UTF-8, in output order, or correct `labels` in model.toml"
+
+
+def test_an_error_about_labels_names_their_file_alone(tmp_path: Path) -> None:
+    path = write_project(tmp_path, labels="", pictures=0)
+    with pytest.raises(ModelError, match=rf"^{tmp_path / 'labels.txt'}: no labels in it.*; write one label a line"):
+        check_model(load_model_spec(path), None)
+
+
+def test_nothing_is_said_of_a_number_that_no_output_shows(tmp_path: Path) -> None:
+    assert _errors(_report(tmp_path, tiny.segmenter(size=48))) == ["input"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "found", "severity"),
+    [
+        ("cat\ndog\nbackground\n", f"'background' is line 3 of 3: {SHIFTED}", "error"),
+        ("cat\n__Background__\ndog\n", "'background' is line 2 of 3", "error"),
+        ("cat\ndog\nbird\n", "no line is 'background'", "warning"),
+    ],
+)
+def test_a_first_line_that_is_not_the_background(tmp_path: Path, labels: str, found: str, severity: str) -> None:
+    finding = only(_report(tmp_path, labels=labels, text=BACKGROUND), "labels")
+    assert finding.severity == severity
+    said = f"line 1 is 'cat', expected 'background', because background_class = true in model.toml; {found}"
+    assert finding.what == f"{tmp_path / 'labels.txt'}: {said}"
+
+
+@pytest.mark.parametrize("first", ["background", "__background__", "Background"])
+def test_a_first_line_that_is_the_background(tmp_path: Path, first: str) -> None:
+    assert _report(tmp_path, labels=f"{first}\nb\nc\n", text=BACKGROUND).findings == ()
+    finding = only(_report(tmp_path, labels=f"{first}\nb\nc\n"), "labels")
+    assert finding.severity == "warning"
+    assert finding.what.endswith("and model.toml does not say so")
+
+
+def test_only_a_classifier_counts_from_behind_its_background(tmp_path: Path) -> None:
+    assert _report(tmp_path, tiny.head_detector(), "background\nblue\n", DETECTOR).findings == ()
+
+
+def test_labels_that_are_empty_or_there_twice(tmp_path: Path) -> None:
+    report = _report(tmp_path, tiny.classifier(classes=7), "crane\n\nb\ncrane\n\ncrane\nB\n")
+    where = tmp_path / "labels.txt"
+    assert [(finding.severity, finding.what) for finding in report.findings] == [
+        ("warning", f"{where}: lines 2, 5 are empty, and counted as a label"),
+        ("note", f"{where}: the same label for several outputs: 'crane' in lines 1, 4, 6"),
+    ]
+    assert report.findings[0].next_step == "write the label of that output"
+
+
+@pytest.mark.parametrize(
+    ("decoder", "operator", "step"),
+    [
+        ("logits", "Softmax", 'set decoder = "softmax"'),
+        ("softmax", "Gemm", 'set decoder = "logits"'),
+        ("softmax", "Softmax", None),
+        ("logits", "GlobalAveragePool", None),
+    ],
+)
+def test_probabilities_are_told_from_logits(tmp_path: Path, decoder: str, operator: str, step: str | None) -> None:
+    spec = load_model_spec(write_project(tmp_path, CLASSIFIER.replace("softmax", decoder), pictures=0))
+    output = TensorInfo("y", "float", (1, 3), operator)
+    found = check_labels(spec, CheckReport(name="m", model="m.onnx", target=None, onnxruntime="", outputs=(output,)))
+    assert [one.next_step for one in found if one.severity == "error"] == ([step] if step else [])
+
+
+def test_the_operator_of_an_output_is_the_one_that_computes_it(tmp_path: Path) -> None:
+    model = write_project(tmp_path, CLASSIFIER.replace("softmax", "logits"), pictures=0)
+    assert [error.next_step for error in examine(load_model_spec(model)).of("error")] == ['set decoder = "softmax"']

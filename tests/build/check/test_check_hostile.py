@@ -27,7 +27,6 @@ from tests.support.reports import IMAGE, SIZE, network, only, report_on
 
 
 def _examine(folder: Path, model: onnx.ModelProto | bytes) -> CheckReport:
-    """In the limited process."""
     path = write_project(folder, CLASSIFIER.replace("[16, 16]", f"[{SIZE}, {SIZE}]"), pictures=0)
     (folder / "model.onnx").write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
     return examine(load_model_spec(path))
@@ -183,9 +182,7 @@ def _run(
         ("while True: pass", "took more than 2 s of CPU"),
     ],
 )
-def test_a_process_that_dies_of_what_it_read(
-    tmp_path: Path, what: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies_of_it(tmp_path: Path, what: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match=expected):
         _run(tmp_path, what, monkeypatch)
 
@@ -202,9 +199,7 @@ def test_memory_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("free", "expected"), [("100 * 2**20", b"NONE"), ("None", b"REQUEST")])
-def test_less_is_allowed_where_less_is_free(
-    tmp_path: Path, free: str, expected: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_less_is_allowed_of_less(tmp_path: Path, free: str, expected: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = "\ntry:\n    bytearray(150 * 2**20)\nexcept MemoryError:\n    request = 'none'\n"
     assert _run(tmp_path, ask, monkeypatch, before=f"limited.free_bytes = lambda: {free}") == expected
 

@@ -150,7 +150,6 @@ def test_a_runtime_older_than_every_table(tmp_path: Path) -> None:
 
 
 def _conv(element: type[np.generic]) -> onnx.ModelProto:
-    """A convolution between Casts to another type and back."""
     number = helper.np_dtype_to_tensor_dtype(np.dtype(element))
     text = f"""a = Cast<to = {number}>(images) first = Conv<pads = [1, 1, 1, 1]>(a, w) c = Cast<to = 1>(first)
         y = ReduceMean<axes = [2, 3]>(c)"""

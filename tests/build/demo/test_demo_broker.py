@@ -83,9 +83,7 @@ def test_a_subscriber_without_a_broker_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("action", "code"), [("SIG_DFL", -15), ("SIG_IGN", -9)])
-def test_a_child_ends_with_its_block_and_is_killed_where_it_does_not_listen(
-    tmp_path: Path, action: str, code: int
-) -> None:
+def test_a_child_ends_with_its_block_whether_it_listens_or_not(tmp_path: Path, action: str, code: int) -> None:
     program = f"import signal as s; s.signal(s.SIGTERM, s.{action}); print('up', flush=True); s.pause()"
     grace_s = 60.0 if code == -15 else 0.2
     with child([sys.executable, "-c", program], tmp_path / "errors.txt", grace_s=grace_s) as process:

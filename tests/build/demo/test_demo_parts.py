@@ -20,6 +20,7 @@ from rich.console import Console
 from edge_sdk.core.errors import DataError, IncompatibleError, OutputError
 from edge_sdk_tools.demo.bundle import Media, draw_picture, read_frames, target_for, write_images
 from edge_sdk_tools.demo.show import MessageCounts, Show, fresh_folder
+from tests.support.connections import detections
 
 FRAMES = 120
 LABELS = ("person", "bicycle")
@@ -48,22 +49,9 @@ def line(seq: int, people: int = 0, others: int = 0, topic: str = "edge/v1/defau
         box = [4.0 + 8 * place, 8.0, 12.0 + 8 * place, 40.0]
         return {"label": label, "class_id": LABELS.index(label), "confidence": 0.5, "box_xyxy": box}
 
-    payload = {
-        "task": "detection",
-        "schema": 1,
-        "stream": "result",
-        "device": "demo",
-        "camera": "street",
-        "boot_id": "b",
-        "run_id": "r",
-        "seq": seq,
-        "captured_at": "2026-01-01T00:00:00Z",
-        "age_ms": 10.0 + seq,
-        "infer_ms": 5.0 + seq,
-        "model": {"name": "m", "version": 1, "sha256": "0"},
-        "frame": {"width": 64, "height": 48},
-        "detections": [item("person", i) for i in range(people)] + [item("bicycle", i) for i in range(others)],
-    }
+    found = [item("person", i) for i in range(people)] + [item("bicycle", i) for i in range(others)]
+    times, frame = {"age_ms": 10.0 + seq, "infer_ms": 5.0 + seq}, {"width": 64, "height": 48}
+    payload = json.loads(detections(seq=seq, frame=frame, detections=found, **times))
     return json.dumps({"topic": topic, "received_at": 0.0, "payload": payload}).encode() + b"\n"
 
 

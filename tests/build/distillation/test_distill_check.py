@@ -20,6 +20,7 @@ from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import observe
 from tests.support import models as tiny
 from tests.support.absent import Lazy
+from tests.support.logs import refusal
 from tests.support.models import changed, still
 from tests.support.projects import (
     CLASSIFIER,
@@ -128,9 +129,7 @@ def test_size_preprocessing_and_order_of_labels_may_differ(tmp_path: Path) -> No
         distill_check(write_project(tmp_path / "other", pictures=0), teacher, data)
 
 
-def test_constant_scores_are_no_student_and_no_teacher(
-    tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_constant_scores_are_no_student(tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blind = write_project(tmp_path / "blind", model=still(tiny.classifier()), pictures=0)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 25)
     assert run(["distill-check", str(blind), "--teacher", str(teacher), "--data", str(data)]) == 3
@@ -145,11 +144,7 @@ def test_constant_scores_are_no_student_and_no_teacher(
         ({}, UsageError, "no teacher to compare with: give --teacher teacher.toml, or [teacher] in model.toml"),
         ({"teacher": "teacher/model.toml"}, UsageError, "no images to compare on: give --data"),
         ({"teacher": "nowhere.toml", "data": "data"}, EdgeError, "nowhere.toml: no such file"),
-        (
-            {"teacher": "cells/model.toml", "data": "data"},
-            ModelError,
-            "tiny does classification and cells does detection, expected the same",
-        ),
+        ({"teacher": "cells/model.toml", "data": "data"}, ModelError, "cells does detection, expected the same"),
     ],
 )
 def test_bad_input_is_named(
@@ -158,13 +153,11 @@ def test_bad_input_is_named(
     student = write_project(tmp_path / "student", pictures=0)
     write_detector(tmp_path / "cells")
     write_pictures(tmp_path / "data", 3, first=200)
-    with pytest.raises(error) as caught:
-        distill_check(student, **{key: tmp_path / value for key, value in arguments.items()})
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
+    said = refusal(error, distill_check, student, **{key: tmp_path / value for key, value in arguments.items()})
+    assert expected in said
 
 
-def test_the_command_prints_the_reasons_and_leaves_with_3(
+def test_the_command_gives_reasons_and_code_3(
     tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     student = write_project(tmp_path / "student", model=changed(3, 0.5), pictures=0)

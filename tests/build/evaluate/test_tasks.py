@@ -12,12 +12,14 @@ from onnx import numpy_helper
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk.core.errors import AccuracyGateError
+from edge_sdk.cli.root import run
+from edge_sdk.core.errors import AccuracyGateError, DataError, UsageError
 from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.distillation.gate import distill_check
 from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.gallery import make_gallery
 from edge_sdk_tools.evaluate.model import open_subject
 from tests.support import models as heads
 from tests.support import models as tiny
@@ -127,3 +129,104 @@ def test_classes_are_counted_in_the_scores(tmp_path: Path) -> None:
     assert finding.next_step.endswith(
         "is no score the background's? Then set background_class = false under [detection]"
     )
+
+
+VECTORS = """
+model = "model.onnx"
+name = "colours"
+task = "embedding"
+decoder = "vector"
+labels = "labels.txt"
+
+[input]
+size_wh = [16, 16]
+resize = "stretch"
+mean = [128, 128, 128]
+std = [128, 128, 128]
+
+[thresholds]
+confidence = 0.9
+"""
+
+
+def _write_colours(folder: Path, colours: dict[str, list[tuple[int, int, int]]]) -> Path:
+    for name, pictures in colours.items():
+        (folder / name).mkdir(parents=True)
+        for number, bgr in enumerate(pictures):
+            cv2.imwrite(str(folder / name / f"{number}.png"), np.full((20, 30, 3), bgr, np.uint8))
+    return folder
+
+
+def test_a_gallery_names_pictures_and_evaluate_counts_the_right_names_and_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model's vector is the mean colour, so that the truth can be counted by hand."""
+    mean = tiny.parsed("p = GlobalAveragePool(images) y = Flatten(p)", {"y": (1, 3)})
+    toml = write_project(tmp_path / "project", VECTORS, mean, labels="red\nblue\n", pictures=0)
+    gallery = _write_colours(tmp_path / "gallery", {"blue": [(255, 0, 0)], "red": [(0, 0, 255)]})
+    assert run(["gallery", str(toml), str(gallery)]) == 0
+    assert "2 names, 2 vectors" in capsys.readouterr().out
+    toml.write_text(VECTORS.replace("labels.txt", "gallery.npz"))
+    shown = {"red": [(1, 1, 250), (9, 9, 240), (250, 9, 9)], "blue": [(240, 1, 1), (200, 20, 255)]}
+    found = evaluate(toml, _write_colours(tmp_path / "data", shown), reference=toml)
+    # The third red picture is blue, and the second blue one resembles nothing: 3 of 5. Of 4 pairs of one class the
+    # first two red ones are alike, and of 6 pairs of two classes all but one, the blue pictures of both, are not.
+    assert [(figure.name, figure.value.value) for figure in found.quality] == [
+        ("top-1", pytest.approx(3 / 5)),
+        ("verification accuracy", pytest.approx((1 / 4 + 5 / 6) / 2)),
+    ]
+    assert found.agreement[0].value.value == pytest.approx(1)
+    with pytest.raises(DataError, match="lies in no folder of"):
+        make_gallery(toml, gallery / "blue", tmp_path / "new.npz")
+    with pytest.raises(UsageError, match="nothing is overwritten"):
+        make_gallery(toml, gallery, toml.parent / "gallery.npz")
+
+
+TEXTS = """
+model = "model.onnx"
+name = "levels"
+task = "text"
+decoder = "ctc"
+labels = "labels.txt"
+
+[input]
+size_wh = [16, 8]
+"""
+
+
+def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
+    """The model reads a column's grey level as a character, so that the truth can be counted by hand."""
+    levels = {"_": 0, "a": 60, "b": 120, "c": 180, " ": 240}
+    reader = tiny.parsed(
+        "m = ReduceMean<axes: ints = [1, 2], keepdims: int = 0>(images) r = Reshape(m, s) d = Sub(r, l) q = Mul(d, d) "
+        "y = Mul(q, f)",
+        {"y": (1, 16, 5)},
+        {
+            "s": np.array([1, 16, 1]),
+            "l": np.array([[list(levels.values())]], np.float32),
+            "f": np.array(-0.01, np.float32),
+        },
+        shape=(1, 3, 8, 16),
+    )
+    toml = write_project(tmp_path / "project", TEXTS, reader, labels="a\nb\nc\n", pictures=0)
+    data = tmp_path / "data"
+    data.mkdir()
+    shown = {
+        "_aa_a_b_c_______": "aabc",
+        "a_b_a___________": "ab a",
+        "c c c___________": "c c c",
+        "________________": "b",
+    }
+    for number, columns in enumerate(shown):
+        row = np.array([levels[column] for column in columns], np.uint8)
+        cv2.imwrite(str(data / f"{number}.png"), np.broadcast_to(row[None, :, None], (8, 16, 3)))
+    lines = [f'{number}.png,"{text}"' for number, text in enumerate(shown.values())]
+    (data / "texts.csv").write_text("\n".join(["file,text", *lines]) + "\n")
+    found = evaluate(toml, data, reference=toml)
+    # One space and one b are missing of 14 characters, in two of four texts.
+    assert [figure.value.value for figure in found.quality] == [pytest.approx(12 / 14), pytest.approx(0.5)]
+    assert found.agreement[0].value.value == 1
+    assert found.format == "texts.csv"
+    (data / "texts.csv").write_text("file,text\n0.png\n")
+    with pytest.raises(DataError, match=r"texts\.csv: line 2: '0.png', expected an image in"):
+        evaluate(toml, data)

@@ -6,18 +6,20 @@ import json
 from pathlib import Path
 
 import cv2
+import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
+from edge_sdk import Model
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
-from edge_sdk_tools.build.unproved import UNPROVED
+from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
 from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.check.labels import COCO80
-from edge_sdk_tools.importers.describe import describe, write_description
+from edge_sdk_tools.importers.describe import COCO91, describe, write_description
 from tests.support import models as tiny
 from tests.support.pictures import numbered_image
 from tests.support.program import edge_sdk
@@ -88,6 +90,30 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
             ["a", "b"],
         ),
         ({"y": [1, 300, 83]}, {}, "detr", "RGB", [f"class_{number}" for number in range(79)]),
+        ({"y": [1, 7, 84]}, {**ULTRALYTICS, "task": "obb"}, "yolov8_obb", "RGB", ["a", "b"]),
+        ({"y": [1, 300, 7]}, {**ULTRALYTICS, "task": "obb"}, "end_to_end_obb", "RGB", ["a", "b"]),
+        ({"pred_logits": [1, 100, 92], "pred_boxes": [1, 100, 4]}, {}, "detr_softmax", "RGB", list(COCO91)),
+        ({"dets": [1, 300, 4], "labels": [1, 300, 91]}, {}, "detr", "RGB", list(COCO91)),
+        (
+            {"detection_boxes": [1, 9, 4], "detection_classes": [1, 9], "detection_scores": [1, 9], "count": [1]},
+            {},
+            "tensorflow_nms",
+            "RGB",
+            list(COCO91[1:]),
+        ),
+        ({"boxes": [9, 4], "scores": [9], "labels": [9]}, {}, "torchvision_nms", "RGB", list(COCO91[1:])),
+        ({"detections": [1, 100, 7]}, {}, "efficientdet", "RGB", list(COCO91[1:])),
+        ({"scores": [1, 235, 2], "boxes": [1, 235, 4]}, {}, "ultraface", "RGB", ["face"]),
+        ({"y": [1, 1, 17, 3]}, {}, "movenet", "RGB", ["person"]),
+        ({"y": [1, 6, 56]}, {}, "movenet", "RGB", ["person"]),
+        (
+            {"537": [1, 1, 16, 16], "538": [1, 2, 16, 16], "539": [1, 2, 16, 16], "540": [1, 10, 16, 16]},
+            {},
+            "centerface",
+            "RGB",
+            ["face"],
+        ),
+        ({"hm": [1, 80, 16, 16], "wh": [1, 2, 16, 16], "reg": [1, 2, 16, 16]}, {}, "centernet", "BGR", list(COCO80)),
         (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
         (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
         ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
@@ -102,9 +128,67 @@ def test_what_the_file_says_becomes_a_model_toml(
     assert lines == labels
 
 
-def test_a_softmax_in_the_graph_is_known_by_its_operator(tmp_path: Path) -> None:
-    spec, _ = _described(_file(tmp_path, {"y": [1, 4]}, last="Softmax"))
-    assert (spec.task, spec.decoder, spec.input.resize) == ("classification", "softmax", "center_crop")
+@pytest.mark.parametrize("operator", ["Softmax", "Sigmoid"])
+def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, operator: str) -> None:
+    spec, _ = _described(_file(tmp_path, {"y": [1, 4]}, last=operator))
+    assert (spec.task, spec.decoder, spec.input.resize) == ("classification", operator.lower(), "center_crop")
+    wrong = msgspec.structs.replace(spec, decoder="logits")
+    [found] = examine(wrong).of("error")
+    assert found.next_step.startswith(f'set decoder = "{operator.lower()}"')
+
+
+def test_a_class_map_is_told_from_fastestdet_by_its_operator(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"parts": [1, 84, 4, 4]})
+    assert _described(path)[0].decoder == "logits"
+    proto = onnx.load(path)
+    proto.graph.node.append(helper.make_node("Concat", ["parts", "one"], ["y"], axis=1))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((1, 1, 4, 4), np.float32), "one"))
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 85, 4, 4]))
+    (tmp_path / "other").mkdir()
+    onnx.save(proto, tmp_path / "other" / path.name)
+    spec, labels = _described(tmp_path / "other" / path.name)
+    assert (spec.decoder, spec.input.color, labels) == ("fastestdet", "BGR", list(COCO80))
+    (tmp_path / "other" / "85.txt").write_text("\n".join(map(str, range(85))))
+    wrong = {"task": "segmentation", "decoder": "logits", "labels": str(tmp_path / "other" / "85.txt")}
+    [found] = examine(msgspec.structs.replace(spec, **wrong)).of("warning")
+    assert "look like those that fastestdet reads (detection), and not logits" in found.what
+
+
+def test_rows_of_a_suppression_in_the_graph_are_filled_up(tmp_path: Path) -> None:
+    """As torchvision exports a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
+    boxes = np.float32([[8, 8 + 8 * row, 24, 40 + 8 * row] for row in range(5)])
+    weights = {
+        "boxes": boxes[None],
+        "corners": boxes,
+        "scores": np.float32([[[0.9, 0.1, 0.8, 0.2, 0.7]]]),
+        "sure": np.float32([0.9, 0.1, 0.8, 0.2, 0.7]),
+        "most": np.array([5]),
+        "iou": np.float32([1.0]),
+        "least": np.float32([0.5]),
+        "last": np.array([2]),
+        "flat": np.array([-1]),
+    }
+    text = """pixels = Cast<to = 1>(images) dark = ReduceMin<keepdims = 0>(pixels) nothing = Mul(dark, dark)
+        all = Add(scores, nothing) found = NonMaxSuppression(boxes, all, most, iou, least)
+        places = Gather<axis = 1>(found, last) rows = Reshape(places, flat)
+        b = Gather(corners, rows) s = Gather(sure, rows) l = Identity(rows)"""
+    shapes = {"b": ["n", 4], "s": ["n"], "l": ["n"]}
+    proto = tiny.parsed(text, shapes, weights, shape=[1, 3, 64, 64])
+    proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    proto.graph.output[2].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    onnx.save(proto, tmp_path / "net.onnx")
+    found = describe(tmp_path / "net.onnx")
+    assert (found.spec.decoder, found.spec.input.std) == ("torchvision_nms", (1.0,) * 3)
+    assert [output.shape for output in found.examined.report.outputs] == [(300, 4), (300,), (300,)]
+    picture = tmp_path / "black.png"
+    cv2.imwrite(str(picture), np.zeros((64, 64, 3), np.uint8))
+    toml, _ = write_description(found, tmp_path)
+    (tmp_path / "made").mkdir()
+    bundle, _ = unproved_bundle(toml, tmp_path / "made")
+    got = Model.open(bundle)(cv2.imread(str(picture)))
+    assert got.confidence.tolist() == pytest.approx([0.8, 0.7])  # class 0 is the background
+    assert got.xyxy.tolist() == [[8, 24, 24, 56], [8, 40, 24, 64]]
 
 
 def test_guesses_stand_in_the_file_and_what_is_given_counts_more(tmp_path: Path) -> None:
@@ -125,7 +209,28 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "metadata", "options", "error", "expected"),
     [
-        ({"y": [1, 20, 84]}, {"task": "obb"}, {}, ModelError, r"oriented boxes \(task obb\), which no decoder reads"),
+        ({"y": [1, 4, 84]}, {"task": "obb"}, {}, ModelError, "looks like a detector with 4 values a box, one for each"),
+        (
+            _levels(1, cls=1, obj=1, bbox=4, kps=16),
+            {},
+            {},
+            ModelError,
+            "looks like 12 outputs of 3 strides with 8 keypoints: a face detector of YuNet's kind; docs",
+        ),
+        (
+            {"a": [1, 255, 8, 8], "b": [1, 255, 4, 4], "c": [1, 255, 2, 2]},
+            {},
+            {},
+            ModelError,
+            r"looks like raw heads of 3 strides \(8, 16, 32\): a YOLO whose boxes are not decoded",
+        ),
+        (
+            {"boxes": [1, 9, 4], **{name: [1, 9] for name in "abc"}, "n": [1]},
+            {},
+            {},
+            ModelError,
+            "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes",
+        ),
         (
             {"y": [1, 56, 84]},
             {"task": "pose", "kpt_shape": "[9]"},

@@ -34,6 +34,7 @@ from edge_sdk_tools.importers.onnx_model import import_onnx, pool_means
 from edge_sdk_tools.importers.plan import ImportRecord, plan_import, read_import_record
 from tests.build.importers.test_darknet import HEAD, YOLO, conv, run_onnx, write_network
 from tests.support import models as tiny
+from tests.support.logs import refusal
 from tests.support.projects import CLASSIFIER, write_pictures, write_project
 from tests.support.reports import network
 
@@ -69,9 +70,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("by_option", [True, False])
-def test_files_that_cannot_be_used_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_option: bool
-) -> None:
+def test_a_file_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str], by_option: bool) -> None:
     source, toml = map(str, write_source(tmp_path))
     pictures = write_pictures(tmp_path / "pictures", 2)
     broken = [pictures / f"broken{index}.png" for index in range(4)]
@@ -137,11 +136,7 @@ def test_a_missing_package_is_named(tmp_path: Path, missing: str, arguments: lis
 _CASES: list[tuple[str, int, str]] = [
     ("import onnx a.onnx", 2, "Missing option '--model'"),
     ("import darknet none.cfg none.weights --labels none -o out", 2, "none.cfg: "),
-    (
-        "import darknet none.cfg none.weights --labels none.txt -o /proc/yolo/v4",
-        1,
-        "/proc/yolo/v4: cannot be written: ",
-    ),
+    ("import darknet none.cfg none.weights --labels none.txt -o /proc/yolo/v4", 1, "/proc/yolo/v4: cannot be writ"),
     ("import pytorch none.py:net --model model.toml", 2, "none.py: no such file; expected a Python file"),
     ("import pytorch a.py:net --model model.toml --weights none.pth", 2, "none.pth: no such file; expected a file of"),
     ("import pytorch a.py:net --model shape.toml", 2, "size_wh"),
@@ -221,9 +216,7 @@ def test_opset_and_shapes_are_settled(tmp_path: Path, opset: int) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path, old: str, new: str, kind: type[EdgeError], expected: str) -> None:
     source, toml = write_source(tmp_path, CLASSIFIER.replace(old, new))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(kind) as caught:
-        import_onnx(source, toml)
-    assert expected in str(caught.value)
+    assert expected in refusal(kind, import_onnx, source, toml)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

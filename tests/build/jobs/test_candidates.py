@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from edge_sdk.core.errors import EdgeError, ModelError, OutputError, UsageError
 from edge_sdk_tools.jobs.results import Store, decoded, encoded
 from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support import jobs
+from tests.support.connections import until
 from tests.support.jobs import Counted, Measured, Recipe
 
 
@@ -35,9 +35,7 @@ def test_results_in_the_items_order_and_progress_as_they_come(job_runner: JobRun
     assert seen == [(number, 6) for number in range(1, 7)]
 
 
-def test_temporary_files_of_a_job_go_where_the_hosts_go(
-    job_runner: JobRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_of_a_job(job_runner: JobRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (place,) = job_runner.run(jobs.temporary_files, jobs.recipes(1), shared=None, key=jobs.key, result=jobs.Place)
     assert place.folder == str(tmp_path)
@@ -142,10 +140,7 @@ def test_an_interrupted_run_resumes_and_leaves_no_process(tmp_path: Path, many: 
     assert errors.count("Traceback") <= 1, errors
     assert errors.rstrip().endswith("KeyboardInterrupt"), errors
     # Whoever was started belongs to its session; the last to go is the tracker that removes the maps.
-    deadline = time.monotonic() + 60
-    while left := _session(first.pid):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    until(lambda: not _session(first.pid))
     assert list((tmp_path / "maps").iterdir()) == []
     kept = sorted(path.name for path in (tmp_path / "store").iterdir())
     assert all(name.endswith(".msgpack") for name in kept)  # none half written
@@ -171,7 +166,6 @@ def _session(leader: int) -> list[str]:
 
 
 def _run(store: Path, items: list[Recipe]) -> int:
-    """How many were remembered."""
     with JobRunner(store=store) as job_runner:
         results = jobs.run(job_runner, jobs.measure, items)
     assert results == [Measured(item.number, item.number / 3) for item in items]

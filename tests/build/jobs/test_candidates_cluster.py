@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from edge_sdk.core.errors import EdgeError, UsageError
 from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support import jobs
 from tests.support.broker import free_port
+from tests.support.connections import until
 from tests.support.jobs import Counted, Measured, local_cluster
 
 # Dask closes some of its sockets and loops only when they are collected.
@@ -91,7 +91,7 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
 
     with pytest.raises(KeyboardInterrupt), JobRunner(scheduler=cluster.scheduler_address) as job_runner:
         jobs.run(job_runner, jobs.measure, jobs.recipes(30, 0.2, tmp_path), shared=b"", on_done=interrupt)
-    _until(lambda: not cluster.scheduler.tasks)  # without a cancellation: until all of them are done
+    until(lambda: not cluster.scheduler.tasks)  # without a cancellation: until all of them are done
     assert len(list(tmp_path.iterdir())) < 15
 
 
@@ -118,13 +118,6 @@ def _program(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[b
         process.wait(timeout=60)
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -145,7 +138,7 @@ def test_a_scheduler_that_goes_away_is_named() -> None:
     address = f"tcp://127.0.0.1:{port}"
     scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
     with _program(*scheduler) as process, _worker(address, PYTHONPATH=_path()):
-        _until(lambda: _listens(int(port)))
+        until(lambda: _listens(int(port)))
         lost = pytest.raises(EdgeError, match=rf"^scheduler {address}: lost: ")
         with JobRunner(scheduler=address) as job_runner, lost:
             jobs.run(
@@ -177,7 +170,7 @@ def _other_sources(folder: Path) -> None:
         (_other_sources, r"worker tcp://.* has edge-sdk's sources [0-9a-f]{20}, this machine [0-9a-f]{20};"),
     ],
 )
-def test_workers_with_other_versions_are_refused(
+def test_workers_of_other_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Any, expected: str
 ) -> None:
     monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 100.0)  # the worker starts beside other tests

@@ -70,7 +70,6 @@ def _shape_of_result(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
 
 
 def _convolution() -> onnx.ModelProto:
-    """One convolution between unsigned integers."""
     random = np.random.default_rng(5)
     weights = {
         "weights": random.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
@@ -84,15 +83,10 @@ def _convolution() -> onnx.ModelProto:
     return _quantized(nodes, [1, 4, 6, 8], weights)
 
 
-_JOINING = tiny.model(
-    [
-        helper.make_node("Split", ["images"], ["a", "b"], name="split", axis=1),
-        helper.make_node("Relu", ["b"], ["c"], name="relu"),
-        helper.make_node("Sigmoid", ["c"], ["d"], name="sigmoid"),
-        helper.make_node("Concat", ["a", "c"], ["out"], name="concat", axis=1),
-    ],
-    [1, 4, 6, 8],
+_JOINING = tiny.parsed(
+    "a, b = Split<axis=1>(images) c = Relu(b) d = Sigmoid(c) out = Concat<axis=1>(a, c)",
     {"out": [1, 4, 6, 8]},
+    shape=[1, 4, 6, 8],
 )
 
 
@@ -168,7 +162,7 @@ def test_what_is_joined_has_one_range_and_so_has_what_it_was_cut_from() -> None:
     shared = share_ranges(_JOINING, ranges, ())
     assert {shared[name] for name in ("images", "a", "b", "c", "out")} == {(-2.0, 3.0)}
     assert shared["d"] == ranges["d"]
-    assert share_ranges(_JOINING, ranges, {"concat"}) == ranges  # joined in float
+    assert share_ranges(_JOINING, ranges, {"out"}) == ranges  # joined in float
 
 
 def test_a_bundle_for_a_core_with_dot_products_has_signed_integers_alone(tmp_path: Path) -> None:
@@ -208,20 +202,12 @@ def wide_classifier() -> onnx.ModelProto:
         "point_weights": normal(64, 64, 1, 1),
         "few_weights": normal(3, 64, 3, 3),
     }
-    around = {"pads": [1, 1, 1, 1]}
-    nodes = [
-        helper.make_node("Conv", ["images", "narrow_weights"], ["a"], name="narrow", **around),
-        helper.make_node("Relu", ["a"], ["b"], name="relu"),
-        helper.make_node("Conv", ["b", _WIDE, "wide_bias"], ["c"], name="wide", **around),
-        helper.make_node("Conv", ["c", _WIDE, "wide_bias"], ["d"], name="again", **around, strides=[2, 2]),
-        helper.make_node("Conv", ["d", "deep_weights"], ["e"], name="deep", **around, group=64),
-        helper.make_node("Conv", ["e", "point_weights"], ["f"], name="point"),
-        helper.make_node("Conv", ["f", "few_weights"], ["g"], name="few", **around),
-        helper.make_node("GlobalAveragePool", ["g"], ["h"], name="mean"),
-        helper.make_node("Flatten", ["h"], ["i"], name="flat"),
-        helper.make_node("Softmax", ["i"], ["probabilities"], name="softmax"),
-    ]
-    return tiny.model(nodes, [1, 3, 16, 16], {"probabilities": [1, 3]}, weights)
+    text = f"""a = Conv<pads=[1,1,1,1]>(images, narrow_weights) b = Relu(a)
+        c = Conv<pads=[1,1,1,1]>(b, {_WIDE}, wide_bias) d = Conv<pads=[1,1,1,1], strides=[2,2]>(c, {_WIDE}, wide_bias)
+        e = Conv<pads=[1,1,1,1], group=64>(d, deep_weights) f = Conv(e, point_weights)
+        g = Conv<pads=[1,1,1,1]>(f, few_weights) h = GlobalAveragePool(g) i = Flatten(h)
+        probabilities = Softmax<axis=1>(i)"""
+    return tiny.parsed(text, {"probabilities": [1, 3]}, weights)
 
 
 def _quantize(folder: Path, **settings: bool) -> tuple[Quantized, ModelSpec, ImageSet]:
@@ -291,7 +277,6 @@ def test_wide_kernels_are_offset_and_nothing_else(tmp_path: Path) -> None:
 
 
 def _zero_point_elsewhere(proto: onnx.ModelProto) -> None:
-    """Another tensor's zero point is the same constant."""
     other = next(n for n in proto.graph.node if n.op_type == "DequantizeLinear" and "point" in n.input[0])
     other.input[2] = f"{_WIDE}_zero_point"
 
@@ -306,7 +291,7 @@ def _offset_already(proto: onnx.ModelProto) -> None:
 
 def _other_reader(proto: onnx.ModelProto) -> None:
     """One of the two that share the weights has another operator."""
-    node = next(n for n in proto.graph.node if n.name == "again")
+    node = next(n for n in proto.graph.node if n.name == "d")
     node.op_type = "ConvTranspose"
 
 

@@ -99,9 +99,7 @@ def _convolution(channels: int, group: int) -> onnx.ModelProto:
     ],
     ids=["zero mean", "BGR and a mean", "NHWC", "depthwise", "gray"],
 )
-def test_levels_give_every_bit_that_floats_give(
-    tmp_path: Path, model: onnx.ModelProto, spec: InputSpec, expected: list[str]
-) -> None:
+def test_levels_are_exact(tmp_path: Path, model: onnx.ModelProto, spec: InputSpec, expected: list[str]) -> None:
     """With the letterbox's padding and the convolution's own, before conversion and after it, for both machines."""
     proto = _quantized(tmp_path / "q", model, spec)
     graphs = _graphs(proto, spec)
@@ -121,7 +119,7 @@ def test_levels_give_every_bit_that_floats_give(
 
 
 @pytest.mark.parametrize(("shared", "changes", "color"), [(False, {"per_channel": False}, "BGR"), (True, {}, "RGB")])
-def test_colours_change_places_unless_another_layer_has_the_same_weights(
+def test_colours_change_places_unless_weights_are_shared(
     tmp_path: Path, shared: bool, changes: Any, color: str
 ) -> None:
     model = tiny.classifier(size=SIDE)
@@ -169,9 +167,7 @@ def test_integers_that_are_no_levels_are_made_on_the_device(tmp_path: Path, mean
         (tiny.segmenter(SIDE), {}, "AveragePool reads the input in float"),
     ],
 )
-def test_a_graph_whose_integers_are_no_levels_stays_as_it_is(
-    tmp_path: Path, model: onnx.ModelProto, changes: Any, expected: str
-) -> None:
+def test_integers_that_are_no_levels_stay(tmp_path: Path, model: onnx.ModelProto, changes: Any, expected: str) -> None:
     found = level_graphs(_quantized(tmp_path / "q", model, SPEC, **changes), SPEC)
     assert isinstance(found, str)
     assert found.startswith(expected)

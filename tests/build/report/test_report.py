@@ -347,14 +347,7 @@ def test_figures_as_words() -> None:
     assert _text(charts.decibels(-0.01)) == "0.0 dB"
     errors_there = [_text(charts.relative(error)) for error in (0.0, 0.001234, 1e-6, 2.0)]
     assert errors_there == ["0%", "0.12% (58.2 dB)", "below 0.001% (120.0 dB)", "200.0% (-6.0 dB)"]
-    nothing = (
-        charts.percent,
-        charts.points,
-        charts.times,
-        charts.octets,
-        charts.millions,
-        charts.relative,
-    )
+    nothing = (charts.percent, charts.points, charts.times, charts.octets, charts.millions, charts.relative)
     assert [say(None) for say in nothing] == [None] * len(nothing)
     assert charts.milliseconds(None, None) is None
 
@@ -423,8 +416,6 @@ def test_the_noisiest_layer_stands_first() -> None:
     assert len(chart.folded) == 30 - MOST_NOISY
     assert [bar.tone for bar in chart.rows[0].bars] == ["int8", "float"]
     assert [bar.tone for bar in chart.rows[3].bars] == ["int8"]
-    for row in (*chart.rows, *chart.folded):
-        for bar in row.bars:
-            assert 0 <= bar.start <= bar.start + bar.width <= 100.01
+    _check_bars(chart)
     [unknown] = noise((LayerNoise(node="a", operator="Conv"),)).rows
     assert (unknown.bars, unknown.value) == ((), None)

@@ -13,7 +13,8 @@ import pytest
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec, read_labels
 from edge_sdk.bundle.target import load_target, target_names, targets_folder
 from edge_sdk.core.errors import ModelError, TargetError
-from edge_sdk.tasks.decoders import TABLE
+from edge_sdk.tasks.decoders import TABLE, TASKS
+from tests.support.logs import refusal
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -67,29 +68,17 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decoder = "yolov7"', "'yolox' or 'yunet'"),  # another number is no slip
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
-        ('decoder = "yolov8"', "", "decoder is missing, expected 'argmax', 'centerface', 'detr', 'detr_end_to_end'"),
+        ('decoder = "yolov8"', "", "decoder is missing, expected 'argmax', 'centerface', "),
         ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line, in output order"),
-        ('task = "detection"', 'task = "detect"', "'detection' or 'segmentation'; did you mean detection?"),
-        (
-            'task = "detection"\ndecoder = "yolov8"',
-            'task = "segmentation"\ndecoder = "softmax"',
-            "decoder: 'softmax' is not for segmentation; expected logits or argmax",
-        ),
+        ('task = "detection"', 'task = "detect"', "did you mean detection?"),
+        ('detection"\ndecoder = "yolov8', 'segmentation"\ndecoder = "softmax', "expected logits or argmax"),
         ("size_wh = [416, 320]", "", "input.size_wh is missing, expected a list of 2 whole numbers such as [416, 416]"),
         ("[416, 320]", "[416, 320]\nstd = [1, 0, 1]", "input: std holds 0"),
         ("[416, 320]", "[416, 320]\nmean = [nan, 0, 0]", "input: mean holds nan, expected finite numbers"),
         ("[416, 320]", "[416, 320]\n[detection]\nanchors = [[[0, 9]]]", "anchors holds 0.0, expected positive"),
-        (
-            "[416, 320]",
-            "[416, 320]\nstd = [1, 1e-40, 1]",
-            "input: mean and std make values of the picture that float32",
-        ),
+        ("[416, 320]", "[416, 320]\nstd = [1, 1e-40, 1]", "input: mean and std make values of the picture that"),
         ("[416, 320]", "[416, 320]\n[gates]\nquality = 1", "gates: unknown key quality; known keys: int8_max"),
-        (
-            "[416, 320]",
-            '[416, 320]\ncolor = "rgb"',
-            "input.color: 'rgb', expected 'BGR', 'GRAY' or 'RGB'; did you mean RGB?",
-        ),
+        ("[416, 320]", '[416, 320]\ncolor = "rgb"', "'rgb', expected 'BGR', 'GRAY' or 'RGB'; did you mean RGB?"),
         ("[input]\nsize_wh = [416, 320]", "", "input is missing, expected a table [input]"),
         ("[data]", "[gates]\nmax_size_mb = 0\n[data]", "gates.max_size_mb is 0, expected more than 0"),
         ('name = "m"', 'name = "../m"', "name: '../m', expected letters, digits, dot, underscore and hyphen, at most"),
@@ -167,7 +156,7 @@ def test_every_example_of_the_reference_loads(tmp_path: Path, example: str) -> N
 
 
 def test_the_reference_describes_every_decoder() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (classification|detection|segmentation) \|", REFERENCE, re.MULTILINE)
+    rows = re.findall(rf"^\| `(\w+)` \| ({'|'.join(TASKS)}) \|", REFERENCE, re.MULTILINE)
     assert set(rows) == {(decoder.name, decoder.task) for decoder in TABLE}
 
 
@@ -209,11 +198,9 @@ def test_wrong_target_names_file_and_key(tmp_path: Path, old: str, new: str, exp
     assert old in text
     path = tmp_path / "arm64.toml"
     path.write_text(text.replace(old, new))
-    with pytest.raises(TargetError) as caught:
-        load_target(str(path))
-    assert str(path) in str(caught.value)
-    assert expected in str(caught.value)
-    assert caught.value.exit_code == 2
+    said = refusal(TargetError, load_target, str(path))
+    assert str(path) in said
+    assert expected in said
 
 
 _TENSORRT, _CUDA = "[provider_options.TensorrtExecutionProvider]\n", "[provider_options.CUDAExecutionProvider]\n"
@@ -222,26 +209,19 @@ _TENSORRT, _CUDA = "[provider_options.TensorrtExecutionProvider]\n", "[provider_
 @pytest.mark.parametrize(
     ("added", "expected"),
     [
-        (
-            _TENSORRT + "trt_fp16_enabled = true",
-            "ExecutionProvider: unknown key trt_fp16_enabled; did you mean trt_fp16_enable?",
-        ),
+        (_TENSORRT + "trt_fp16_enabled = true", "unknown key trt_fp16_enabled; did you mean trt_fp16_enable?"),
         (_CUDA + 'arena_extend_strategy = "kSame"', "expected 'kNextPowerOfTwo' or 'kSameAsRequested'"),
         # A bundle must not say where a device writes, nor what code it loads.
-        (
-            _TENSORRT + 'trt_engine_cache_path = "/tmp"',
-            "provider_options.TensorrtExecutionProvider: unknown key trt_en",
-        ),
+        (_TENSORRT + 'trt_engine_cache_path = "/tmp"', "options.TensorrtExecutionProvider: unknown key trt_en"),
         (_TENSORRT + "trt_dla_core = 1", "TensorrtExecutionProvider: it is not among providers, which are CPUExec"),
     ],
 )
 def test_wrong_options_of_a_provider_name_the_key(tmp_path: Path, added: str, expected: str) -> None:
     path = tmp_path / "arm64.toml"
     path.write_text((targets_folder() / "arm64.toml").read_text() + added)
-    with pytest.raises(TargetError) as caught:
-        load_target(str(path))
-    assert str(caught.value).startswith(f"{path}: ")
-    assert expected in str(caught.value)
+    said = refusal(TargetError, load_target, str(path))
+    assert said.startswith(f"{path}: ")
+    assert expected in said
 
 
 def test_unknown_target_lists_the_known_ones_and_a_name_is_no_path() -> None:

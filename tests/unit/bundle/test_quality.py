@@ -123,10 +123,8 @@ def test_agreement_has_no_noise() -> None:
 
 
 def test_what_is_not_the_best_by_its_figure_is_known_to_be_as_good() -> None:
-    fp32, lower = (
-        rated(candidate("fp32"), Rating(0.8, like_reference=True), 60),
-        measurement(candidate("a"), 9, 0.1, 0.7),
-    )
+    fp32 = rated(candidate("fp32"), Rating(0.8, like_reference=True), 60)
+    lower = measurement(candidate("a"), 9, 0.1, 0.7)
     int8 = rated(candidate("int8"), Rating(0.795, like_reference=True), 20)
     measured = [fp32, int8, lower]
 

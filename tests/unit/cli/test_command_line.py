@@ -57,9 +57,7 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list
     assert "ter2" not in captured.err
 
 
-def test_a_file_that_went_while_it_was_used_is_no_bug(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_vanished_is_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def went(**_options: object) -> None:
         Path("gone/model.onnx").read_bytes()
 
@@ -156,3 +154,40 @@ def test_lines_that_the_documentation_explains_are_said() -> None:
     )
     pieces = [piece.strip() for line in lines for piece in re.split(_JOINTS, line)]
     assert not [piece for piece in pieces if len(piece) > 3 and piece not in said]
+
+
+# Links between the pages of the documentation lead somewhere.
+
+
+_PAGES = [
+    _ROOT / "README.md",
+    *sorted((_ROOT / "docs").rglob("*.md")),
+    *sorted((_ROOT / "examples").rglob("*.md")),
+]
+_LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"^( *)```.*?^\1```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ +(.+?) *$", _prose(page), re.M)
+    shown = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in shown}
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    broken = []
+    for path, anchor in _LINK.findall(_prose(page)):
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            broken.append(f"{path}#{anchor}" if anchor else path)
+    assert broken == []
+
+
+def test_the_index_names_every_page() -> None:
+    index = (_ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in (_ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {name for name in pages if f"({name})" not in index} == set()

@@ -106,9 +106,7 @@ def test_a_slow_observer_does_not_make_a_result_late() -> None:
         (1.5, 1, [seq for seq in range(300) if seq % 3 != 1]),
     ],
 )
-def test_only_every_so_many_frames_by_number_run_and_none_of_the_others_is_a_miss(
-    every: float, work_ms: float, expected: list[int]
-) -> None:
+def test_every_so_many_frames_run_and_no_other_is_a_miss(every: float, work_ms: float, expected: list[int]) -> None:
     scene = Scene(period_ms=10, count=300, work_ms=work_ms)
     scene.loop.every = every
     ticks = scene.run()
@@ -154,9 +152,7 @@ def test_a_machine_that_was_suspended_goes_on_with_the_freshest_frame_and_loses_
         scene.loop.step()
     scene.clock.advance(3_600_000)
     assert {scene.loop.step() for _ in range(50)} == {Tick.ON_TIME}
-    ticks = [
-        scene.loop.step() for _ in range(300)
-    ]  # the first takes an hour; the next is the probe that ends the spell
+    ticks = [scene.loop.step() for _ in range(300)]  # the first takes an hour; the next, a probe, ends the spell
     assert ticks.count(Tick.LATE) == 1
     assert {*ticks[1:]} == {Tick.ON_TIME}
 

@@ -44,9 +44,7 @@ def _config(folder: Path, *streams: str, mqtt: Table | None = None) -> Path:
     return write_config(folder, config_text(pipelines, mqtt=mqtt, defaults=AT_EASE))
 
 
-def test_each_camera_has_a_closing_line_and_one_alone_is_not_named(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_each_of_several_cameras_has_a_closing_line(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert run(["run", "--config", str(_config(tmp_path, "gate", "yard"))]) == 0
     out, err = capsysbinary.readouterr()
     assert len(out.splitlines()) == 6
@@ -69,9 +67,7 @@ def test_each_camera_has_a_document(tmp_path: Path, capsysbinary: pytest.Capture
     assert "no such bundle" in line
 
 
-def test_that_nothing_was_delivered_is_seen_whichever_stream_is_last(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_that_nothing_was_delivered_is_seen(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     config = _config(tmp_path, "gate", "yard!", mqtt={"url": f"mqtt://127.0.0.1:{free_port()}"})
     assert run(["run", "--config", str(config), "-q"]) == 1
     assert b"3 of 3 results did not reach the broker" in capsysbinary.readouterr().err
@@ -119,9 +115,7 @@ def test_the_last_lines_say_what_was_not_decoded_not_published_and_not_delivered
         assert _waiting(msgspec.structs.replace(summary, publisher=left)) == expected
 
 
-def test_a_password_file_of_a_flag_that_others_can_read_is_warned_of(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_a_password_file_that_others_can_read(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     secret = tmp_path / "pw"
     secret.write_text("hunter2\n")
     secret.chmod(0o604)

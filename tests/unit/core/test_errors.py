@@ -44,9 +44,7 @@ def test_several_lines_stay_apart_in_other_processes_too() -> None:
 
 
 @pytest.mark.parametrize("verb", [["inspect"], ["sign", "--key", "KEY"], ["run", "--check", "--source", "pattern"]])
-def test_a_bundle_whose_own_name_is_no_text_is_named_in_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
-) -> None:
+def test_a_bundle_whose_name_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]) -> None:
     folder, key = write_bundle(tmp_path / f"{NO_TEXT}.edge"), tmp_path / f"{NO_TEXT}.key"
     assert run(["keygen", str(key), "--json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out)["public_key"] == f"{tmp_path}/�.key.pub"
@@ -63,9 +61,7 @@ def test_a_terminal_that_takes_text_alone_gets_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [["inspect"], ["run", "--check", "--source", "pattern"]])
-def test_a_manifest_writes_nothing_but_text_to_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
-) -> None:
+def test_a_manifest_writes_but_text(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]) -> None:
     folder = write_bundle(tmp_path / "a.edge")
     edit_manifest(folder, target="\x1b]0;title\x07", created_at="\x1b]0;title\x07")  # names the window
     run([*verb, str(folder)])

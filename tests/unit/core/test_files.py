@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,19 @@ import pytest
 from edge_sdk.bundle.model_spec import load_model_spec, read_labels
 from edge_sdk.bundle.signing import load_private_key, load_public_key
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import ConfigError, EdgeError, OutputError
+from edge_sdk.core.errors import CameraError, ConfigError, EdgeError, OutputError
 from edge_sdk.core.files import read_regular, state_folder, write_record
 from edge_sdk.core.toml import read_document
 from edge_sdk.publishing.settings import MqttSettings, read_password
 from edge_sdk.publishing.tls import broker_tls, check_credentials
+from edge_sdk.service.check import check_run
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.sources.opening import open_source
 from tests.support.certificates import Authority
+from tests.support.configs import as_nobody
+from tests.support.logs import refusal
+from tests.support.pictures import write_images, write_video
+from tests.support.service import open_descriptors
 
 MIB = 1 << 20
 
@@ -46,7 +54,6 @@ def _with_authorities(path: Path) -> object:
 
 
 def _with_key(path: Path) -> object:
-    """The certificate beside it is a good one."""
     certificate = Authority(path.parent).issue("pi").cert_file
     return check_credentials(MqttSettings.parse("mqtts://broker", cert_file=certificate, key_file=path))
 
@@ -75,13 +82,11 @@ def test_what_is_no_file_that_can_be_is_refused_in_words(tmp_path: Path, reader:
     make, expected = NO_FILES[what]
     path = tmp_path / "x.toml"
     make(path)
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(EdgeError) as caught:
-        READERS[reader](path)
-    assert f"{path}" in str(caught.value)
-    assert expected in str(caught.value)
-    assert caught.value.exit_code == 2
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    descriptors = open_descriptors()
+    said = refusal(EdgeError, READERS[reader], path)
+    assert f"{path}" in said
+    assert expected in said
+    assert open_descriptors() == descriptors
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB])
@@ -111,9 +116,7 @@ def test_a_name_that_no_file_can_have() -> None:
         ("", "", "/home/me/.local/state/edge-sdk"),
     ],
 )
-def test_systemd_says_where_it_is_then_the_user_then_the_home(
-    monkeypatch: pytest.MonkeyPatch, systemd: str, xdg: str, expected: str
-) -> None:
+def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch, systemd: str, xdg: str, expected: str) -> None:
     monkeypatch.setenv("STATE_DIRECTORY", systemd)
     monkeypatch.setenv("XDG_STATE_HOME", xdg)
     monkeypatch.setenv("HOME", "/home/me")
@@ -136,3 +139,40 @@ def test_what_cannot_be_written_is_one_error_and_leaves_what_was_there(tmp_path:
     with pytest.raises(OutputError, match=r"one\.json: cannot be written"):
         write_record(tmp_path / "one.json", b"")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "one.json"]
+
+
+# Files and folders that this user may not read: told so, and not called broken or missing.
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One to which everybody finds the way, which `tmp_path` is not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    ("source", "closed", "mode", "expected"),
+    [
+        ("film.avi", "film.avi", 0, ": permission denied; let user [a-z0-9]+ read it"),
+        ("images/0.png", "images/0.png", 0, ": permission denied; let user [a-z0-9]+ read it"),
+        ("images", "images/0.png", 0, ": none of 1 images can be read; permission denied; let user [a-z0-9]+ read it"),
+        ("images", "images", 0, ": permission denied; let user [a-z0-9]+ read it"),
+        ("images", "images", 0o744, ": permission denied; let user [a-z0-9]+ read it"),
+        ("images/0.png", "images", 0, ": permission denied; let user [a-z0-9]+ into its folder"),
+    ],
+)
+def test_what_may_not_be_read_is_so(open_folder: Path, source: str, closed: str, mode: int, expected: str) -> None:
+    write_video(open_folder / "film.avi", range(3))
+    write_images(open_folder / "images", ["0.png"])
+    (open_folder / closed).chmod(mode)
+    location = str(open_folder / source)
+    with as_nobody():
+        with pytest.raises(CameraError, match=f"^{location}{expected}$"):
+            open_source(location)
+        checked = check_run(RunSettings(device="pi", pipelines=(PipelineSettings(source=location, bundle=Path("no")),)))
+    (open_folder / closed).chmod(0o755)
+    said = [problem.text for problem in checked.pipelines[0].problems if problem.text.startswith(location)]
+    assert len(said) == (source != "images" or closed == "images")  # `--check` does not open each image
+    assert all(" permission denied; let user " in line for line in said)

@@ -56,11 +56,7 @@ def _cores(
         (PAIRS, {"mask": "8-11"}, Cores(4, 2, 4, 2)),
         (SINGLE, {"limits": {"": "250000 100000"}}, Cores(4, 4, 2, 2)),
         (SINGLE, {"limits": {"": "50000 100000"}}, Cores(4, 4, 1, 1)),
-        (
-            SINGLE,
-            {"group": "/a/b", "limits": {"": "max 1", "a": "300000 100000", "a/b": "400000 100000"}},
-            Cores(4, 4, 3, 3),
-        ),
+        (SINGLE, {"group": "/a/b", "limits": {"": "max 1", "a": "300000 100000", "a/b": "max 1"}}, Cores(4, 4, 3, 3)),
         (SINGLE, {"group": "/a/b", "limits": {"a/c": "100000 100000"}}, Cores(4, 4, 4, 4)),
     ],
 )

@@ -38,9 +38,7 @@ def _output_of(program: str, *arguments: str, **environment: str) -> str:
         (signal.SIG_IGN, False, (False, False)),
     ],
 )
-def test_a_hangup_ends_a_program_and_reloads_a_service(
-    before: signal.Handlers, reloads: bool, expected: tuple[bool, bool]
-) -> None:
+def test_a_hangup_reloads_a_service_alone(before: signal.Handlers, reloads: bool, expected: tuple[bool, bool]) -> None:
     here = signal.signal(signal.SIGHUP, before)
     try:
         with stopping_on_signals(reloads=reloads) as stop:

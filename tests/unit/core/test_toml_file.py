@@ -11,11 +11,10 @@ from msgspec import Meta
 
 from edge_sdk.core.errors import ConfigError
 from edge_sdk.core.toml import check_fields, problems, read_toml, shown
+from tests.support.logs import refusal
 
 
 class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table in a list, and in a table of tables."""
-
     url: Annotated[str, Meta(pattern="^rtsp://", description="an address that begins with rtsp://")]
     fps: Annotated[float, Meta(ge=1, lt=240)] = 25.0
     rotate: Literal[0, 90, 180] = 0
@@ -23,8 +22,6 @@ class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of each kind of field."""
-
     site: Annotated[str, Meta(min_length=1, max_length=4)]
     qos: Literal["once", "twice"]
     cameras: list[Camera] = []
@@ -56,10 +53,7 @@ def _complaint(folder: Path, text: str) -> str:
     ("text", "expected"),
     [
         ('site = "a"', "qos is missing, expected 'once' or 'twice'"),
-        (
-            "qos = once",
-            "not valid TOML: Invalid value (at line 1, column 7); a line is key = value, and strings stand in",
-        ),
+        ("qos = once", "not valid TOML: Invalid value (at line 1, column 7); a line is key = value, and strings"),
         ('site = ""\nqos = "once"', "site has 0 characters, expected 1 or more"),
         ("[[cameras]]", "cameras[0].url is missing, expected an address that begins with rtsp://"),
         ('cameras = [{url = "http://x"}]', "cameras[0].url: 'http://x', expected an address that begins with rtsp://"),
@@ -67,10 +61,7 @@ def _complaint(folder: Path, text: str) -> str:
         ('cameras = [{url = "rtsp://x", rotate = 45}]', "cameras[0].rotate: 45, expected 0, 90 or 180"),
         ('cameras = [{url = "rtsp://x", ulr = 1}]', "cameras[0]: unknown key ulr; did you mean url?"),
         ('cameras = [{url = "rtsp://x"}, 3]', "cameras[1]: got a whole number, expected a table"),
-        (
-            "[named.gate]\nfsp = 3",
-            "named.gate: unknown key fsp; did you mean fps?\nnamed.gate.url is missing, expected",
-        ),
+        ("[named.gate]\nfsp = 3", "named.gate: unknown key fsp; did you mean fps?\nnamed.gate.url is missing"),
         ("[labels]\na = 3", "labels.a: got a whole number, expected a string"),
         ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0]: Expected `int` that's a multiple of 5"),
         ('sizes = ["a", "b", "c"]', "sizes has 3 items, expected 2 or less"),
@@ -123,8 +114,6 @@ def test_a_good_file_is_read_and_one_that_is_no_text_is_not(tmp_path: Path) -> N
 
 
 class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table in a list that has a name."""
-
     name: str
     wait: Annotated[float, Meta(gt=0, extra={"unit": "seconds"})] | msgspec.UnsetType = msgspec.UNSET
     protocol: Literal["5", "3"] = "5"
@@ -132,8 +121,6 @@ class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A list of tables that is required."""
-
     gates: Annotated[tuple[Gate, ...], Meta(min_length=1)]
     size: Annotated[int, Meta(le=10)] = 0
 
@@ -151,10 +138,7 @@ class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ({"gates": [{"name": "a"}]}, []),
         ({"gates": [{"name": "a"}], "size": 1}, ["size: expected another number"]),
         ({"gates": [{}, 3]}, ["gates[0].name is missing, expected a string", "gates[1]: got a whole number, expected"]),
-        (
-            {"gates": [{"name": ""}, {"name": "a\nb", "x": 1}]},
-            ["gates[1]: unknown key x; known keys: name, wait, proto"],
-        ),
+        ({"gates": [{"name": ""}, {"name": "a\nb", "x": 1}]}, ["gates[1]: unknown key x; known keys: name, wait,"]),
         (
             {"gates": [{"name": "a", "wait": "2 s"}, {"name": "b", "wait": 0, "protocol": 5, "wiat": 1}], "siz": 3},
             [
@@ -181,8 +165,6 @@ def test_all_problems_of_a_document_are_found(document: dict[str, Any], expected
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What a program makes itself."""
-
     fps: Annotated[float, Meta(ge=1)] = 25.0
     rotate: Literal[0, 90] = 0
     file: Path | None = None
@@ -202,6 +184,4 @@ class Checked(msgspec.Struct, frozen=True):
 )
 def test_a_program_gets_the_words_of_a_file(wrong: dict[str, Any], expected: str) -> None:
     assert Checked(fps=1, file=Path("a")).fps == 1
-    with pytest.raises(ConfigError) as caught:
-        Checked(**wrong)
-    assert str(caught.value) == expected
+    assert refusal(ConfigError, Checked, **wrong) == expected

@@ -40,6 +40,7 @@ from tests.support.bundles import (
     write_bundle,
     write_real_bundle,
 )
+from tests.support.logs import refusal
 
 SPEC = InputSpec(size_wh=(SIDE, SIDE))
 MODEL = tiny.classifier(classes=2)
@@ -83,11 +84,8 @@ def test_other_tensors_are_bound_anew_and_a_twin_shares_the_model_and_no_buffer(
 
 
 def test_outputs_of_changing_shape_are_read_too() -> None:
-    nodes = [
-        helper.make_node("NonZero", ["images"], ["where"]),
-        helper.make_node("Cast", ["where"], ["out"], to=TensorProto.FLOAT),
-    ]
-    model = tiny.model(nodes, [1, 1, 2, 2], {"out": [4, "found"]})
+    text = "where = NonZero(images) out = Cast<to=1>(where)"
+    model = tiny.parsed(text, {"out": [4, "found"]}, shape=[1, 1, 2, 2])
     session = Session(model.SerializeToString(), SessionSettings(), "m")
     assert session.run(np.array([[[[0, 1], [1, 1]]]], np.float32))[0].shape == (4, 3)
     assert session.output_shapes == [(4, "found")]
@@ -97,10 +95,7 @@ def test_outputs_of_changing_shape_are_read_too() -> None:
     ("tensor", "expected"),
     [
         (np.zeros((1, 3, 8, 8), np.float32), "float32 (1, 3, 16, 16), got float32 (1, 3, 8, 8)"),
-        (
-            np.zeros((1, 3, 16, 16), np.float64),
-            "got float64 (1, 3, 16, 16); give numpy.ascontiguousarray(it, numpy.float32)",
-        ),
+        (np.zeros((1, 3, 16, 16), np.float64), "got float64 (1, 3, 16, 16); give numpy.ascontiguousarray(it, numpy"),
         (np.full((1, 3, 16, 16), None), "got object (1, 3, 16, 16); give"),
         (np.zeros((1, 3, 16, 32), np.float32)[..., ::2], "is not C-contiguous; give numpy.ascontiguousarray(it"),
         ([[0.0]], "got list; give a numpy array"),
@@ -111,10 +106,9 @@ def test_a_tensor_that_does_not_fit_is_refused(tensor: np.ndarray, expected: str
     [good, _] = _tensors()
     before = session.run(good)[0].copy()
     for one in (session, session.clone()):  # the twin has run nothing yet
-        with pytest.raises(SessionError) as caught:
-            one.run(tensor)
-        assert str(caught.value).startswith("tiny.onnx: input 'images' is float32 (1, 3, 16, 16), got ")
-        assert expected in str(caught.value)
+        said = refusal(SessionError, one.run, tensor)
+        assert said.startswith("tiny.onnx: input 'images' is float32 (1, 3, 16, 16), got ")
+        assert expected in said
         assert np.array_equal(one.run(good)[0], before)
 
 
@@ -141,11 +135,9 @@ def _two_inputs() -> bytes:
     ],
 )
 def test_models_that_cannot_be_used(model: bytes, expected: str) -> None:
-    with pytest.raises(SessionError) as caught:
-        Session(model, SessionSettings(), "broken.onnx")
-    assert str(caught.value).startswith("broken.onnx: ")
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
+    said = refusal(SessionError, Session, model, SessionSettings(), "broken.onnx")
+    assert said.startswith("broken.onnx: ")
+    assert expected in said
 
 
 def test_settings_reach_the_runtime(tmp_path: Path) -> None:
@@ -218,9 +210,7 @@ def _golden_bundle(
         (math.nan, 0.02, False),
     ],
 )
-def test_golden_inputs_that_give_other_results_refuse_the_device(
-    tmp_path: Path, error: float, noise: float | None, fits: bool
-) -> None:
+def test_other_golden_results_refuse_the_device(tmp_path: Path, error: float, noise: float | None, fits: bool) -> None:
     rows = None if noise is None else np.array([noise], np.float32)
     bundle = _golden_bundle(tmp_path / "a.edge", error=error, second_error=error, noise=rows)
     session, prepare = Session.open(bundle), Prepare(SPEC)
@@ -381,9 +371,8 @@ def test_a_run_that_does_not_end_is_ended_and_the_next_one_works() -> None:
     [before] = session.run(DARK)
     before = before.copy()
     for _ in range(2):
-        with pytest.raises(HungRunError) as caught:
-            session.run(BRIGHT)
-        assert str(caught.value) == "endless.onnx: a run did not finish within 1 s and was ended"
+        said = refusal(HungRunError, session.run, BRIGHT)
+        assert said == "endless.onnx: a run did not finish within 1 s and was ended"
         assert np.array_equal(session.run(DARK)[0], before)
 
 

@@ -49,9 +49,7 @@ def test_run_gives_the_chosen_variants_results(tmp_path: Path, capsysbinary: pyt
 
 
 @pytest.mark.parametrize("verb", [["run", "--quiet", "--source", "one.png"], ["bench", "--rounds", "1"]])
-def test_a_picture_is_resized_by_as_many_threads_as_the_model_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
-) -> None:
+def test_resizing_has_as_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]) -> None:
     before = cv2.getNumThreads()
     folder = write_variants(tmp_path / "a.edge")
     cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
@@ -66,9 +64,7 @@ def test_a_picture_is_resized_by_as_many_threads_as_the_model_has(
 
 
 @pytest.mark.parametrize("verb", [["run", "--source", "none.png"], ["bench"]])
-def test_a_name_that_is_not_there_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
-) -> None:
+def test_an_unknown_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]) -> None:
     folder = write_variants(tmp_path / "a.edge")
     assert run([*verb, str(folder), "--variant", "int8.9x9"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
@@ -94,9 +90,7 @@ def _edit(folder: Path, edit: Callable[[list[dict[str, Any]]], None]) -> None:
         (lambda f: _edit(f, lambda v: v.clear()), "variants"),
     ],
 )
-def test_what_is_wrong_with_any_of_them_refuses_the_bundle(
-    tmp_path: Path, damage: Callable[[Path], None], expected: str
-) -> None:
+def test_a_wrong_variant_refuses_the_bundle(tmp_path: Path, damage: Callable[[Path], None], expected: str) -> None:
     folder = write_variants(tmp_path / "a.edge")
     damage(folder)
     with pytest.raises(BundleError, match=re.escape(expected)):

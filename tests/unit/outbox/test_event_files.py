@@ -113,31 +113,26 @@ def test_of_files_that_were_put_aside_the_newest_is_kept(tmp_path: Path) -> None
 
 def test_a_file_of_a_later_version_is_not_written_to(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
-    sql = sqlite3.connect(path)
-    sql.execute(f"PRAGMA user_version = {VERSION + 1}")
-    sql.close()
+    with closing(sqlite3.connect(path)) as sql:
+        sql.execute(f"PRAGMA user_version = {VERSION + 1}")
     with outbox_at(path) as outbox:
         put(outbox, 1)
         delivered(outbox, 1)
-    sql = sqlite3.connect(path.with_name("events.sqlite.damaged"))
-    assert sql.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
-    sql.close()
+    with closing(sqlite3.connect(path.with_name("events.sqlite.damaged"))) as sql:
+        assert sql.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
 
 
 def test_a_folder_that_is_named_is_made_once_the_one_above_it_is_there(tmp_path: Path) -> None:
     folder, said = tmp_path / "disk" / "waiting", list[tuple[str, str]]()
     with outbox_at(folder / "events.sqlite", said=said, folder=folder) as outbox:
         put(outbox, 1)
-        want = "no such folder; make it, or mount the disk that has it"
-        until(lambda: said == [("outbox_disk", f"events wait in memory only: {tmp_path / 'disk'}: {want}")])
+        line = (
+            f"events wait in memory only: {tmp_path / 'disk'}: no such folder; make it, or mount the disk that has it"
+        )
+        until(lambda: said == [("outbox_disk", line)])
         assert list(tmp_path.iterdir()) == []
         (tmp_path / "disk").touch()
-        until(
-            lambda: (
-                said[1:]
-                == [("outbox_disk", f"events wait in memory only: {tmp_path / 'disk'} is a file, name a folder")]
-            )
-        )
+        until(lambda: "disk is a file, name a folder" in said[-1][1])
         (tmp_path / "disk").unlink()
         (tmp_path / "disk").mkdir()
         assert outbox.wait_committed(WAIT_S)

@@ -98,8 +98,6 @@ def _overflow(outbox: EventOutbox) -> None:
 
 
 class Life(NamedTuple):
-    """A folder after a kill, and the numbers of the events that an outbox finds there."""
-
     folder: Path
     numbers: set[int]
 
@@ -160,7 +158,6 @@ def test_of_random_damage_nothing_is_missing_that_is_not_counted(tmp_path: Path,
 
 
 def _open_and_check(path: Path, expected: set[int], what: str) -> int:
-    """How many events are lost."""
     with outbox_at(path, max_mb=1) as outbox:
         found = deliver_all(outbox)
         stats = outbox.stats()
@@ -218,9 +215,7 @@ def test_a_log_that_ends_early_is_told_from_one_in_which_nothing_more_was_writte
     ],
     ids=["removed", "flipped", "older than the file"],
 )
-def test_a_record_that_says_nothing_of_the_last_commit_is_no_loss(
-    tmp_path: Path, change: Callable[[Path, bytes], object]
-) -> None:
+def test_a_record_without_the_last_commit_is_no_loss(tmp_path: Path, change: Callable[[Path, bytes], object]) -> None:
     older = b""
 
     def live(outbox: EventOutbox) -> None:
@@ -264,9 +259,7 @@ def test_what_a_kill_kept_from_being_committed_is_no_loss(tmp_path: Path) -> Non
         assert (outbox.stats().lost, outbox.stats().set_aside) == (Losses(), 0)
 
 
-def test_a_file_that_was_removed_between_two_starts_is_counted_and_its_numbers_do_not_come_again(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_was_removed_between_two_starts_is_counted_and_no_number_comes_again(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     with outbox_at(path, wall_s=lambda: 2000.0) as outbox:
         numbers = committed(outbox, 30, size=80)
@@ -299,9 +292,7 @@ def test_what_was_put_aside_is_in_the_new_file_too_and_damage_of_its_own_is_noti
         assert sql.execute("SELECT seq FROM quarantine ORDER BY id").fetchall() == [(numbers[0],), (numbers[2],)]
 
 
-def test_a_salvage_that_is_interrupted_anywhere_is_done_again_from_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_salvage_that_is_interrupted_anywhere_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _life(tmp_path, _forty_commits, first=200)
     for ending in ("", "-wal"):
         (path.parent / f"{path.name}.damaged{ending}").write_text("of an earlier time")
@@ -340,9 +331,7 @@ def test_a_salvage_that_is_interrupted_anywhere_is_done_again_from_what_was_ther
         assert [aside.read_bytes(), log_of(aside).read_bytes()] == list(before.values()), point
 
 
-def test_on_a_full_disk_a_damaged_file_stays_as_it_is_until_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_full_disk_a_damaged_file_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, said, tries, fill = _life(tmp_path, _forty_commits, first=200), list[tuple[str, str]](), [0], recovery._fill
     _flip(log_of(path), log_of(path).stat().st_size // 2)
     before, has_room = _content(path), threading.Event()
@@ -439,9 +428,7 @@ def _check_sum(outbox: EventOutbox) -> None:
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
-def test_of_a_disk_that_fails_now_and_then_nothing_is_missing_that_is_not_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_a_disk_that_fails_loses_nothing_uncounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     rng = random.Random(15)
     disk = FailingDisk(monkeypatch, rng)
     with folder_in_memory(tmp_path) as folder:
@@ -481,9 +468,7 @@ def _send_some(outbox: EventOutbox, rng: random.Random) -> set[int]:
     return sent
 
 
-def test_what_only_memory_has_is_not_overtaken_by_what_was_put_behind_it_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_memory_has_is_not_overtaken_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "events.sqlite"
     with outbox_at(path) as outbox:
         earlier = put(outbox, 5)
@@ -513,5 +498,5 @@ def _take_all(queue: OutboxQueue) -> list[int]:
     return [event.seq for event in iter(queue.take, None)]
 
 
-def _raise(said: object = "", *_: object) -> None:
-    raise sqlite3.OperationalError(said if isinstance(said, str) and said else "disk is full")
+def _raise(*_: object) -> None:
+    raise sqlite3.OperationalError("disk is full")

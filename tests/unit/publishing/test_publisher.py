@@ -18,6 +18,7 @@ from edge_sdk.publisher import Publisher
 from edge_sdk.publishing.publisher import NameLock
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.bundles import write_graded
+from tests.support.logs import refusal
 from tests.support.results import make_classification, make_frame
 
 _NOBODY = "mqtt://127.0.0.1:9"
@@ -55,11 +56,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], error: type[EdgeError], line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error) as refused:
-        Publisher.open(**{"url": _NOBODY, "device": "gate-1", "outbox": tmp_path, **arguments})
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert _SECRET not in str(refused.value)
+    said = refusal(error, Publisher.open, **{"url": _NOBODY, "device": "gate-1", "outbox": tmp_path, **arguments})
+    assert line in said
+    assert _SECRET not in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -93,9 +92,7 @@ def test_a_folder_that_takes_nothing_is_refused(tmp_path: Path) -> None:
         _open(tmp_path)
 
 
-def test_without_a_folder_events_wait_where_those_of_the_daemon_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_events_wait_where_the_daemon_s_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with Publisher.open(_NOBODY, device="gate-1", site="north") as publisher:
@@ -156,9 +153,7 @@ def test_a_program_that_is_killed_lets_go_of_it() -> None:
     _lock().close()
 
 
-def test_without_a_folder_no_name_is_locked_and_nothing_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_no_name_is_locked_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state").write_text("a file")
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     locks = [_lock() for _ in range(2)]

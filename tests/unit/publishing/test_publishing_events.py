@@ -23,7 +23,6 @@ from tests.support.results import IDENTITY, make_encoder
 
 
 def _events(link: FakeLink) -> list[tuple[str, int]]:
-    """Kinds, and numbers from that of the first."""
     documents = link.documents("event")
     return [(d["kind"], d["seq"] - documents[0]["seq"]) for d in documents]
 
@@ -147,67 +146,58 @@ def test_what_a_limit_holds_goes_out_before_the_end() -> None:
     assert publisher.stats().events.limited == 1
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
+class _Pace(RateLimiter[object, int]):
+    """One whose clock is moved by hand, and what went through it."""
 
-    def __call__(self) -> float:
-        return self.now_s
+    def __init__(self, max_per_s: float) -> None:
+        self.now_s, self.gone = 100.0, list[object]()
+        super().__init__(max_per_s, self._go, lambda: self.now_s)
 
-
-def _pace(max_per_s: float | None, clock: Clock) -> tuple[RateLimiter[object, int], list[object]]:
-    """One, and what went."""
-    gone: list[object] = []
-
-    def go(item: object) -> int:
-        gone.append(item)
-        return len(gone)
-
-    return RateLimiter(max_per_s, go, clock), gone
+    def _go(self, item: object) -> int:
+        self.gone.append(item)
+        return len(self.gone)
 
 
 def test_the_newest_is_held_until_its_time_and_the_others_are_counted() -> None:
-    clock = Clock()
-    pace, gone = _pace(2.0, clock)
+    pace = _Pace(2.0)
     assert pace.wait_s() == math.inf
     assert pace.put("door", "a") == 1
     assert [pace.put("door", item) for item in "bcd"] == [None] * 3
     assert pace.wait_s() == pytest.approx(0.5)
-    clock.now_s += 0.4
+    pace.now_s += 0.4
     pace.release()
-    assert gone == ["a"]
-    clock.now_s += 0.2
+    assert pace.gone == ["a"]
+    pace.now_s += 0.2
     assert pace.wait_s() == 0.0
     pace.release()
     pace.release()
-    assert (gone, pace.wait_s(), pace.limited("door"), pace.limited()) == (["a", "d"], math.inf, 2, 2)
+    assert (pace.gone, pace.wait_s(), pace.limited("door"), pace.limited()) == (["a", "d"], math.inf, 2, 2)
 
 
 def test_what_is_held_goes_before_what_comes_after_its_time_and_takes_no_place_but_its_own() -> None:
-    clock = Clock()
-    pace, gone = _pace(1.0, clock)
+    pace = _Pace(1.0)
     pace.put("door", 1)
     pace.put("door", 2)
-    clock.now_s += 1.5
+    pace.now_s += 1.5
     assert pace.put("door", 3) is None
-    assert gone == [1, 2]
-    clock.now_s += 5
+    assert pace.gone == [1, 2]
+    pace.now_s += 5
     assert pace.put("door", 4) == 4
-    assert (gone, pace.limited("door")) == ([1, 2, 3, 4], 0)
+    assert (pace.gone, pace.limited("door")) == ([1, 2, 3, 4], 0)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_of_any_arrivals_no_more_than_allowed_go_and_the_last_one_does(seed: int) -> None:
-    chance, clock = random.Random(seed), Clock()
-    pace, gone = _pace(10.0, clock)
-    begun_s = clock.now_s
+    chance, pace = random.Random(seed), _Pace(10.0)
+    begun_s = pace.now_s
     for item in range(500):
-        clock.now_s += chance.expovariate(30.0)
+        pace.now_s += chance.expovariate(30.0)
         pace.release()
         pace.put("door", item)
-    span_s = clock.now_s - begun_s
-    clock.now_s += 1
+    span_s = pace.now_s - begun_s
+    pace.now_s += 1
     pace.release()
+    gone = pace.gone
     assert gone == sorted(set(gone))  # type: ignore[type-var]
     assert gone[-1] == 499
     assert len(gone) + pace.limited("door") == 500

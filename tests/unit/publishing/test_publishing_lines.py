@@ -25,8 +25,6 @@ from tests.support.results import make_detections, make_encoder, make_frame
 
 
 class Pipe:
-    """A pipe whose reader reads when it is told to."""
-
     def __init__(self) -> None:
         reader, writer = os.pipe()
         self.reader: BinaryIO = os.fdopen(reader, "rb")
@@ -56,8 +54,6 @@ def pipe() -> Iterator[Pipe]:
 
 
 class Lines(NamedTuple):
-    """A publisher with one camera."""
-
     publisher: JsonLinesPublisher
     stream: JsonLinesStream
 

@@ -48,11 +48,6 @@ from tests.support.results import (
 )
 
 
-def _decode(data: bytes) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.json.decode(data)
-    return document
-
-
 def _boxes(*rows: tuple[float, float, float, float, float, int]) -> Detections:
     table = np.array(rows, np.float32).reshape(-1, 6)
     return Detections(make_frame(), 0, table[:, :4], table[:, 4], table[:, 5].astype(np.int64))
@@ -68,7 +63,7 @@ def test_every_field_of_a_detection_message() -> None:
         np.array([0.87654], np.float32),
         np.array([1]),
     )
-    assert _decode(encoder.encode(result)) == {
+    assert msgspec.json.decode(encoder.encode(result)) == {
         "task": "detection",
         "schema": 1,
         "stream": "result",
@@ -87,7 +82,7 @@ def test_every_field_of_a_detection_message() -> None:
 
 
 def test_a_segmentation_message_has_the_largest_first_and_no_share_of_nothing() -> None:
-    document = _decode(make_encoder().encode(make_segmentation([0.25004, 0.6, 0.0, 0.00004, 0.14996])))
+    document = msgspec.json.decode(make_encoder().encode(make_segmentation([0.25004, 0.6, 0.0, 0.00004, 0.14996])))
     assert document["task"] == "segmentation"
     assert document["infer_ms"] == 1.0
     assert "classes" not in document
@@ -110,7 +105,7 @@ def test_a_segmentation_message_has_the_largest_first_and_no_share_of_nothing() 
 )
 def test_labels(background_class: bool, labels: tuple[str, ...], class_id: int, expected: str) -> None:
     encoder = ResultEncoder(Identity("pi"), labels, MODEL, background_class=background_class)
-    [item] = _decode(encoder.encode(make_classification([class_id])))["classes"]
+    [item] = msgspec.json.decode(encoder.encode(make_classification([class_id])))["classes"]
     assert (item["label"], item["class_id"]) == (expected, class_id)
 
 
@@ -123,16 +118,16 @@ def test_what_is_not_finite_is_left_out() -> None:
         with np.errstate(all="raise"):
             data = make_encoder().encode(_boxes(good, bad, good))
         assert b"null" not in data
-        assert [d["box_xyxy"] for d in _decode(data)["detections"]] == [[1, 2, 3, 4]] * 2
+        assert [d["box_xyxy"] for d in msgspec.json.decode(data)["detections"]] == [[1, 2, 3, 4]] * 2
     result = Classification(make_frame(), 0, np.array([NAN, 0.25], np.float32), np.array([0, 1]))
     expected = [{"label": "dog", "class_id": 1, "confidence": 0.25}]
-    assert _decode(make_encoder().encode(result))["classes"] == expected
+    assert msgspec.json.decode(make_encoder().encode(result))["classes"] == expected
 
 
 @pytest.mark.parametrize("count", [0, 64, 65, 500])
 def test_any_number_of_detections(count: int) -> None:
     result = make_detections(count)
-    items = _decode(make_encoder().encode(result))["detections"]
+    items = msgspec.json.decode(make_encoder().encode(result))["detections"]
     assert [item["box_xyxy"] for item in items] == np.round(result.xyxy.astype(np.float64), 1).tolist()
     assert [item["confidence"] for item in items] == [round(float(each), 4) for each in result.confidence]
 
@@ -143,24 +138,25 @@ def _example() -> bytes:
 
 def test_results_keep_to_the_schema_and_are_read_back() -> None:
     results = [make_detections(20), make_detections(0), make_classification([0, -1, 5]), make_segmentation([0.3, 0.7])]
+    results.append(msgspec.structs.replace(make_detections(5), then=(None, *results[:4])))
     for data in [*(make_encoder().encode(result) for result in results), _example()]:
-        assert [e.message for e in _validator("result").iter_errors(_decode(data))] == []
+        assert [e.message for e in _validator("result").iter_errors(msgspec.json.decode(data))] == []
         assert msgspec.json.decode(data, type=MESSAGES["result"].type).schema == 1
 
 
 def test_results_name_the_variant_that_made_them() -> None:
     encoder = make_encoder()
-    assert "variant" not in _decode(encoder.encode(make_detections(1)))["model"]
+    assert "variant" not in msgspec.json.decode(encoder.encode(make_detections(1)))["model"]
     for variant in ("int8.320x320", "int8"):
         encoder.answers_by(variant)
-        assert _decode(encoder.encode(make_detections(1)))["model"]["variant"] == variant
+        assert msgspec.json.decode(encoder.encode(make_detections(1)))["model"]["variant"] == variant
     assert encoder.model.variant is msgspec.UNSET
 
 
 @pytest.mark.parametrize(
     ("task", "decoder", "expected"), [("classification", "softmax", "cat"), ("segmentation", "argmax", "dog")]
 )
-def test_only_a_classifiers_ids_are_counted_without_the_background(
+def test_only_a_classifier_s_ids_leave_out_the_background(
     tmp_path: Path, task: Any, decoder: Any, expected: str
 ) -> None:
     manifest = msgspec.structs.replace(
@@ -168,7 +164,7 @@ def test_only_a_classifiers_ids_are_counted_without_the_background(
     )
     bundle = Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest))
     result = make_segmentation([0.0, 1.0]) if task == "segmentation" else make_classification([-1])
-    document = _decode(ResultEncoder.for_bundle(bundle, IDENTITY).encode(result))
+    document = msgspec.json.decode(ResultEncoder.for_bundle(bundle, IDENTITY).encode(result))
     assert document["model"] == {"name": "tiny", "version": 1, "sha256": bundle.digest, "variant": "int8"}
     assert (document.get("segments") or document["classes"])[0]["label"] == expected
 
@@ -271,7 +267,6 @@ _LASTING = {"status", "state", "seen", "discovery"}
 
 
 def _names(packed: bytes) -> set[str]:
-    """What it says, as paho reads it."""
     properties = Properties(PacketTypes.PUBLISH)
     properties.unpack(packed)
     return set(properties.json())

@@ -23,8 +23,8 @@ from edge_sdk.publishing.tls import (
     valid_until,
 )
 from tests.support.certificates import Authority
-from tests.support.connections import FakeLink, publisher_over
-from tests.support.results import IDENTITY, make_encoder
+from tests.support.logs import refusal
+from tests.support.results import IDENTITY
 
 WORD = "hunter2"
 
@@ -137,16 +137,6 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
             MqttPublisher(settings, IDENTITY)
 
 
-def test_a_stream_that_cannot_be() -> None:
-    publisher = publisher_over(FakeLink())
-    with pytest.raises(UsageError, match="camera name 'a/b'"):
-        publisher.stream("a/b", make_encoder())
-    publisher.close()
-
-
-Spoil: TypeAlias = Callable[[Path, Path], object]
-
-
 def _other_key(folder: Path) -> bytes:
     (folder / "other").mkdir()
     return Authority(folder / "other").issue("other").key_file.read_bytes()
@@ -190,23 +180,17 @@ def test_an_encrypted_key(tmp_path: Path, password: str | None, expected: str | 
         (lambda cert, _: cert.write_bytes(b"\xff" * 100), "pi.pem", "not a PEM file of this device's certificate"),
         (lambda cert, key: cert.write_bytes(key.read_bytes()), "pi.pem", "not a PEM file of this device's"),
         (lambda cert, key: key.write_bytes(cert.read_bytes()), "pi.key", "not a PEM file of a private key"),
-        (
-            lambda cert, key: key.write_bytes(_other_key(cert.parent)),
-            "pi.key",
-            "not the private key of the certificate",
-        ),
+        (lambda cert, key: key.write_bytes(_other_key(cert.parent)), "pi.key", "not the private key of the cert"),
     ],
 )
-def test_files_that_cannot_be_used_are_named_in_one_line(
-    tmp_path: Path, spoil: Spoil, file: str, expected: str
+def test_a_file_that_cannot_be_used_is_named(
+    tmp_path: Path, spoil: Callable[[Path, Path], object], file: str, expected: str
 ) -> None:
     issued = Authority(tmp_path).issue("pi")
     spoil(*issued)
-    with pytest.raises(UsageError) as caught:
-        check_credentials(_settings(*issued))
-    assert str(caught.value).startswith(f"{tmp_path / file}: ")
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
+    said = refusal(UsageError, check_credentials, _settings(*issued))
+    assert said.startswith(f"{tmp_path / file}: ")
+    assert expected in said
 
 
 def test_a_key_that_everybody_can_read(tmp_path: Path) -> None:
@@ -249,14 +233,6 @@ def test_the_warning_begins_thirty_days_before_the_end() -> None:
     }
 
 
-def _authorities(folder: Path, *ends: tuple[str, float]) -> str:
-    """What is said of a file with authorities of these names that end in so many days."""
-    file, one = folder / "ca.pem", folder / "one"
-    one.mkdir()
-    file.write_bytes(b"".join(Authority(one, name, days=(-100, days)).file.read_bytes() for name, days in ends))
-    return check_authorities(MqttSettings.parse("mqtts://broker", ca_file=file))
-
-
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
@@ -267,10 +243,14 @@ def _authorities(folder: Path, *ends: tuple[str, float]) -> str:
         ([("a", 20), ("a", 60)], []),  # its successor is there
     ],
 )
-def test_an_authority_that_ends_soon_is_said_unless_its_successor_is_there(
+def test_an_authority_that_ends_soon_is_said(
     tmp_path: Path, ends: list[tuple[str, float]], expected: list[str]
 ) -> None:
-    lines = [line for line in _authorities(tmp_path, *ends).split("; ") if not line.startswith("write")]
+    file, one = tmp_path / "ca.pem", tmp_path / "one"
+    one.mkdir()
+    file.write_bytes(b"".join(Authority(one, name, days=(-100, days)).file.read_bytes() for name, days in ends))
+    said = check_authorities(MqttSettings.parse("mqtts://broker", ca_file=file))
+    lines = [line for line in said.split("; ") if not line.startswith("write")]
     assert [line.split(" on ")[0] for line in lines if line] == [
         f"{tmp_path}/ca.pem: the authority authority {what}" for what in expected
     ]

@@ -24,8 +24,6 @@ _TOPICS = Topics("edge/v1", "yard", "pi")
 
 
 class Device:
-    """What is retained of a device with one camera, and the clock that it goes by."""
-
     def __init__(self) -> None:
         self.now_s = 100.0
         self.retained = RetainedPublisher(_TOPICS, lambda: self.now_s)
@@ -34,7 +32,6 @@ class Device:
         self.retained.begin()
 
     def said(self) -> list[str]:
-        """All that is to be said now, by its topic's last level."""
         return [message.topic.removeprefix("edge/v1/yard/pi/") for message in iter(self.retained.take, None)]
 
     def warn(self, line: str) -> None:
@@ -145,8 +142,6 @@ _OURS, _THEIRS = "edge/v1/default/pi/", "homeassistant/device/pi/config"
 
 
 class Refused:
-    """Refusals with a clock that goes by hand."""
-
     def __init__(self) -> None:
         self.now_s = 100.0
         self.retained = RetainedPublisher(Topics("edge/v1", "default", "pi"), lambda: self.now_s)

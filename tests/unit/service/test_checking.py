@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from edge_sdk.config.schema import ThenConfig
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.outbox.event import OutboxSettings
@@ -84,6 +86,22 @@ def test_events_of_labels_that_the_bundle_has_and_of_one_that_it_has_not(bundle:
     [silent] = _check(PipelineSettings(source="pattern", bundle=bundle), mqtt=MqttSettings(host="h", port=1)).pipelines
     assert str(checked.outbox).endswith("/outbox/events-default-pi.sqlite")
     assert (silent.events, silent.event_topic, silent.snapshot_topic) == ((), None, None)
+
+
+def test_a_second_bundle_that_cannot_be_used_is_named_with_its_key(
+    bundle: Path, cell_bundle: Path, tmp_path: Path
+) -> None:
+    def said(first: Path, **then: Any) -> list[tuple[int, str]]:
+        return _said(_check(PipelineSettings(source="pattern", bundle=first, then=ThenConfig(**then))))
+
+    assert said(cell_bundle, bundle=bundle, labels=("red",)) == []
+    for problem, expected in (
+        (said(cell_bundle, bundle=tmp_path / "none.edge"), f"then.bundle: {tmp_path}/none.edge: no such bundle"),
+        (said(cell_bundle, bundle=bundle, labels=("rde",)), "then.labels: 'rde' is no label of cells; did you mean"),
+        (said(bundle, bundle=bundle), "then: a second model runs on the objects of a detector, and tiny is for"),
+    ):
+        ((code, text),) = problem
+        assert (code, text[: len(expected)]) == (2, expected)
 
 
 def test_a_key_that_is_missing_hides_no_bundle_that_is(tmp_path: Path, bundle: Path) -> None:

@@ -41,8 +41,6 @@ REPORT = b'{"command":"report_state"}'
 
 
 class Admission:
-    """An admission on a clock that is set by hand."""
-
     def __init__(self, *allowed: str) -> None:
         self.now_s = 0.0
         self.inner = CommandAdmission(TOPICS, allowed or PERMISSIONS, lambda: self.now_s)  # type: ignore[arg-type]
@@ -51,7 +49,6 @@ class Admission:
         return self.inner.admit(Incoming(TOPICS.of("command"), payload, **fields))  # type: ignore[arg-type]
 
     def refusal(self, payload: bytes = REPORT, **fields: object) -> tuple[str, str, Reply]:
-        """The code and the words for what is not carried out."""
         found = self.admit(payload, **fields)
         assert found is not None
         reply, refused = found
@@ -101,14 +98,10 @@ def test_large_correlation_data_and_retained_commands_are_refused() -> None:
     [
         (
             b'{"command":"set_threshold","camera":"gate","confidence":60}',
-            "confidence is 60, expected 1 or less",
-            '{"command":"set_threshold","camera":"gate","confidence":0.6}',
+            "confidence is 60, expected 1 or",
+            'confidence":0.6}',
         ),
-        (
-            b'{"command":"set_rate","camera":"gate","max_fps":"5"}',
-            "max_fps: got a string, expected a number",
-            '{"command":"set_rate","camera":"gate","max_fps":5}',
-        ),
+        (b'{"command":"set_rate","camera":"gate","max_fps":"5"}', "max_fps: got a string, expected", '"max_fps":5}'),
         (b'{"command":"resume"}', "camera is missing", '{"command":"resume","camera":"gate"}'),
         (b'{"command":"pause","camra":"gate"}', "unknown key camra; did you mean camera?", '"camera":"gate"}'),
         (b"7", "got '7', expected a JSON object", '{"command": "report_state"}'),
@@ -187,7 +180,7 @@ def test_bytes_from_the_wire_are_shown_and_never_acted_on(commanded: CommandedDe
     assert line.startswith("command pause (camera 'gate\\x1b]0;pwn\\x07\\x1b[2J\\nNov 22 ")
 
 
-def test_a_control_that_a_camera_lacks_is_not_set_and_a_threshold_waits_for_the_model(
+def test_a_control_that_a_camera_lacks_is_not_set(
     commanded: CommandedDevice,
 ) -> None:
     control = commanded.controls.of("gate")
@@ -202,7 +195,6 @@ def test_a_control_that_a_camera_lacks_is_not_set_and_a_threshold_waits_for_the_
 
 
 def _shoot(commanded: CommandedDevice, number: int) -> None:
-    """A command for a picture, and the frame that it waits for."""
     commanded.now_s += 1  # no more than may be asked for
     commanded.hear("snapshot", camera="gate", id=str(number), width=64)
     commanded.controls.of("gate").shot = Shot(np.full((48, 64, 3), number, np.uint8), number)
@@ -232,9 +224,7 @@ def test_a_picture_that_came_too_late_is_nobody_s(commanded: CommandedDevice) ->
 
 
 @pytest.mark.parametrize("steps", [("pause", "snapshot"), ("snapshot", "pause")])
-def test_a_picture_of_a_paused_camera_is_refused_with_what_to_do(
-    commanded: CommandedDevice, steps: tuple[str, str]
-) -> None:
+def test_a_picture_of_a_paused_camera_is_refused(commanded: CommandedDevice, steps: tuple[str, str]) -> None:
     for step in steps:
         commanded.hear(step, camera="gate")
     [error] = [answer["error"] for answer in commanded.answers(2) if not answer["ok"]]
@@ -244,9 +234,7 @@ def test_a_picture_of_a_paused_camera_is_refused_with_what_to_do(
     assert "command pause (camera 'gate')" in commanded.said
 
 
-def test_a_picture_that_cannot_be_made_is_answered_and_costs_nothing_else(
-    commanded: CommandedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_cannot_be_made_is_answered(commanded: CommandedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> Jpeg:
         raise cv2.error("/build/opencv/loadsave.cpp: error: (-4:Insufficient memory)")
 

@@ -89,7 +89,6 @@ class Process:
 
     @property
     def running(self) -> Any:
-        """Pipelines by camera."""
         return self.daemon._supervisor.running
 
     def until_results(self, *cameras: str) -> None:
@@ -185,9 +184,7 @@ def test_a_configuration_that_cannot_be_read_changes_nothing_and_is_read_as_ofte
     assert not before.is_over
 
 
-def test_a_reload_reads_no_bundle_in_the_main_thread_because_its_disk_may_hang(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reload_reads_no_bundle_in_the_main_thread(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     process.start(process.site.settings())
     process.until_results("gate")
     read, readers = bundle._read_regular, list[str]()
@@ -261,9 +258,7 @@ def test_a_reload_waits_until_what_starts_has_begun(process: Process, monkeypatc
     until(lambda: "configuration read again: as before: gate" in process.said)
 
 
-def test_a_bug_in_a_reading_and_want_of_a_thread_change_nothing(
-    process: Process, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reading_that_fails_changes_nothing(process: Process, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_given: object) -> None:
         raise RuntimeError("can't start new thread")
 

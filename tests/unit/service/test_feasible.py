@@ -51,9 +51,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 @pytest.mark.parametrize(("goldens", "is_run"), [(1.9, True), (2.1, False)])
-def test_what_took_half_the_budget_for_golden_is_not_run_once_more(
-    bundle: Bundle, goldens: float, is_run: bool
-) -> None:
+def test_what_took_double_the_budget_is_not_run_once_more(bundle: Bundle, goldens: float, is_run: bool) -> None:
     stages = Stages.open(bundle)
     runs: list[object] = []
     task = stages.task
@@ -81,9 +79,7 @@ def test_the_best_variant_that_fits_starts_and_the_reason_has_the_numbers(bundle
     assert f"the budget is {budget_ms:g} ms, and {LARGE} takes" in start.reason(budget_ms)
 
 
-def test_beside_busy_programs_it_is_measured_for_longer_and_they_are_named(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_busy_programs_it_is_measured_for_longer(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_selector, "_PATIENCE_S", 0.2)
     stages, seconds, runs = Stages.open(bundle), itertools.count(1.0), list[object]()
     task = stages.task
@@ -123,9 +119,7 @@ def video(tmp_path: Path) -> Path:
     return write_video(tmp_path / "v.avi", range(20), fps=50)
 
 
-def test_run_refuses_with_the_numbers_and_exit_code_4(
-    bundle: Bundle, video: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_refuses_with_numbers_and_code_4(bundle: Bundle, video: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit_manifest(bundle.path, latency_budget_ms=0.0001)
     assert run(["run", str(bundle.path), "--source", str(video)]) == 4
     captured = capsys.readouterr()
@@ -152,8 +146,6 @@ def test_best_effort_and_images_that_are_never_dropped_run_all_the_same_with_a_w
 
 
 class _Slowed:
-    """A session that takes longer."""
-
     def __init__(self, session: Session, pause_s: float) -> None:
         self.inference, self.replay_ns = session.inference, 0
         self._session, self._pause_s = session, pause_s
@@ -228,9 +220,7 @@ def test_a_variant_or_a_number_of_threads_that_does_not_load_is_said_and_left_ou
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="of more cores one is left, and of one there is no more")
 @pytest.mark.parametrize("tune", [True, False])
-def test_a_run_says_with_which_threads_it_starts_and_keeps_them_unless_it_must_not_tune(
-    tmp_path: Path, tune: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_says_with_which_threads_it_starts(tmp_path: Path, tune: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     board = Board(tmp_path, {(LARGE, 1): 0.06})
     settings = PipelineSettings(bundle=board.folder, source="0", tune=tune)

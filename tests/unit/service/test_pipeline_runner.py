@@ -63,8 +63,6 @@ class Source:
 
 
 class Watcher:
-    """A supervisor that calls a function after every step."""
-
     def __init__(self, look: Callable[[Tick], object]) -> None:
         self._look = look
 
@@ -73,8 +71,6 @@ class Watcher:
 
 
 class Scene:
-    """The stepping of a stream, with all that it speaks to."""
-
     def __init__(self, site: Site, source: Source, **settings: object) -> None:
         self.site, self.source, self.stop, self.observer = site, source, Stop(), Collector()
         stages, stream, self.progress = open_variant(site.bundle, LARGE), site.stream(), Progress(1e-9)
@@ -189,9 +185,7 @@ def test_rates_are_counted_since_the_last_look(site: Site) -> None:
 # Frames that come too old, or cannot be decoded.
 
 
-def test_frames_that_come_too_old_for_the_budget_or_cannot_be_decoded_are_told(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_that_are_too_old_or_unreadable_are_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk.service.monitors._EVERY_S", 0.05)
     source = Source(3000)
     source.delay_ns, scene = 6_000_000_000, Scene(site, source)
@@ -250,9 +244,7 @@ def _idle_loop() -> Loop:
         ([(5, 5)], []),
     ],
 )
-def test_the_share_that_cannot_be_decoded_is_told_by_the_minute(
-    minutes: list[tuple[int, int]], told: list[str]
-) -> None:
+def test_the_unreadable_share_is_told_by_the_minute(minutes: list[tuple[int, int]], told: list[str]) -> None:
     loop, warned = _idle_loop(), list[tuple[str, str]]()
     now_s, unreadable, others = 0.0, 900, 1000  # before anybody looked
     supervisor = Undecodable(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,24 +12,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from edge_sdk.config.schema import ThenConfig
 from edge_sdk.core.errors import BundleError, CameraError, LinesError, UsageError
+from edge_sdk.core.logs import CAMERA, name_cameras
+from edge_sdk.loop import Loop, Tick
 from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.service.model_selector import TuningLock
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.service.shared import Gate
+from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
+from tests.support.connections import until
 from tests.support.logs import SAID
 
 
 class Double:
-    """A pipeline that does what a test says."""
-
     def __init__(self, settings: PipelineSettings, gate: Gate | None, before: Double | None) -> None:
         self.settings, self.gate, self.before = settings, gate, before
         self.began, self.is_over = threading.Event(), False
         self.failure: BaseException | None = None
-        self.digest: str | None = "first"
+        self.digests = ("first",) * len(settings.bundles)
         self.events, self.joined, self.warned = list[str](), list[float](), list[str]()
 
     def start(self) -> None:
@@ -84,24 +89,23 @@ class Scene:
         return self.streams.running[camera]
 
     def change(self, *wanted: PipelineSettings, digest: str = "first") -> str:
-        return self.streams.change_to(wanted, {each.bundle: digest for each in wanted})
+        digests = {path: "first" for each in wanted for path in each.bundles}
+        return self.streams.change_to(wanted, {**digests, **{each.bundles[-1]: digest for each in wanted}})
 
     def fail(self, camera: str, failure: BaseException) -> None:
         self[camera].end(failure)
         self.streams.look()
 
 
-def settings(camera: str, source: str = "pattern") -> PipelineSettings:
-    return PipelineSettings(camera=camera, source=source, bundle=Path("a.edge"))
+def settings(camera: str, source: str = "pattern", **changes: Any) -> PipelineSettings:
+    return PipelineSettings(camera=camera, source=source, bundle=Path("a.edge"), **changes)
 
 
 # Streams that fail or come to their end.
 
 
 @pytest.mark.parametrize(("uniform", "share"), [(1.0, 1.0), (0.0, 0.5)])
-def test_a_stream_that_fails_begins_again_later_and_later_unless_it_ran_for_a_while(
-    uniform: float, share: float
-) -> None:
+def test_a_stream_that_fails_begins_again_later_and_later(uniform: float, share: float) -> None:
     scene = Scene("gate", "yard", uniform=uniform)
     yard = scene["yard"]
     for ran_s, full_delay_s in ((0, 1), (1, 2), (59, 4), (0, 8), (0, 16), (0, 32), (0, 60), (0, 60), (61, 1), (0, 2)):
@@ -133,9 +137,7 @@ def test_a_stream_that_fails_begins_again_later_and_later_unless_it_ran_for_a_wh
     ],
     ids=str,
 )
-def test_a_bug_and_what_is_short_are_said_in_one_line_and_the_stream_begins_again(
-    failure: Exception, said: str
-) -> None:
+def test_a_bug_and_what_is_short_are_said_in_one_line(failure: Exception, said: str) -> None:
     scene = Scene("gate")
     scene.fail("gate", failure)
     [line] = scene.said
@@ -245,6 +247,16 @@ def test_a_bundle_that_is_replaced_is_a_change() -> None:
     assert scene.made[-1].before is first
 
 
+def test_a_second_model_that_comes_or_is_replaced_is_a_change() -> None:
+    scene = Scene("gate")
+    wanted = settings("gate", then=ThenConfig(bundle=Path("b.edge")))
+    assert scene.change(wanted) == "changing: gate"
+    scene.made[-1].run()
+    scene.streams.look()
+    assert scene.change(wanted) == "as before: gate"
+    assert scene.change(wanted, digest="second") == "changing: gate"
+
+
 def test_a_camera_that_is_back_before_its_pipeline_ended_stays_known() -> None:
     scene = Scene("gate", "yard")
     gate = scene["gate"]
@@ -294,9 +306,99 @@ _HOME, _NO_HOME = HomeAssistantSettings(), HomeAssistantSettings(is_enabled=Fals
         ({"home_assistant": _NO_HOME}, [], ["Home Assistant: not told of this device"]),
     ],
 )
-def test_differences_beside_the_streams_are_named(
-    changes: dict[str, Any], outlet: list[str], others: list[str]
-) -> None:
+def test_other_differences_are_named(changes: dict[str, Any], outlet: list[str], others: list[str]) -> None:
     before = RunSettings(device="pi", mqtt=_MQTT, commands=("pause",), pipelines=())
     after = msgspec.structs.replace(before, **changes)
     assert (output_changes(before, after), [*other_changes(before, after)]) == (outlet, others)
+
+
+# What the streams of one process have in common: a turn to start, a turn to tune, a line that is said once.
+
+
+def test_the_board_is_read_once_for_all_streams_and_by_nobody_before_one_looks() -> None:
+    shared, before = Shared(), _readers()
+    assert isinstance(shared.throttled() + shared.throttled(), str)
+    assert _readers() == before + 1
+    shared.close()
+    until(lambda: _readers() == before)
+
+
+def _readers() -> int:
+    return sum(thread.name == "edge-board" for thread in threading.enumerate())
+
+
+def test_one_stream_at_a_time_starts_and_one_that_fails_gives_its_turn_on() -> None:
+    shared, inside, most = Shared(), list[int](), list[int]()
+
+    def start() -> None:
+        with contextlib.suppress(ValueError), shared.turn(lambda: False):
+            inside.append(1)
+            most.append(len(inside))
+            threading.Event().wait(0.01)
+            inside.pop()
+            raise ValueError("no model")
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1, 1]
+
+
+def test_a_line_that_holds_for_all_streams_is_said_once() -> None:
+    shared, token = Shared(), CAMERA.set("gate")
+    name_cameras(wanted=True)
+    for line in ("no key", "no disk", "no key"):
+        shared.log_once(logging.WARNING, line)
+    CAMERA.reset(token)
+    assert SAID == ["warning: no key", "warning: no disk"]
+
+
+class _Tuner:
+    def __init__(self) -> None:
+        self.looks, self.closed = 0, 0
+
+    @property
+    def done(self) -> bool:
+        return self.looks >= 3 or bool(self.closed)
+
+    def after(self, _loop: Loop | None, _tick: Tick) -> None:
+        self.looks += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _turns(count: int = 2) -> tuple[list[_Tuner], list[TuningLock]]:
+    lock, tuners = threading.Lock(), [_Tuner() for _ in range(count)]
+    return tuners, [TuningLock(tuner, lock) for tuner in tuners]  # type: ignore[arg-type]
+
+
+def _after(turn: TuningLock, tick: Tick = Tick.ON_TIME) -> None:
+    turn.after(None, tick)  # type: ignore[arg-type]
+
+
+def test_one_pipeline_tunes_to_its_end_and_then_the_next_does() -> None:
+    (first, second), (one, two) = _turns()
+    _after(one, Tick.IDLE)  # a tuner whose camera delivers nothing does not take the turn
+    seen = []
+    for _ in range(5):
+        _after(one)
+        _after(two)
+        seen.append((first.looks, second.looks))
+    assert seen == [(1, 0), (2, 0), (3, 1), (3, 2), (3, 3)]
+    assert (one.done, two.done) == (True, True)
+
+
+def test_a_pipeline_that_ends_while_it_tunes_gives_its_turn_on_once() -> None:
+    tuners, (one, two, three, four) = _turns(4)
+    _after(one)
+    two.close()  # it never had the turn, and cannot give it on
+    _after(three)
+    one.close()
+    _after(three)
+    one.close()
+    _after(four)
+    assert [tuner.looks for tuner in tuners] == [1, 0, 1, 0]
+    assert [tuner.closed for tuner in tuners] == [2, 1, 0, 0]

@@ -22,6 +22,7 @@ from edge_sdk.sources.opening import PATTERN, PICAMERA, VIDEO, kind_of, open_sou
 from edge_sdk.sources.picamera2 import Picamera
 from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.connections import until
+from tests.support.logs import refusal
 from tests.support.pictures import number_in, write_video
 from tests.support.streams import OTHER_SIZE_WH, SIZE_WH, Picamera2, Script, VideoCapture, put_in_place
 
@@ -39,9 +40,7 @@ def _bars(image: Image) -> int:
         ("pattern:64x48", SourceOptions(fps=100, rotate=90), (48, 64), 100),
     ],
 )
-def test_a_pattern_is_a_live_camera(
-    location: str, options: SourceOptions, size_wh: tuple[int, int], fps: float
-) -> None:
+def test_a_pattern_is_live(location: str, options: SourceOptions, size_wh: tuple[int, int], fps: float) -> None:
     with closing(open_source(location, camera="test", options=options)) as source:
         assert source.fps == fps
         assert source.paced
@@ -103,20 +102,15 @@ def test_gstreamer_is_refused_where_opencv_has_none(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  Video I/O:\n    GStreamer:                   NO\n")
     location = "gst:rtspsrc location=rtsp://bob:s3cret@cam/live user-pw=s3cret ! decodebin"
     for waits in (False, True):
-        with pytest.raises(MissingDependencyError) as caught:
-            open_source(location, waits=waits)
-        assert str(caught.value).startswith("gst:rtspsrc ! decodebin: this OpenCV was built without GStreamer")
-        assert caught.value.exit_code == 8
+        said = refusal(MissingDependencyError, open_source, location, waits=waits)
+        assert said.startswith("gst:rtspsrc ! decodebin: this OpenCV was built without GStreamer")
 
 
 @pytest.mark.parametrize(
     ("pipeline", "opened"),
     [
-        (
-            "videotestsrc",
-            "videotestsrc ! videoconvert ! video/x-raw,format=BGR ! appsink drop=true max-buffers=1 sync=false",
-        ),
-        ("videotestsrc ! appsink", "videotestsrc ! appsink"),
+        ("a", "a ! videoconvert ! video/x-raw,format=BGR ! appsink drop=true max-buffers=1 sync=false"),
+        ("a ! appsink", "a ! appsink"),
     ],
 )
 def test_a_pipeline_gets_a_sink_of_one_picture(monkeypatch: pytest.MonkeyPatch, pipeline: str, opened: str) -> None:
@@ -178,12 +172,7 @@ def test_another_size_than_asked_for_is_said(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("cameras", 0, "picamera2", "picamera2: no camera is connected; see `rpicam-hello"),
         ("cameras", 1, "picamera2:1", "picamera2:1: no such camera, 1 are connected"),
-        (
-            "script",
-            Script(*["!"] * 99),
-            "picamera2",
-            "in use by another program, or it does not answer (Camera __init__",
-        ),
+        ("script", Script(*["!"] * 99), "picamera2", "in use by another program, or it does not answer (Camera __in"),
         ("start", None, "picamera2", "it does not start ('NoneType' object is not callable)"),
     ],
 )
@@ -192,12 +181,11 @@ def test_a_camera_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, attribute: str, value: object, location: str, expected: str
 ) -> None:
     monkeypatch.setattr(Picamera2, attribute, value)
-    with pytest.raises(CameraError) as caught:
-        open_source(location)
-    assert expected in str(caught.value)
+    said = refusal(CameraError, open_source, location)
+    assert expected in said
     with closing(open_source(location, waits=True)) as source:
         until(lambda: bool(source.trouble))
-        assert source.trouble in str(caught.value)
+        assert source.trouble in said
         assert source.status is SourceStatus.OPENING
     assert all("close" in camera.calls for camera in Picamera2.opened)
 
@@ -211,15 +199,10 @@ class _Broken(ModuleType):
     ("module", "expected"),
     [(None, "python3 -m venv --system-site-packages"), (_Broken("picamera2"), "--force-reinstall simplejpeg")],
 )
-def test_a_module_that_is_not_there_or_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType | None, expected: str
-) -> None:
+def test_a_module_that_does_not_load(monkeypatch: pytest.MonkeyPatch, module: ModuleType | None, expected: str) -> None:
     monkeypatch.setitem(sys.modules, "picamera2", module)
     for waits in (False, True):
-        with pytest.raises(MissingDependencyError) as caught:
-            open_source("picamera2", waits=waits)
-        assert expected in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert expected in refusal(MissingDependencyError, open_source, "picamera2", waits=waits)
 
 
 # The device's file is there and may be opened by all; what it gives is the double's.

@@ -86,7 +86,6 @@ def _source(first: FakeCapture | None, *others: FakeCapture | Exception | None, 
 
 
 def _taken(source: OpenedSource, wanted: int) -> list[str]:
-    """The pictures of the next frames."""
     found: list[str] = []
     while len(found) < wanted:
         frame = source.latest(10)
@@ -118,8 +117,6 @@ def test_whatever_goes_wrong_the_camera_is_reopened(error: Exception, capfd: pyt
 
 
 class _Broken(OpenedSource):
-    """Puts one frame, then fails."""
-
     def read(self, slot: Slot, stop: threading.Event) -> None:
         slot.put(np.zeros((2, 2, 3), np.uint8), 1, 1.0, 0)
         raise MemoryError("no room\nfor more")

@@ -1,7 +1,8 @@
-"""Keypoints and masks belong to the objects that remain, and lie in pixels of the frame."""
+"""Keypoints, masks and corners belong to the objects that remain, and lie in pixels of the frame."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -11,7 +12,9 @@ import pytest
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.frame import Detections, Frame, Geometry, Inferred, Prepared
 from edge_sdk.events.annotate import Annotator
-from edge_sdk.tasks.spec import DetectionSpec
+from edge_sdk.tasks.boxes import Candidates
+from edge_sdk.tasks.oriented import ReadSuppressed
+from edge_sdk.tasks.spec import DetectionSpec, Thresholds
 from edge_sdk.tasks.task import make_task
 from tests.support.results import make_encoder
 
@@ -102,6 +105,64 @@ def test_masks_lie_within_their_boxes(decoder: str) -> None:
     Annotator(["a", "b"]).draw(picture, got)
     assert picture[40, 24].any()
     assert not picture[40, 40].any()
+
+
+@pytest.mark.parametrize("decoder", ["yolov8_obb", "end_to_end_obb"])
+def test_oriented_boxes_have_corners_and_an_upright_box_around_them(decoder: str) -> None:
+    objects = [([18.0, 24.0, 38.0, 34.0], 1, 0.9, [math.pi / 2]), ([40.0, 20.0, 60.0, 30.0], 0, 0.8, [0.0])]
+    if decoder == "yolov8_obb":
+        objects.insert(1, ([18.0, 25.0, 38.0, 35.0], 1, 0.7, [math.pi / 2]))  # hidden by the first
+    else:  # its rows have centres and sizes, too
+        objects = [([(a + c) / 2, (b + d) / 2, c - a, d - b], *rest) for (a, b, c, d), *rest in objects]
+    got = _detect(decoder, _output(decoder, objects, 1))
+    assert got.corners is not None
+    # Turned by a quarter, clockwise: the left top corner of 20 x 10 is the right top one of 10 x 20.
+    expected = [[[66, 22], [66, 62], [46, 62], [46, 22]], [[80, 24], [120, 24], [120, 44], [80, 44]]]
+    assert got.corners == pytest.approx(np.array(expected), abs=1e-4)
+    assert got.xyxy == pytest.approx(np.array([[46, 22, 66, 62], [80, 24, 120, 44]]), abs=1e-4)
+    assert got[1].to_dict()["detections"][0]["corners"] == pytest.approx(np.array(expected[1]), abs=1e-4)
+    sent = msgspec.json.decode(make_encoder().encode(got))["detections"]
+    assert sent[1]["corners"] == [[80.0, 24.0], [120.0, 24.0], [120.0, 44.0], [80.0, 44.0]]
+    turned = msgspec.structs.replace(got, corners=got.corners + np.float32([0, 2]))
+    picture = got.frame.image.copy()
+    Annotator(["a", "b"]).draw(picture, turned)
+    assert picture[26, 100].any()  # the upper side, and not that of the box
+    assert not picture[24, 110].any()
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float:
+    """The Bhattacharyya distance of the normal distributions of two boxes of centre, size and angle."""
+    spreads = []
+    for _, _, w, h, angle in (one, other):
+        turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        spreads.append(turn @ np.diag([w * w / 12, h * h / 12]) @ turn.T)
+    mean, apart = (spreads[0] + spreads[1]) / 2, one[:2] - other[:2]
+    ratio = np.linalg.det(mean) / math.sqrt(np.linalg.det(spreads[0]) * np.linalg.det(spreads[1]))
+    return float(apart @ np.linalg.inv(mean) @ apart / 8 + math.log(ratio) / 2)
+
+
+@pytest.mark.parametrize("iou", [0.2, 0.45, 0.7])
+def test_an_oriented_box_is_hidden_by_any_stronger_one_of_its_class(iou: float) -> None:
+    random = np.random.default_rng(7)
+    rows = np.hstack(
+        [random.uniform(0, 60, (150, 2)), random.uniform(4, 30, (150, 2)), random.uniform(-1, 3, (150, 1))]
+    )
+    scores = random.permutation(np.linspace(0.3, 0.9, 150)).astype(np.float32)
+    classes = random.integers(0, 2, 150)
+    order = np.argsort(-scores)
+    expected = [
+        int(place)
+        for number, place in enumerate(order)
+        if not any(
+            classes[other] == classes[place] and 1 - math.sqrt(1 - math.exp(-_distance(rows[other], rows[place]))) > iou
+            for other in order[:number]
+        )
+    ]
+    boxes = np.hstack([rows[:, :2] - rows[:, 2:4] / 2, rows[:, 2:4]]).astype(np.float32)
+    angles = rows[:, 4:].astype(np.float32)
+    reader = ReadSuppressed(lambda _outputs: Candidates(boxes, scores, classes, extras=angles))
+    assert reader.keep(reader([]), Thresholds(0.3, iou)).tolist() == expected
+    assert 10 < len(expected) < 145
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_pose", "yolov8_seg"])

@@ -125,7 +125,6 @@ class World:
 
     @property
     def ups_s(self) -> list[float]:
-        """When it stepped up to the top."""
         return [step.at_s for step in self.steps if step.rung == 0]
 
 
@@ -278,7 +277,6 @@ STEPS = with_steps([Level("int8", 1, 20.0)])
 
 
 def _window(governor: Governor, end_s: int, missed: int = 0) -> Move | None:
-    """What it decides on a window of 20 frames of which it missed so many."""
     for number in range(20):
         governor.note_result(is_late=number < missed, age_ns=20 * MS, run_ns=10 * MS)
     return governor.decide(end_s * S)

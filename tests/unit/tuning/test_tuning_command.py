@@ -49,7 +49,7 @@ def record(bundle: Path, state: Path) -> Path:
     return state / request.file_name
 
 
-def test_the_best_quality_is_chosen_remembered_and_shown_by_inspect(
+def test_the_best_quality_is_chosen_and_remembered(
     bundle: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With real sessions in real time."""

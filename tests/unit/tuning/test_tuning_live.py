@@ -244,9 +244,7 @@ def test_without_frames_nothing_begins_and_frames_that_stop_in_the_middle_do_not
     assert board.outcome[0][0].chosen.candidate == candidate("int8")
 
 
-def test_where_nothing_could_be_measured_the_next_step_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_measurement_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The camera delivers far less than it says."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     bundle, limits = Bundle.open(write_variants(tmp_path / "a.edge")), Limits(1000)

@@ -59,9 +59,7 @@ def records(tmp_path: Path) -> Records:
     return Records(tmp_path / "state")
 
 
-def test_the_same_wish_on_the_same_machine_is_remembered_and_another_wish_is_not(
-    records: Records, bundle: Bundle
-) -> None:
+def test_a_wish_is_remembered_for_its_machine(records: Records, bundle: Bundle) -> None:
     assert records.recall(_request(bundle), HERE) is None
     records.remember(_request(bundle), HERE, _tuned())
     found = records.recall(_request(bundle), HERE)
@@ -173,7 +171,7 @@ def _tuner(tuning: Tuning, home: Stages, fps: float = 30, **changes: Any) -> Liv
 
 @pytest.mark.parametrize(("usable", "promised", "expected"), [(1, 4, 4), (2, 2, 2), (3, 2, 2), (4, 4, 3)])
 @pytest.mark.parametrize("variant", [None, "fp32"])
-def test_of_more_than_two_cores_one_is_left_from_the_first_start_on(
+def test_of_many_cores_one_is_left(
     bundle: Bundle, usable: int, promised: int, expected: int, variant: str | None
 ) -> None:
     edit_manifest(bundle.path, intra_op_num_threads=promised)

@@ -24,7 +24,6 @@ def _search(
     promise: Candidate | None = None,
     broken: tuple[str, ...] = (),
 ) -> tuple[list[str], Candidate | None]:
-    """What was asked for, in order, and what was chosen."""
     promised = promise or candidate(next(iter(qualities)), threads=2)
     ratings = {name: q if isinstance(q, Rating) else Rating(q) for name, q in qualities.items()}
     steps = Search(plan(promised, limits, ratings=ratings, threads=thread_counts(cores(usable)))).steps()
@@ -196,9 +195,7 @@ def test_where_only_a_slow_one_takes_little_cpu_the_budget_goes_first() -> None:
         ([(0.30, 0.05), (0.20, 0.05)], 0),  # a tenth of a millisecond says nothing
     ],
 )
-def test_of_one_quality_the_fastest_runs_and_noise_decides_nothing(
-    p99_and_share: list[tuple[float, float]], expected: int
-) -> None:
+def test_of_one_quality_the_fastest_runs(p99_and_share: list[tuple[float, float]], expected: int) -> None:
     measured = [
         measurement(candidate(threads=1 + i), p99_ms=p99, cpu_share=share)
         for i, (p99, share) in enumerate(p99_and_share)

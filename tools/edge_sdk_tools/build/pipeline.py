@@ -24,7 +24,7 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.arm_cost.estimate import board_counter, check_latency
 from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
-from edge_sdk_tools.bundle_folder import LABELS_FILE, BundleFolder, bundle_folder
+from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
 from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, runtime_range
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageSet
@@ -178,7 +178,7 @@ def _write(
 ) -> Manifest:
     """Requires models that hold their gates; ensures that every file of the bundle is on the disk, but the manifest."""
     variants = add_variants(folder, steps.variants)
-    folder.add(LABELS_FILE, "".join(f"{label}\n" for label in steps.checked.labels).encode())
+    folder.add_labels(steps.checked.labels)
     folder.add(HTML_FILE, render_html(report).encode())
     folder.add(JSON_FILE, to_json(report))
     return manifest_of(steps, variants, folder, runtimes, bundle_version)

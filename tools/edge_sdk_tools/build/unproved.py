@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.task import make_task
-from edge_sdk_tools.bundle_folder import LABELS_FILE, bundle_folder, described_manifest
+from edge_sdk_tools.bundle_folder import bundle_folder, described_manifest
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.importers.describe import Description, describe, write_description
 from edge_sdk_tools.prove.golden import make_golden
@@ -62,7 +63,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
         onnx.save(checked.proto, source)
         converted = float_file(source, target, written.work)
         noise = np.random.default_rng(0).integers(0, 256, (_NOISE_SIDE_PX, _NOISE_SIDE_PX, 3), np.uint8)
-        _check_answer(spec, len(checked.labels), source, noise)
+        _check_answer(spec, checked.labels, source, noise)
         data, golden = make_golden(Prepare(spec.input), source, [noise], "golden.npz")
         variant = Variant(
             file=f"model.fp32{converted.model.suffix}",
@@ -74,7 +75,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
         )
         written.add(variant.file, converted.model.read_bytes())
         written.add(golden.file, data)
-        written.add(LABELS_FILE, "".join(f"{label}\n" for label in checked.labels).encode())
+        written.add_labels(checked.labels)
         version = onnxruntime_version().split("+")[0]
         manifest = described_manifest(
             spec,
@@ -99,12 +100,12 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
     return written.output, description
 
 
-def _check_answer(spec: ModelSpec, label_count: int, model: Path, picture: Image) -> None:
+def _check_answer(spec: ModelSpec, labels: Sequence[str], model: Path, picture: Image) -> None:
     """Refuse a model whose answer to a picture of noise cannot be one of its decoder's kind."""
     session = Session(model.read_bytes(), SessionSettings(), "the model")
     inferred = session(Prepare(spec.input)(Frame.of(picture)))
     with np.errstate(all="ignore"):
-        result = make_task(spec, label_count, session.output_shapes)(inferred)
+        result = make_task(spec, labels, session.output_shapes)(inferred)
     if not result.is_finite:
         raise ModelError(f"{spec.model}: its outputs are not finite on a picture of noise; check its weights")
     if result.confidence.max(initial=0) > _MOST_CONFIDENT:

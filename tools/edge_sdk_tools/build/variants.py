@@ -271,6 +271,7 @@ def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: Image
     return msgspec.structs.replace(
         fit_to_core(variant, first.target, folder),
         is_resized=True,
+        board=spec.board_times(variant.converted.model) if recipe.precision == "int8" else None,
         evaluation=evaluation,
         agreement=agreement_of(observed, evaluation),
     )
@@ -298,9 +299,9 @@ def _judged(once: ModelVariant, again: ModelVariant, spec: VariantSpec, *, requi
             problem = f"the model has {proof.model_mb:.2f} MB, and {whole_mb:.2f} in float: it saves too little"
             return msgspec.structs.replace(again, problem=problem)
     spoken, elsewhere = PRECISIONS[again.precision].spoken, target.machine != platform.machine()
-    gate_failure = gate_failure_of(once.proof, gates, spoken, elsewhere=elsewhere)
+    gate_failure = gate_failure_of(once.proof, gates, spoken, board=once.board, elsewhere=elsewhere)
     if gate_failure is not None and gate_failure.kind == "slow":
-        gate_failure = gate_failure_of(proof, gates, spoken, elsewhere=elsewhere)
+        gate_failure = gate_failure_of(proof, gates, spoken, board=once.board, elsewhere=elsewhere)
     if gate_failure is None or (largest_share is not None and gate_failure.kind == "slow"):
         return again  # it saves space on the disk and on the way to the device, not time
     if gate_failure.noise:

@@ -32,6 +32,7 @@ from edge_sdk_tools.check.operators import (
 from edge_sdk_tools.check.report import CPU, CheckReport, Costs, Finding, RefusedModelError, in_order
 from edge_sdk_tools.check.sandbox import Examined, Job, read_request, write_answer
 from edge_sdk_tools.check.shapes import (
+    DETECTIONS,
     LOWEST_OPSET,
     QUANTIZABLE_OPSET,
     adopted,
@@ -42,6 +43,7 @@ from edge_sdk_tools.check.shapes import (
     depends_on_values,
     fix_input,
     fix_outputs,
+    fix_rows,
     image_input,
     infer,
     inline_functions,
@@ -49,6 +51,8 @@ from edge_sdk_tools.check.shapes import (
     name_nodes,
     opsets_of,
     raise_opset,
+    rows_to_fix,
+    take_floats,
     with_facts,
     with_tensors,
 )
@@ -107,6 +111,8 @@ class _Examination:
 
     def examined(self) -> Examined:
         """Take all steps; an error keeps the later ones from what it makes meaningless."""
+        weights = {weight.name for weight in self._file.weights}
+        self._findings += take_floats(self._proto, weights, self._job.input)
         report = with_facts(self._job.report(), self._file, self._proto, self._table)
         self._check_opset()
         self._fix_input()
@@ -182,6 +188,14 @@ class _Examination:
 
     def _infer(self) -> None:
         self._proto, found = infer(self._proto)
+        if rows := rows_to_fix(self._proto):
+            for proto in (self._proto, self._original):
+                if proto is not None:
+                    fix_rows(proto, rows)
+            name_nodes(self._proto)
+            self._proto, found = infer(self._proto)
+            what = f"outputs {', '.join(rows)} have a row for each object found, and were filled up to {DETECTIONS}"
+            self._findings.append(Finding(severity="note", rule="dynamic", what=what, next_step="nothing to do"))
         self._values = graph_values(self._proto.graph)
         weights = {weight.name for weight in self._file.weights}
         self._findings += [*found, *check_sizes(self._proto), *check_outputs(self._proto, weights)]

@@ -20,6 +20,7 @@ from edge_sdk.bundle.manifest import RuntimeRange, parse_version
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, UsageError, one_line
+from edge_sdk.tasks.entry import Labels
 from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.model_file import assemble, open_model
 from edge_sdk_tools.check.operators import kernel_table
@@ -94,7 +95,7 @@ class CheckedModel(msgspec.Struct, frozen=True, eq=False):
 
     proto: onnx.ModelProto
     sha256: str
-    labels: tuple[str, ...]
+    labels: Labels
     opset: int
     warnings: tuple[str, ...] = ()
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError, one_line
-from edge_sdk.tasks.decoders import decoder_of
+from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
+from edge_sdk_tools.check.resemblance import resemblance
 
 _FLAG = "background_class = true under [classification]"
 _SHOWN = 5
@@ -150,9 +151,11 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
     except ModelError as cause:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
-        wrong = [finding("error", spec, what, step or _CORRECT)]
+        seen = "" if "this looks like" in step else resemblance(report.outputs, spec.input.size_wh)
+        wrong = [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
     lines = [*check_lines(spec, labels, is_counted=is_counted), *_check_order(spec, labels, report)]
     wrong += _check_said(spec, report)
+    wrong += [] if wrong else _check_others(spec, len(labels), report)
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
 
 
@@ -169,23 +172,43 @@ def _check_said(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
         yield finding("error", spec, what, step)
 
 
+def _check_others(spec: ModelSpec, label_count: int, report: CheckReport) -> Iterator[Finding]:
+    """Name a decoder that names and operators of the outputs speak for, where they do not speak for the given one."""
+    shapes, own = [output.shape or () for output in report.outputs], decoder_of(spec)
+    found = own.find(spec, label_count, shapes) if report.outputs and all(shapes) else None
+    if found is None or TRAITS[spec.task].is_of_whole_picture:
+        return
+    if own.is_shown([report.outputs[place] for place in found[1]]):
+        return
+    for other in TABLE:
+        places = next((places for _, _, places in other.readings(spec, shapes)), ()) if other is not own else ()
+        if places and other.is_shown([report.outputs[place] for place in places]):
+            what = (
+                f"decoder: the outputs look like those that {other.name} reads ({other.task}), and not {spec.decoder}"
+            )
+            step = f'nothing to do, if boxes are right; else set decoder = "{other.name}"'
+            yield finding("warning", spec, what, step)
+
+
 _NO_PROBABILITIES = ("Add", "Conv", "Gemm", "MatMul")
+_WITHOUT = {"softmax": "logits", "sigmoid": "sigmoid_logits"}
 
 
 def _check_probabilities(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
-    """Tell probabilities from logits by the operator that computes a classifier's output."""
+    """Tell probabilities from logits, and softmax from sigmoid, by the operator that computes a classifier's output."""
     outputs = report.outputs
     if not (outputs and TRAITS[spec.task].is_of_whole_picture) or any(
         error.rule in _BEFORE_OUTPUTS for error in report.of("error")
     ):
         return
-    operator = outputs[0].operator
-    if spec.decoder == "logits" and operator == "Softmax":
-        what = f"decoder: output {outputs[0].name} comes from a Softmax, so that it has probabilities already"
-        yield finding("error", spec, what, 'set decoder = "softmax"')
-    elif spec.decoder == "softmax" and operator in _NO_PROBABILITIES:
-        what = f"decoder: output {outputs[0].name} comes from a {operator} and has no probabilities"
-        yield finding("error", spec, what, 'set decoder = "logits"')
+    operator, name = outputs[0].operator, outputs[0].name
+    if operator in ("Softmax", "Sigmoid") and spec.decoder != operator.lower():
+        what = f"decoder: output {name} comes from a {operator}, so that it has probabilities already"
+        step = "" if operator == "Softmax" else "; its classes do not exclude each other"
+        yield finding("error", spec, what, f'set decoder = "{operator.lower()}"{step}')
+    elif spec.decoder in _WITHOUT and operator in _NO_PROBABILITIES:
+        what = f"decoder: output {name} comes from a {operator} and has no probabilities"
+        yield finding("error", spec, what, f'set decoder = "{_WITHOUT[spec.decoder]}"')
 
 
 def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
+import numpy as np
 import onnx
 import onnx.inliner
+import onnx.numpy_helper
 from onnx import TensorProto
 
 from edge_sdk.bundle.model_spec import InputSpec
@@ -160,6 +162,35 @@ def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueI
     return image
 
 
+_WHOLE_NUMBERS = (TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64)
+
+
+def take_floats(proto: onnx.ModelProto, weights: Collection[str], spec: InputSpec) -> list[Finding]:
+    """Put a Cast before an image of whole numbers, in place, as TensorFlow's detectors take it; say so."""
+    constants = {*weights, *(t.name for t in proto.graph.initializer)}
+    images = [i for i in proto.graph.input if i.name not in constants]
+    if len(images) != 1 or images[0].type.tensor_type.elem_type not in _WHOLE_NUMBERS:
+        return []
+    [image] = images
+    kind, whole = image.type.tensor_type.elem_type, f"{image.name}_whole"
+    _rename(proto, image.name, whole)
+    proto.graph.node.insert(0, onnx.helper.make_node("Cast", [image.name], [whole], to=kind))
+    image.type.tensor_type.elem_type = TensorProto.FLOAT
+    what = f"input {image.name!r} is {TensorProto.DataType.Name(kind)}; a Cast from float was put before it"
+    if any(spec.mean) or any(value != 1 for value in spec.std):
+        step = "take mean and std out of model.toml: the model takes pixels of 0-255 as they are"
+        return [Finding(severity="error", rule="input", what=what, next_step=step)]
+    return [Finding(severity="note", rule="input", what=what, next_step="nothing to do: pixels are whole numbers")]
+
+
+def _rename(proto: onnx.ModelProto, name: str, to: str) -> None:
+    for node in nodes_of(proto.graph.node):
+        for names in (node.input, node.output):
+            for place, found in enumerate(names):
+                if found == name:
+                    names[place] = to
+
+
 def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
     """Give the image input model.toml's shape, in place; RefusedModelError where a side is fixed to another."""
     expected = spec.tensor_shape
@@ -280,6 +311,60 @@ def _unfilled(graph: onnx.GraphProto, weights: Collection[str]) -> list[Finding]
         )
         for name, problem in problems.items()
     ]
+
+
+DETECTIONS = 300
+"""Rows of a detector that suppresses overlaps in its graph, where it has as many as it finds."""
+
+
+def rows_to_fix(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Return the fixed shapes of outputs that have a row for each object found; empty for models of another kind.
+
+    They are boxes Nx4 or 1xNx4, and others of N, as torchvision and TensorFlow write them.
+    """
+    links = GraphIndex(proto.graph)
+    shapes = {output.name: declared_value(output) for output in proto.graph.output}
+    free = {name: v.shape or () for name, v in shapes.items() if v.count is None and _data_dependent(name, links)}
+    boxes = [shape for shape in free.values() if len(shape) in (2, 3) and shape[-1] == 4]
+    if len(boxes) != 1 or len(free) < 3:
+        return {}
+    n = DETECTIONS
+    fixed: dict[int, tuple[int, ...]] = (
+        {2: (n, 4), 1: (n,)} if len(boxes[0]) == 2 else {3: (1, n, 4), 2: (1, n), 1: (1,)}
+    )
+    return (
+        {name: fixed[len(shape)] for name, shape in free.items()} if all(len(s) in fixed for s in free.values()) else {}
+    )
+
+
+def fix_rows(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Fill outputs with zeros up to these shapes, in place; what is beyond them is cut off."""
+    for output in proto.graph.output:
+        shape = shapes.get(output.name)
+        if shape is None:
+            continue
+        found, name = f"{output.name}_found", output.name
+        _rename(proto, name, found)
+        axis = shape.index(DETECTIONS) if DETECTIONS in shape else 0
+        kind = onnx.helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
+        constants = {
+            "zeros": np.zeros(shape, kind),
+            "first": np.array([0]),
+            "end": np.array([shape[axis]]),
+            "axis": np.array([axis]),
+            "shape": np.array(shape),
+        }
+        for key, value in constants.items():
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(value, f"{name}_{key}"))
+        proto.graph.node.extend(
+            [
+                onnx.helper.make_node("Concat", [found, f"{name}_zeros"], [f"{name}_filled"], axis=axis),
+                onnx.helper.make_node(
+                    "Slice", [f"{name}_{key}" for key in ("filled", "first", "end", "axis")], [f"{name}_rows"]
+                ),
+                onnx.helper.make_node("Reshape", [f"{name}_rows", f"{name}_shape"], [name]),
+            ]
+        )
 
 
 def depends_on_values(proto: onnx.ModelProto) -> bool:

@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -46,7 +46,11 @@ _KINDS = {2: "RGB colours", 4: "grey levels with transparency", 6: "RGB colours 
 _EXPECTED = "expected a PNG of 8-bit grey levels or of palette indices, one class id a pixel"
 
 
-class MaskTruth(msgspec.Struct, frozen=True):
+class Truth(msgspec.Struct, frozen=True):
+    """What the labels say of one image."""
+
+
+class MaskTruth(Truth, frozen=True):
     """The class of every pixel of an image, in a PNG that `read` opens.
 
     Attributes:
@@ -106,7 +110,7 @@ def _size_of(head: bytes, path: Path) -> tuple[int, int]:
     return width, height
 
 
-class ClassTruth(msgspec.Struct, frozen=True):
+class ClassTruth(Truth, frozen=True):
     """The class of one image.
 
     Attributes:
@@ -116,7 +120,7 @@ class ClassTruth(msgspec.Struct, frozen=True):
     class_id: int
 
 
-class BoxTruth(msgspec.Struct, frozen=True, eq=False):
+class BoxTruth(Truth, frozen=True, eq=False):
     """The objects in one image; N may be 0.
 
     Attributes:
@@ -139,9 +143,6 @@ class BoxTruth(msgspec.Struct, frozen=True, eq=False):
         return self.boxes_xyxy * np.array([*size_wh, *size_wh], np.float64)
 
 
-Truth: TypeAlias = ClassTruth | BoxTruth | MaskTruth
-
-
 def same_truth(a: Truth | None, b: Truth | None) -> bool:
     """Tell whether two truths are equal; the order of boxes counts, and masks are compared by their files' bytes."""
     if isinstance(a, BoxTruth) and isinstance(b, BoxTruth):
@@ -152,7 +153,8 @@ def same_truth(a: Truth | None, b: Truth | None) -> bool:
     return a == b
 
 
-Format: TypeAlias = Literal["images", "labels.csv", "class folders", "coco", "yolo", "masks"]
+Format: TypeAlias = str
+"""A name of the table of formats, or `images` where there are no labels."""
 
 
 class Dataset(msgspec.Struct, frozen=True):

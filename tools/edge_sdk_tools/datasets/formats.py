@@ -31,6 +31,7 @@ from edge_sdk_tools.datasets.dataset import (
     Found,
     Labelled,
     MaskTruth,
+    Truth,
     listed_file,
     mask_size,
 )
@@ -123,6 +124,35 @@ def _csv_class_id(value: str, names: ClassNames, where: str) -> int:
     if class_id is None:
         raise DataError(f"{where}: class_id is {shown(value)}, expected a whole number from 0 to {len(names) - 1}")
     return names.checked(class_id, where)
+
+
+TEXTS_CSV = "texts.csv"
+
+
+class TextTruth(Truth, frozen=True):
+    """The text that one image shows."""
+
+    text: str
+
+
+def read_texts_csv(folder: Path, _names: ClassNames) -> Labelled:
+    """Read FOLDER/texts.csv, with one image a line after the header file,text."""
+    path = folder / TEXTS_CSV
+    rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    texts: dict[Path, TextTruth] = {}
+    try:
+        header = next(rows, [])
+        if [name.strip().casefold() for name in header] != ["file", "text"]:
+            raise DataError(f"{path}: line 1 is {shown(','.join(header))}, expected file,text")
+        for row in filter(None, rows):
+            where = f"{path}: line {rows.line_num}"
+            file = listed_file(row[0].strip(), [folder], where)
+            if len(row) != 2 or file is None:
+                raise DataError(f"{where}: {shown(','.join(row))}, expected an image in {folder} and its text, quoted")
+            texts[file] = TextTruth(row[1])
+    except csv.Error as cause:
+        raise DataError(f"{path}: line {rows.line_num}: not comma-separated values: {cause}") from cause
+    return Labelled([Found(file, text) for file, text in sorted(texts.items())])
 
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
@@ -404,6 +434,7 @@ def _has_folders(folder: Path, *names: str) -> bool:
 
 FORMATS: dict[Format, LabelFormat] = {
     "labels.csv": LabelFormat("classes", "labels.csv", lambda folder, _: is_file(folder / LABELS_CSV), read_labels_csv),
+    TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, lambda folder, _: is_file(folder / TEXTS_CSV), read_texts_csv),
     "class folders": LabelFormat("classes", "a folder a class", are_class_folders, read_class_folders),
     "coco": LabelFormat("boxes", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
     "yolo": LabelFormat(

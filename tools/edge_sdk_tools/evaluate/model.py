@@ -112,11 +112,11 @@ class Model:
     """A session with its prepare and decode stages: image in, answer out; for one thread."""
 
     def __init__(
-        self, session: Session, spec: ModelSpec | Manifest, label_count: int, memory: OutputMemory | None = None
+        self, session: Session, spec: ModelSpec | Manifest, labels: Sequence[str], memory: OutputMemory | None = None
     ) -> None:
         self._session, self._memory = session, memory
         self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
-        self._task = make_task(spec, label_count, session.output_shapes)
+        self._task = make_task(spec, labels, session.output_shapes)
 
     def __call__(self, image: Image) -> Answer:
         """Run one uint8 (H, W, 3) BGR image."""
@@ -181,7 +181,7 @@ class Subject:
         spec = self.spec
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
-        return Model(self.session.clone(), spec, len(self.labels), self.memory)
+        return Model(self.session.clone(), spec, self.labels, self.memory)
 
 
 def open_subject(path: Path) -> Subject:
@@ -257,6 +257,10 @@ def _check_decoder(subject: Subject, outputs: Sequence[Tensor]) -> None:
     spec, output = subject.spec, outputs[0]
     if not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
+    if spec.decoder.startswith("sigmoid"):
+        if spec.decoder == "sigmoid" and not bool(((output >= 0) & (output <= 1)).all()):
+            raise ModelError('decoder: the outputs are no probabilities; set decoder = "sigmoid_logits"')
+        return
     if TRAITS[spec.task].is_of_whole_picture:
         are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
         if spec.decoder == "logits" and are_probabilities:
@@ -267,7 +271,7 @@ def _check_decoder(subject: Subject, outputs: Sequence[Tensor]) -> None:
                 f'decoder: the outputs are no probabilities (they sum to {total:.3g}); set decoder = "logits"'
             )
     decoder = decoder_of(spec)
-    if (axis := decoder.box_axis) is not None and not decoder.reads_all:
+    if (axis := decoder.box_axis) is not None and not decoder.reads_all and len(outputs) == 1:
         scores = np.moveaxis(output, axis, -1)[..., 4 : 4 + len(subject.labels)]
         lowest, highest = float(scores.min(initial=0.0)), float(scores.max(initial=0.0))
         if lowest < -_PROBABILITY_SLACK or highest > 1 + _PROBABILITY_SLACK:

@@ -32,6 +32,8 @@ def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64
     if decoder == "logits":
         scores = np.exp(scores - scores.max())
         scores /= scores.sum()
+    elif decoder == "sigmoid_logits":
+        scores = (np.tanh(scores / 2) + 1) / 2
     return scores
 
 
@@ -133,3 +135,13 @@ def class_ious(weights: Weights, both: NDArray[np.float64], either: NDArray[np.f
     below = weights @ either
     result: NDArray[np.float64] = np.divide(weights @ both, below, out=np.full_like(below, np.nan), where=below > 0)
     return result
+
+
+def edit_distance(a: str, b: str) -> int:
+    """Count the characters to insert, delete or replace that turn one text into the other (Levenshtein, 1966)."""
+    row = list(range(len(b) + 1))
+    for i, mine in enumerate(a, start=1):
+        before, row[0] = row[0], i
+        for j, theirs in enumerate(b, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (mine != theirs))
+    return row[-1]

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import AccuracyGateError, DataError
 from edge_sdk.core.frame import Segmentation
+from edge_sdk.tasks.embedding import Embedding, Gallery
 from edge_sdk.tasks.spec import AgreementMetric, Task
 from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, MaskTruth, Truth
+from edge_sdk_tools.datasets.formats import TextTruth
 from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,
     Boxes,
@@ -36,13 +38,14 @@ from edge_sdk_tools.evaluate.scores import (
     Overlap,
     calibration_error,
     divergences,
+    edit_distance,
     mean_iou,
     overlap_of,
     probabilities_of,
     ranks_of,
     restricted,
 )
-from edge_sdk_tools.evaluate.statistics import Metric, mean_of, ratio_of, share_metric
+from edge_sdk_tools.evaluate.statistics import Metric, Statistic, Weights, mean_of, ratio_of, share_metric
 
 MATCH_IOU = 0.5
 TOP_K = (1, 5)
@@ -151,13 +154,13 @@ class TaskMetrics(ABC):
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """At most `count` images on which the models differ, the worst first."""
 
-    @abstractmethod
-    def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
-        """How well the first model's description fits each image: float64 (N,), more is better.
+    def evidence(self, _observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
+        """How well the first model's description fits each image: float64 (N,), more is better; None where unknown.
 
-        By the labels how good the answer is, 0-1, whatever its confidence; or else what `certainty` says, and None
-        where answers have no confidence.
+        By the labels how good the answer is, 0-1, whatever its confidence; or else how sure the model is.
         """
+        del labelled
+        return None
 
     def doubt(self, _observed: Observed) -> str:
         """What labels show of the first model's description that no figure says, with what to do; or ""."""
@@ -692,6 +695,129 @@ def _image_iou(overlap: Overlap) -> float:
     return float((overlap.both[shown] / overlap.either[shown]).mean()) if shown.any() else 1.0
 
 
+class EmbeddingMetrics(TaskMetrics):
+    """Vectors of whole images, and the names that a gallery gives them."""
+
+    agreement_metric = "vector_cosine"
+    agreement_name = "cosine of vectors"
+    noun = "vectors"
+
+    def keep(
+        self, participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The vectors, each of length 1."""
+        return tuple(_vector(answer) for answer in answers), None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Right names (top-1) where there is a gallery, and right pairs: same or not, at the model's threshold."""
+        truths, vectors = _true_classes(observed), observed.tables[which]
+        subject = observed.participants[which].subject
+        least, gallery = subject.spec.thresholds.confidence, Gallery.of(subject.labels)
+        same = truths[:, None] == truths[None, :]
+        found = vectors @ vectors.T >= least
+        pairs = [~np.eye(len(truths), dtype=np.bool_) & side for side in (same, ~same)]
+        if not all(side.any() for side in pairs) and gallery is None:
+            raise DataError(f"{len(truths)} images, expected two or more of one class, and others of another")
+        metrics = []
+        if gallery is not None:
+            owners, cosines = gallery.nearest(vectors.astype(np.float32))
+            metrics.append(share_metric("top-1", (owners == truths) & (cosines >= least), is_gated=True))
+        if all(side.any() for side in pairs):
+            metrics.append(Metric("verification accuracy", _balanced(found, *pairs), is_gated=True))
+        return tuple(metrics)
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Mean cosine of both vectors of an image."""
+        return (Metric(self.agreement_name, mean_of(_cosines(observed).clip(0, 1))),)
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By 1 - cosine."""
+        distance = 1 - _cosines(observed)
+        return tuple(
+            WorstImage(observed.path(i), None, "", f"cosine {1 - distance[i]:.3f} with the teacher", float(distance[i]))
+            for i in _largest(distance, count)
+        )
+
+
+def _vector(answer: Answer) -> NDArray[np.float64]:
+    assert isinstance(answer.result, Embedding)
+    return answer.result.vector.astype(np.float64)
+
+
+def _cosines(observed: Observed) -> NDArray[np.float64]:
+    return np.asarray((observed.tables[0] * observed.tables[1]).sum(axis=1), np.float64)
+
+
+def _balanced(found: NDArray[np.bool_], same: NDArray[np.bool_], other: NDArray[np.bool_]) -> Statistic:
+    """Mean of the shares of same pairs that are found, and of others that are not; bool (N, N) each."""
+    right = [(np.float64(same & found), np.float64(same)), (np.float64(other & ~found), np.float64(other))]
+
+    def statistic(weights: Weights) -> NDArray[np.float64]:
+        totals = [tuple(((weights @ pairs) * weights).sum(axis=1) for pairs in side) for side in right]
+        shares = [np.divide(hits, of, out=np.full(len(weights), np.nan), where=of > 0) for hits, of in totals]
+        return np.asarray(np.mean(shares, axis=0), np.float64)
+
+    return statistic
+
+
+class TextMetrics(TaskMetrics):
+    """Lines of text."""
+
+    agreement_metric = "equal_texts"
+    agreement_name = "equal texts"
+    noun = "texts"
+    advice = "check input.mean, std and color in model.toml, and whether labels is the dictionary of its training"
+
+    def keep(
+        self, _participants: Sequence[Participant], answers: Sequence[Answer], truth: Truth | None
+    ) -> tuple[tuple[object, ...], object]:
+        """The texts, and the true one."""
+        texts = [answer.result.labels[:1] for answer in answers]
+        return tuple("".join(text) for text in texts), truth.text if isinstance(truth, TextTruth) else None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Right characters, 1 - CER: edits over the characters of the labels; and texts that are right as a whole."""
+        pairs = [(str(record.rows[which]), str(record.between)) for record in observed.records]
+        edits = np.array([edit_distance(*pair) for pair in pairs], np.float64)
+        lengths = np.array([len(truth) for _, truth in pairs], np.float64)
+        if not lengths.any():
+            raise DataError(f"nothing is labelled on {len(pairs)} images, expected texts of some of them")
+        errors = ratio_of(edits, lengths)
+        return (
+            Metric("characters (1 - CER)", lambda weights: np.maximum(0, 1 - errors(weights)), is_gated=True),
+            share_metric("whole texts", edits == 0, is_gated=True),
+        )
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Share of equal texts."""
+        if self.finds_nothing(observed, 1):
+            raise AccuracyGateError(
+                f"{observed.participants[1].subject.name} reads nothing on {len(observed.records)} evaluation images, "
+                "so nothing can be compared; give pictures of lines of text, or lower its thresholds.confidence"
+            )
+        return (
+            share_metric(
+                self.agreement_name, np.array([record.rows[0] == record.rows[1] for record in observed.records])
+            ),
+        )
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """By edits from one text to the other."""
+        pairs = [(str(record.rows[0]), str(record.rows[1])) for record in observed.records]
+        distance = np.array([edit_distance(*pair) for pair in pairs], np.float64)
+        truths = [record.between for record in observed.records]
+        return tuple(
+            WorstImage(
+                observed.path(i), str(truths[i]) if truths[i] else None, pairs[i][1], pairs[i][0], float(distance[i])
+            )
+            for i in _largest(distance, count)
+        )
+
+    def finds_nothing(self, observed: Observed, which: int) -> bool:
+        """No text on any image."""
+        return not any(record.rows[which] for record in observed.records)
+
+
 def _largest(distance: NDArray[np.float64], count: int) -> list[int]:
     return [int(i) for i in np.argsort(-distance, kind="stable")[:count] if distance[i] > 0]
 
@@ -704,6 +830,8 @@ TASKS: dict[Task, TaskMetrics] = {
     "classification": ClassificationMetrics(),
     "detection": DetectionMetrics(),
     "segmentation": SegmentationMetrics(),
+    "embedding": EmbeddingMetrics(),
+    "text": TextMetrics(),
 }
 """The one table of what depends on a task."""
 

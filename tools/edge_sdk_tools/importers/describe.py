@@ -26,13 +26,28 @@ from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task,
 from edge_sdk_tools.check.gate import examine_as_declared
 from edge_sdk_tools.check.labels import COCO80, literal_in, names_in
 from edge_sdk_tools.check.report import CheckReport, show_shape
+from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
+
+_UNUSED_IDS = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
+
+
+def _by_id() -> Iterator[str]:
+    names = iter(COCO80)
+    for number in range(91):
+        yield "N/A" if number in _UNUSED_IDS else next(names)
+
+
+COCO91 = tuple(_by_id())
+"""The same by COCO's own ids, 0 to 90, some of which are not used."""
+_LABELS = {80: COCO80, 90: COCO91[1:], 91: COCO91}
 
 _TASKS: dict[str, Task] = {
     "detect": "detection",
     "pose": "detection",
     "segment": "detection",
+    "obb": "detection",
     "classify": "classification",
 }
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
@@ -64,6 +79,8 @@ class _Reading(TaskSpec, frozen=True, kw_only=True):
 
     entry: Decoder
     class_count: int | None = None
+    is_shown: bool | None = None
+    others: tuple[str, ...] = ()
 
 
 def describe(
@@ -93,7 +110,12 @@ def describe(
     guessed: dict[str, str] = {}
     if decoder is None and "task" not in metadata:
         guessed["decoder"] = "by the shapes of its outputs alone"
-    input_spec = _usual(input_spec, reading, metadata, guessed)
+        if reading.others:
+            guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
+    input_spec = _usual(input_spec, reading, report, guessed)
+    for key in ("scores", "background_class"):
+        if getattr(reading.detection, key) != getattr(DetectionSpec(), key):
+            guessed[key] = "by the names and operators of its outputs"
     if is_free and size_wh is None and _image_size(metadata) is None:
         guessed["size_wh"] = "the file takes any size"
     if reading.entry.task == "classification" and reading.class_count == _IMAGENET_AND_BACKGROUND:
@@ -234,11 +256,6 @@ def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
 
 def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
     said = metadata.get("task")
-    if said == "obb":
-        raise ModelError(
-            f"{model}: its metadata say that it is a model of oriented boxes (task obb), which no decoder reads yet; "
-            "export another kind"
-        )
     known = _TASKS.get(said or "")
     if task is not None and task not in get_args(Task):
         raise UsageError(f"--task {task}: expected one of {', '.join(get_args(Task))}")
@@ -257,24 +274,25 @@ def _recognised(
     readings = [
         reading
         for entry in TABLE
-        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        if task == entry.task or (task is None and not entry.is_vague)
+        if decoder in (None, entry.name) and said in (None, "classify", entry.said)
         for reading in _readings(entry, given, report)
     ]
-    if report.outputs and report.outputs[0].operator == "Softmax":
-        readings = [r for r in readings if (r.task, r.decoder) != ("classification", "logits")]
-    else:
-        readings = [r for r in readings if r.decoder != "softmax" or decoder == "softmax"]
+    # What names and operators speak for stands first; what they speak against counts only where it is asked for.
+    readings = [r for r in readings if r.is_shown is not False or decoder is not None]
+    readings.sort(key=lambda reading: reading.is_shown is not True)
     if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
         readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
     shown = ", ".join(show_shape(shape) for shape in shapes)
     if not readings:
         raise ModelError(
             f"{model}: outputs {shown} are those of no decoder{f' for {task}' if task else ''} at "
-            f"{given.size_wh[0]}x{given.size_wh[1]}; docs/model-toml.md has what each reads, and yolov4 needs its "
-            "anchors: write the model.toml by hand"
+            f"{given.size_wh[0]}x{given.size_wh[1]}{resemblance(report.outputs, given.size_wh)}; docs/model-toml.md "
+            "has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
         )
     if names is None:
-        return readings[0]
+        others = tuple(dict.fromkeys(r.decoder for r in readings if r.decoder != readings[0].decoder))
+        return msgspec.structs.replace(readings[0], others=() if readings[0].is_shown else others)
     fitting = [reading for reading in readings if reading.class_count in (None, names)]
     if not fitting:
         raise ModelError(
@@ -287,30 +305,31 @@ def _recognised(
 def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator[_Reading]:
     """Yield how an entry of the table reads exactly these outputs, for each number of classes that they may have."""
     outputs = report.outputs
-    shapes = [output.shape or () for output in outputs]
-    reading = _Reading(task=entry.task, decoder=entry.name, input=given, entry=entry)
+    detection = entry.section(outputs)
     if entry.said == "pose":
-        detection = DetectionSpec(keypoints=_keypoints(report.metadata))
-        reading = msgspec.structs.replace(reading, detection=detection)
-    counts = (output.class_count(shapes[place]) for output, place in entry.class_outputs(reading, 1, shapes))
-    for count in dict.fromkeys([*(count for count in counts if count is not None and count > 0), None]):
-        found = entry.find(reading, count or 1, shapes) if entry.is_likely(reading, count or 1, shapes) else None
-        if found is None or len(found[1]) < len(shapes):
-            continue
+        detection = msgspec.structs.replace(detection, keypoints=_keypoints(report.metadata))
+    reading = _Reading(task=entry.task, decoder=entry.name, input=given, entry=entry, detection=detection)
+    try:
+        entry.check(detection)
+    except ValueError:  # it needs a key that no file shows
+        return
+    for count, layout, places in entry.readings(reading, [output.shape or () for output in outputs]):
         try:
-            entry.make(reading, count or 1, found[0])
+            entry.make(reading, count or 1, layout)
         except ModelError:  # such shapes cannot be read after all
             continue
-        has_classes = any(output.class_axis is not None for output in found[0])
-        are_ids = TRAITS[entry.task].has_class_map and not has_classes
-        if (count is not None or not has_classes) and not (are_ids and "float" in (outputs[0].type or "")):
-            yield msgspec.structs.replace(reading, class_count=count)
+        are_ids = TRAITS[entry.task].has_class_map and count is None
+        if not (are_ids and "float" in (outputs[0].type or "")):
+            is_shown = entry.is_shown([outputs[place] for place in places])
+            yield msgspec.structs.replace(reading, class_count=count, is_shown=is_shown)
 
 
-def _usual(given: InputSpec, reading: _Reading, metadata: dict[str, str], guessed: dict[str, str]) -> InputSpec:
+def _usual(given: InputSpec, reading: _Reading, report: CheckReport, guessed: dict[str, str]) -> InputSpec:
     usual = reading.entry.usual_input if given.color != "GRAY" else {}
+    if any(found.rule == "input" for found in report.findings):  # it takes pixels as they are
+        usual = {key: value for key, value in usual.items() if key not in ("mean", "std")}
     why = f"as {reading.decoder} models are usually trained"
-    if usual and metadata.get("description", "").startswith("Ultralytics"):
+    if usual and report.metadata.get("description", "").startswith("Ultralytics"):
         of_whole = {"resize": "center_crop"} if TRAITS[reading.task].is_of_whole_picture else {}
         usual = {**of_whole, **{key: value for key, value in usual.items() if key == "resize"}, "std": (255.0,) * 3}
         why = "as Ultralytics trains"
@@ -333,12 +352,14 @@ def _labels(
         return labels
     if names:
         return names
-    if count == len(reading.entry.usual_labels):
+    usual = reading.entry.usual_labels
+    if usual and count in (None, len(usual)):
         guessed["labels"] = f"as those of {reading.decoder} models"
-        return reading.entry.usual_labels
-    if count in (80, None):
-        guessed["labels"] = "80 classes are mostly those of COCO"
-        return COCO80
+        return usual
+    if (count or reading.entry.usual_count) in _LABELS:
+        count = count or reading.entry.usual_count
+        guessed["labels"] = f"{count} classes are mostly those of COCO"
+        return _LABELS[count]
     guessed["labels"] = "the file does not name its classes"
     numbered = tuple(f"class_{number}" for number in range(count or 0))
     return ("background", *numbered[:-1]) if reading.classification.background_class else numbered

@@ -80,7 +80,12 @@ class Search(msgspec.Struct, frozen=True, eq=False):
     def doubts(self) -> tuple[str, ...]:
         """All that a reader should know before believing the result."""
         unproved = self.chosen is not None and not self.chosen.macs
-        lines = ("it has no convolutions, by whose kernels integers are proved" if unproved else None, self.doubt)
+        board = self.int8.board
+        lines = (
+            "it has no convolutions, by whose kernels integers are proved" if unproved else None,
+            board.doubt if board else None,
+            self.doubt,
+        )
         return (*self.warnings, *(line for line in lines if line))
 
     def require_int8(self) -> None:
@@ -228,20 +233,15 @@ class RecipeSearch:
         board: BoardTimes | None
         if not variant.recipe.float_nodes:
             if not self._trials:  # the first; other ranges take the same time
-                fp32 = spec.estimate(spec.simplified.path)
-                self._board = self._counted(variant, fp32.latency_ms) if fp32 else None
+                self._board = spec.board_times(variant.converted.model)
             board = self._board
         else:
             gate_failure = gate_failure_of(proof, gates, elsewhere=elsewhere)
             if self._board is None or not (gate_failure is None or gate_failure.kind == "slow"):
                 return gate_failure, None
             # Counting takes its time, so that only a model that may be carried is worth it.
-            board = self._counted(variant, self._board.fp32_ms)
+            board = spec.board_times(variant.converted.model)
         return gate_failure_of(proof, gates, board=board, elsewhere=elsewhere), board
-
-    def _counted(self, variant: ModelVariant, fp32_ms: float) -> BoardTimes | None:
-        int8 = self._spec.estimate(variant.converted.model)
-        return BoardTimes(int8.core, int8.latency_ms, fp32_ms, int8.million_instructions) if int8 else None
 
     def _tensors(self) -> list[Tensor]:
         prepare = Prepare(self._spec.spec.input)

@@ -8,6 +8,8 @@ remembered between builds. Times are compared, and so they are taken here, when 
 
 from __future__ import annotations
 
+import functools
+import platform
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.arm_cost.counter import Counter
 from edge_sdk_tools.arm_cost.estimate import estimate_board
+from edge_sdk_tools.arm_cost.kernels import cores_of, kernels_ms
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset, carried
@@ -34,7 +37,7 @@ from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 from edge_sdk_tools.prove.golden import Proof, measure, timed
-from edge_sdk_tools.quantize.convert import Converted
+from edge_sdk_tools.quantize.convert import Converted, float_file
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
@@ -74,6 +77,7 @@ class VariantSpec:
         # All that decides what a recipe gives, but for the recipe itself.
         self.digest = key_of(
             "variant-spec",
+            checked.labels.data,
             [msgspec.structs.replace(spec, model=""), target, fp32.labels, self.simplified.tail, evaluation],
             self._model,
             self.simplified.proto.SerializeToString(deterministic=True),
@@ -83,6 +87,7 @@ class VariantSpec:
         self.reduce_range = target.reduce_range or self._saturates
         self._loading = threading.Lock()
         self._fp32: Subject | None = fp32
+        self._floats_ms: dict[str, float] = {}  # by core
 
     def on(self, images: Dataset) -> VariantSpec:
         """Return the same with other evaluation images."""
@@ -121,6 +126,36 @@ class VariantSpec:
     def estimate(self, model: Path) -> BoardEstimate | None:
         """Estimate a model file's time on the target's core; None where nothing counts it."""
         return estimate_board(self.job_runner, model, self.target, self.counter, self.on_progress)
+
+    @functools.cached_property
+    def _counted_floats(self) -> BoardEstimate | None:
+        return self.estimate(self.simplified.path)
+
+    def board_times(self, int8: Path) -> BoardTimes | None:
+        """Compare a converted INT8 file with FP32 on the target's core: counted, or else by the cost of its kernels.
+
+        None where this machine's own times say more, because it is of the target's kind.
+        """
+        floats = self._counted_floats
+        counted = self.estimate(int8) if floats else None
+        if floats and counted:
+            return BoardTimes(counted.core, counted.latency_ms, floats.latency_ms, counted.million_instructions)
+        if self.target.machine != "aarch64" or platform.machine() == "aarch64":
+            return None
+        proto, target, cores = self.simplified.proto, self.target, cores_of(self.target)
+        times = [
+            BoardTimes(target.cpu or core, kernels_ms(int8, proto, target, core), self._kernels_ms(core))
+            for core in cores
+        ]
+        return max(times, key=lambda one: one.int8_ms / one.fp32_ms)
+
+    def _kernels_ms(self, core: str) -> float:
+        """Return what FP32 takes on a core by the cost of its kernels, computed once."""
+        if core not in self._floats_ms:
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                file = float_file(self.simplified.path, self.target, Path(folder)).model
+                self._floats_ms[core] = kernels_ms(file, self.simplified.proto, self.target, core)
+        return self._floats_ms[core]
 
     def check_here(self, recipe: Recipe) -> None:
         """Raise UsageError on a worker whose CPU saturates sums of INT8 where the builder's does not."""

@@ -1,0 +1,174 @@
+"""Cascade: a second model on the objects that a detector found in a frame, while the frame has time left.
+
+    Detections -- Cascade: each object's part of the frame -- Stages.run_part --> Detections with `then`
+
+An object that does not go on, has no time, or on which the second model fails has None there. Nothing of the first
+model's result is ever lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import UsageError, failure_line
+from edge_sdk.core.frame import Detections, Result
+from edge_sdk.core.toml import check_fields, missing_labels
+from edge_sdk.tasks.spec import TRAITS
+
+if TYPE_CHECKING:
+    from edge_sdk.inference.stages import Stages
+
+_log = logging.getLogger(__name__)
+_FAILURES = 3  # in a row, after which the second model rests: one that hangs would hold every frame up
+_ATTACK, _DECAY = 8, 64  # parts by which the expected time falls: per run that was faster, per object left out
+
+Region: TypeAlias = tuple[int, int, int, int]
+"""Left, top, right and bottom of a part of a frame, pixels; right and bottom are outside."""
+
+
+class CropSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which objects of a frame go on to the second model; a SettingError names a number outside its range."""
+
+    labels: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(description="objects that go on, by the labels of the first bundle; all by default"),
+    ] = ()
+    max_crops: Annotated[
+        int, Meta(ge=1, le=64, description="so many objects of a frame go on at most, the most confident first")
+    ] = 4
+    margin: Annotated[
+        float,
+        Meta(ge=0, le=1, description="what is cut out beyond each side of a box", extra={"unit": "a share"}),
+    ] = 0.1
+
+    def __post_init__(self) -> None:
+        check_fields(self, CropSettings)
+
+
+def going_on(bundle: Bundle, settings: CropSettings) -> frozenset[int] | None:
+    """Return the ids of a first bundle's classes whose objects go on; None for all of them.
+
+    Raises UsageError where it finds no objects that a second model could look at, or lacks a label.
+    """
+    name, task = bundle.manifest.name, bundle.manifest.task
+    if not TRAITS[task].has_objects:
+        raise UsageError(f"then: a second model runs on the objects of a detector, and {name} is for {task}")
+    if not settings.labels:
+        return None
+    by_id = bundle.labels_by_id()
+    if unknown := missing_labels(settings.labels, by_id.values(), f"is no label of {name}"):
+        raise UsageError(f"then.labels: {'; '.join(unknown)}")
+    return frozenset(number for number, label in by_id.items() if label in settings.labels)
+
+
+class CropCounts(msgspec.Struct):
+    """How many objects the second model ran on, had no time for, and failed on."""
+
+    run: int = 0
+    skipped: int = 0
+    failed: int = 0
+
+
+class Cascade:
+    """Runs a second model on the objects of a result; not for several threads at once.
+
+    Args:
+        stages: of the second model.
+        class_ids: `going_on` of the first bundle and the settings.
+        warn: takes the name of a warning and a line for people, which is logged too; called once for each name.
+        clock_ns: returns monotonic nanoseconds; replaced in tests.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        settings: CropSettings,
+        class_ids: Collection[int] | None = None,
+        warn: Callable[[str, str], None] = lambda _name, _line: None,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.counts = CropCounts()
+        self._stages, self._settings, self._warn, self._clock_ns = stages, settings, warn, clock_ns
+        self._class_ids = class_ids
+        self._expected_ns = self._in_a_row = 0
+
+    def __call__(self, result: Result, deadline_ns: float = math.inf) -> Result:
+        """Return a detector's result with what the second model says of its objects by a monotonic time."""
+        if not isinstance(result, Detections) or self._in_a_row == _FAILURES:
+            return result
+        said: list[Result | None] = [None] * len(result)
+        chosen = [*self._chosen(result)]
+        for place, (index, region) in enumerate(chosen):
+            began_ns = self._clock_ns()
+            if began_ns + self._expected_ns > deadline_ns:
+                self._skip(len(chosen) - place)
+                break
+            try:
+                said[index] = self._stages.run_part(result.frame, region)
+            except Exception as cause:  # noqa: BLE001 - whatever it is, the first model's result goes on
+                self._fail(len(chosen) - place, cause)
+                break
+            self._in_a_row = 0
+            self.counts.run += 1
+            taken_ns = self._clock_ns() - began_ns
+            self._expected_ns = max(taken_ns, self._expected_ns - (self._expected_ns - taken_ns) // _ATTACK)
+        return msgspec.structs.replace(result, then=tuple(said))
+
+    def _chosen(self, result: Detections) -> Iterator[tuple[int, Region]]:
+        """Yield the places and the regions of the objects that go on, the most confident first."""
+        most = self._settings.max_crops
+        for index, class_id in enumerate(result.class_id.tolist()):
+            if self._class_ids is None or class_id in self._class_ids:
+                region = _region(result.xyxy[index].tolist(), self._settings.margin, result.frame.size_wh)
+                if region is not None:
+                    yield index, region
+                    most -= 1
+                    if not most:
+                        return
+
+    def _skip(self, count: int) -> None:
+        # Less is expected each time, so that a slow spell ends; one try in so many that fails is no trouble.
+        self._expected_ns -= self._expected_ns // _DECAY
+        if not self.counts.skipped:
+            self._say(
+                "then_skipped",
+                f"{count} of a frame's objects went without the second model, because the budget was used up; this is "
+                "said once, and all such objects are counted; lower max_crops, raise latency_ms, or build a faster one",
+            )
+        self.counts.skipped += count
+
+    def _fail(self, count: int, cause: Exception) -> None:
+        self._in_a_row += 1
+        if not self.counts.failed:
+            self._say("then_failed", f"the second model failed: {failure_line(cause)}; its objects go without, counted")
+        if self._in_a_row == _FAILURES:
+            self._say(
+                "then_failed",
+                f"the second model failed {_FAILURES} times in a row, and rests until the pipeline starts again: "
+                f"{failure_line(cause)}",
+            )
+        self.counts.failed += count
+
+    def _say(self, name: str, line: str) -> None:
+        _log.warning(line)
+        self._warn(name, line)
+
+
+def _region(box_xyxy: Collection[float], margin: float, size_wh: tuple[int, int]) -> Region | None:
+    """Return a box with its margin in whole pixels, within the frame; None for one that has no area there."""
+    left, top, right, bottom = box_xyxy
+    if not (left < right and top < bottom and math.isfinite(left + top + right + bottom)):
+        return None
+    beside, above = margin * (right - left), margin * (bottom - top)
+    x1, y1 = max(0, math.floor(left - beside)), max(0, math.floor(top - above))
+    x2, y2 = min(size_wh[0], math.ceil(right + beside)), min(size_wh[1], math.ceil(bottom + above))
+    return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None

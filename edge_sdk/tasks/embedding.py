@@ -1,0 +1,177 @@
+"""Embeddings: a vector -> the name of the nearest vector of a gallery.
+
+A gallery is the labels file of such a model: an .npz with `names`, strings (N,), and `vectors`, float (N, D), of which
+several may bear one name; `edge-sdk gallery` makes one. Without a gallery every picture is unknown.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Inferred, Result
+from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.spec import TaskSpec
+
+if TYPE_CHECKING:
+    from edge_sdk.core.drawing import Drawing
+
+Floats = NDArray[np.float32]
+
+UNKNOWN = "unknown"
+"""Label of what resembles nothing in the gallery; its class id is -1."""
+
+
+class Embedding(Result, frozen=True, eq=False, gc=False):
+    """The vector of one frame, and what it resembles most.
+
+    Attributes:
+        vector: float32 (D,), of length 1.
+        class_id: int64 (1,), the name's place among the labels; -1 where nothing is similar enough.
+        confidence: float32 (1,), the cosine with the gallery's nearest vector, 0-1; below 0 counts as 0.
+        tells_vector: whether the message holds the vector.
+    """
+
+    vector: Floats
+    class_id: NDArray[np.int64]
+    confidence: Floats
+    tells_vector: bool = False
+
+    @property
+    def labels(self) -> list[str]:
+        """The name, or `unknown`."""
+        return [self.summary(lambda class_id: self.names.get(class_id) or f"class_{class_id}")]
+
+    def summary(self, label: Callable[[int], str]) -> str:
+        """Return the name, or `unknown`."""
+        return label(int(self.class_id[0])) if self.class_id[0] >= 0 else UNKNOWN
+
+
+class Gallery:
+    """Vectors with names.
+
+    Args:
+        vectors: float32 (N, D), each of length 1.
+        owners: int64 (N,), the label of each.
+    """
+
+    def __init__(self, vectors: Floats, owners: NDArray[np.int64]) -> None:
+        self.vectors, self.owners = vectors, owners
+
+    @classmethod
+    def of(cls, labels: Sequence[str]) -> Gallery | None:
+        """Read the gallery of a labels file; return None where it holds names alone, and raise ModelError."""
+        if not isinstance(labels, Labels) or labels.suffix != ".npz":
+            return None
+        try:
+            with np.load(io.BytesIO(labels.data), allow_pickle=False) as arrays:
+                names, vectors = arrays["names"].tolist(), normalised(np.asarray(arrays["vectors"], np.float32))
+        except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
+            raise ModelError(f"the gallery holds no vectors ({type(cause).__name__}: {cause})") from cause
+        if vectors.shape[:-1] != (len(names),) or not np.isfinite(vectors).all():
+            raise ModelError(f"the gallery has vectors {vectors.shape}, expected one of finite numbers a name")
+        return cls(vectors, np.array([labels.index(str(name)) for name in names], np.int64))
+
+    def nearest(self, vectors: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """Return the label, int64 (M,), and the cosine, float32 (M,), of the nearest of the gallery's vectors."""
+        cosines: Floats = vectors @ self.vectors.T
+        best = cosines.argmax(axis=1)
+        return self.owners[best], cosines[np.arange(len(best)), best]
+
+
+def normalised(vectors: Floats) -> Floats:
+    """Return float (..., D) with a length of 1; zeros stay zeros."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    result: Floats = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths != 0)
+    return result
+
+
+class Embed:
+    """The decode stage of embeddings."""
+
+    def __init__(self, parts: StageParts) -> None:
+        self._place, self._spec, self._names = parts.places[0], parts.spec, parts.names
+        self._gallery = Gallery.of(parts.labels)
+
+    def __call__(self, inferred: Inferred, /) -> Embedding:
+        """Read float (1, D) of one frame; raise a ModelError where the gallery's vectors have another length."""
+        vector = normalised(inferred.outputs[self._place].reshape(1, -1).astype(np.float32))
+        ids, cosines = np.full(1, -1), np.zeros(1, np.float32)
+        if self._gallery is not None:
+            if self._gallery.vectors.shape[1] != vector.shape[1]:
+                raise ModelError(
+                    f"the gallery's vectors have {self._gallery.vectors.shape[1]} numbers, the model's "
+                    f"{vector.shape[1]}; make the gallery with this model: edge-sdk gallery"
+                )
+            ids, cosines = self._gallery.nearest(vector)
+            cosines = cosines.clip(0, 1)
+            ids = np.where(cosines >= self._spec.thresholds.confidence, ids, -1)
+        return Embedding(
+            inferred.prepared.frame,
+            inferred.inference_ns,
+            vector[0],
+            ids,
+            cosines,
+            self._spec.embedding.vector,
+            is_finite=math.isfinite(vector.sum()),
+            names=self._names,
+        )
+
+
+def _layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    return [(ModelOutput((1, "D"), None),), (ModelOutput((1, "D", 1, 1), None),)]
+
+
+VECTOR = Decoder(
+    name="vector",
+    task="embedding",
+    layouts=_layouts,
+    make=lambda _spec, _count, _layout: None,
+    usual_input={"resize": "stretch", "mean": (127.5, 127.5, 127.5), "std": (127.5, 127.5, 127.5)},
+    usual_labels=(UNKNOWN,),
+    is_vague=True,
+)
+
+
+class MatchItem(ResultItem, frozen=True, gc=False):
+    """What the frame resembles most; class_id -1 is `unknown`, and confidence the cosine of both vectors.
+
+    `vector`, of length 1, is there where the model's description asks for it.
+    """
+
+    class_id: Annotated[int, Meta(ge=-1)]
+    confidence: Unit
+    vector: list[float] | msgspec.UnsetType = msgspec.UNSET
+
+
+class EmbeddingMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="embedding"):
+    """What one frame resembles most."""
+
+    matches: list[MatchItem]
+
+
+def _items(result: Embedding, label: Callable[[int], str]) -> list[MatchItem]:
+    if not result.is_finite:
+        return []
+    vector = np.round(result.vector.astype(np.float64), 5).tolist() if result.tells_vector else msgspec.UNSET
+    confidence = round(float(result.confidence[0]), 4)
+    return [MatchItem(result.summary(label), int(result.class_id[0]), confidence, vector)]
+
+
+def _draw(drawing: Drawing, result: Embedding) -> None:
+    name, class_id = result.summary(drawing.name), int(result.class_id[0])
+    drawing.column([(f"{name} {result.confidence[0]:.0%}", drawing.colour(class_id))])
+
+
+EMBEDDING = TaskEntry(
+    task="embedding", result=Embedding, message=EmbeddingMessage, items=_items, draw=_draw, stage=Embed
+)
