@@ -31,9 +31,13 @@ def highest(scores: Floats, count: int) -> NDArray[np.int64]:
     Of equal scores the output that comes first stands first, in what `run` publishes and in what `evaluate` counts. A
     NaN counts as the highest, so that it is always among them.
     """
-    least = np.partition(scores, -count)[-count]
-    found = np.flatnonzero(~(scores < least))[::-1]
-    return found[scores[found].argsort(kind="stable")[::-1][:count]]
+    found = scores.argpartition(-count)[-count:]
+    least = scores[found[0]]
+    if np.count_nonzero(scores >= least) != count:  # equals of the last one, or a NaN
+        found = np.flatnonzero(~(scores < least))[::-1]
+        return found[scores[found].argsort(kind="stable")[::-1][:count]]
+    found.sort()
+    return found[(-scores[found]).argsort(kind="stable")]
 
 
 class Classify:

@@ -16,6 +16,7 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Provenance
 from edge_sdk.cli.root import run
+from edge_sdk_tools import progress
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.jobs.runner import JobRunner
@@ -261,3 +262,22 @@ def test_nobody_at_the_scheduler_is_one_line(tmp_path: Path, capsys: pytest.Capt
     assert run([*command, "--jobs", "2"]) == 2
     assert "leave out jobs" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.edge"))
+
+
+def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_EVERY_S", 0.01)
+    lines: list[str] = []
+
+    def is_said() -> bool:
+        lines.extend(capsys.readouterr().err.splitlines())
+        return "calibrate: 3 of 48, after 0 s" in lines
+
+    with progress.StepProgress() as shown:
+        shown("calibrate", 3, 48)
+        until(is_said)  # although nothing is done
+    monkeypatch.setattr(progress, "_EVERY_S", 60.0)
+    with progress.StepProgress() as shown:
+        shown("check", 1, 1)
+    assert "check" not in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
@@ -24,8 +27,9 @@ from edge_sdk.core.errors import (
     UsageError,
 )
 from edge_sdk_tools.build.pipeline import build
+from tests.support import models as tiny
 from tests.support.logs import refusal
-from tests.support.projects import picture, write_detector, write_pictures, write_project
+from tests.support.projects import CLASSIFIER, DETECTOR, picture, write_detector, write_pictures, write_project
 
 
 def _no_pictures(folder: Path) -> None:
@@ -201,3 +205,83 @@ def test_a_path_that_cannot_be_made(tmp_path: Path) -> None:
     model = write_project(tmp_path)
     with pytest.raises(OutputError, match=r"/proc/a\.edge: cannot be written"):
         build(model, "x86_64", Path("/proc/a.edge"))
+
+
+def _without_softmax(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The classifier's logits, behind an operator that does not tell what they are."""
+    proto.graph.node[-1].op_type = "Identity"
+    del proto.graph.node[-1].attribute[:]
+    return proto
+
+
+def _hidden_softmax(proto: onnx.ModelProto) -> onnx.ModelProto:
+    proto.graph.node[-1].output[0] = "before"
+    proto.graph.node.append(helper.make_node("Abs", ["before"], ["probabilities"]))
+    return proto
+
+
+def _quantized(proto: onnx.ModelProto) -> onnx.ModelProto:
+    scale, zero = numpy_helper.from_array(np.float32(0.01), "s"), numpy_helper.from_array(np.uint8(0), "z")
+    proto.graph.initializer.extend([scale, zero])
+    pair = [
+        helper.make_node("QuantizeLinear", ["images", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+    ]
+    proto.graph.node[0].input[0] = "d"
+    for node in reversed(pair):
+        proto.graph.node.insert(0, node)
+    return proto
+
+
+def _named(proto: onnx.ModelProto) -> onnx.ModelProto:
+    helper.set_model_props(proto, {"names": "{0: 'c', 1: 'b', 2: 'a'}"})
+    return proto
+
+
+_LOGITS = CLASSIFIER.replace('"softmax"', '"logits"')
+_YOLOV8 = DETECTOR.replace("yolov4", "yolov8").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
+
+
+def _raw_scores() -> onnx.ModelProto:
+    proto = tiny.flat_detector()
+    next(node for node in proto.graph.node if node.op_type == "Sigmoid").op_type = "Identity"
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("text", "proto", "expected"),
+    [
+        (CLASSIFIER, tiny.classifier(), ""),
+        (CLASSIFIER, _quantized(tiny.classifier()), "is quantized already (1 DequantizeLinear, 1 QuantizeLinear)"),
+        (_LOGITS, tiny.classifier(), "decoder: output probabilities comes from a Softmax, so that it has prob"),
+        (
+            _LOGITS,
+            _hidden_softmax(tiny.classifier()),
+            "decoder: the outputs are probabilities already (they sum to 1); ",
+        ),
+        (CLASSIFIER, _without_softmax(tiny.classifier()), "decoder: the outputs are no probabilities (they sum to "),
+        (CLASSIFIER, _named(tiny.classifier()), "line 1 is 'a', and the names in the file's metadata have 'c' there"),
+        (CLASSIFIER, tiny.classifier(opset=99), "opset 99"),
+        (_YOLOV8, _raw_scores(), "decoder: yolov8 reads scores from -4 to 0, expected 0 to 1; correct the decoder"),
+    ],
+    ids=["sound", "quantized", "softmax", "hidden softmax", "no softmax", "order of labels", "opset", "raw scores"],
+)
+def test_check_refuses_what_build_refuses_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, proto: onnx.ModelProto, expected: str
+) -> None:
+    labels = "red\nblue\n" if text is _YOLOV8 else "a\nb\nc\n"
+    model = str(write_project(tmp_path, text, proto, labels=labels))
+    code = run(["check", model, "--target", "x86_64", "--json"])
+    said = [f for f in json.loads(capsys.readouterr().out)["findings"] if f["severity"] == "error"]
+    assert run(["build", model, "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == code == (2 if expected else 0)
+    line = capsys.readouterr().err
+    assert [expected in f"{f['what']}; {f['next_step']}" for f in said] == ([True] if expected else [])
+    assert all(f"{f['what']}; {f['next_step']}" in line for f in said)
+
+
+def test_a_doubt_is_told_before_anything_is_quantized(tmp_path: Path) -> None:
+    told: list[str] = []
+    model = write_project(tmp_path, labels="a\nbackground\nc\n")
+    build(model, "x86_64", tmp_path / "a.edge", on_progress=lambda step, *_: told.append(step), on_warning=told.append)
+    [warning] = [line for line in told if "line 2 of 3 is 'background', and model.toml does not say so" in line]
+    assert told.index(warning) < told.index("judge") < told.index("calibrate")

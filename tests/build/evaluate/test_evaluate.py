@@ -480,7 +480,7 @@ def test_confidences_above_one_are_none(tmp_path: Path, data: Path) -> None:
 def test_what_only_labels_show_is_named(tmp_path: Path, labels: str, anchors: str, expected: str) -> None:
     data = write_boxes(_red_pictures(tmp_path / "data"), "coco", 12)
     text = DETECTOR.replace("[16, 16]", anchors)
-    with pytest.raises(ModelError, match=f"on 12 labelled images its mAP50-95 is 0; {expected}"):
+    with pytest.raises(ModelError, match=f"on 12 labelled images its mAP50-95 is 0; .*{expected}"):
         _judged(tmp_path / "p", text, _red_detector(), data, labelled=True, labels=labels)
 
 

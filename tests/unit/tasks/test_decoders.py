@@ -646,6 +646,8 @@ def test_classes_are_sorted_by_probabilities_or_by_the_softmax_of_logits() -> No
     got = _classify("logits", [1000.0, 999.0, -1000.0], ClassificationSpec(top_k=5))
     assert got.class_id.tolist() == [0, 1, 2]
     assert got.confidence == pytest.approx([_sigmoid(1), _sigmoid(-1), 0.0])
+    got = _classify("softmax", [0.0, 0.25, 0.25, 0.25, 0.25], ClassificationSpec(top_k=3))
+    assert got.class_id.tolist() == [1, 2, 3]  # of equals the first
     got = _classify("softmax", [0.1, 0.2, 0.7], ClassificationSpec(background_class=True, top_k=3))
     assert got.class_id.tolist() == [1, 0, -1]
 

@@ -83,15 +83,17 @@ def build(
         sizes = plan_sizes(spec, target, variants, folder.work, on_progress)
         checked = _check(spec, target, on_progress)
         images = split_images(spec, checked.labels, calibration, evaluation)
+        for warning in (*checked.warnings, *images.warnings):
+            on_warning(warning)
         counter = board_counter(target, checked.proto)
         model = VariantSpec(spec, checked, target, images.choice, helped, counter, folder.work, on_progress)
-        warnings = (*checked.warnings, *_judge(model, images))
-        for warning in (*images.warnings, *warnings):
-            on_warning(warning)
+        doubts = _judge(model, images)
+        for doubt in doubts:
+            on_warning(doubt)
         distilled = check_distillation(spec, checked, images.claim, helped, on_progress)
         recipe = first_recipe(target, reduce_range=model.reduce_range)
         activations = _calibrate(model, recipe, images.calibration)
-        search = RecipeSearch(model, activations, images, warnings).run(recipe)
+        search = RecipeSearch(model, activations, images, (*checked.warnings, *doubts)).run(recipe)
         if images.has_claim:
             model = model.on(images.claim)
             search = claim(search, model, activations)

@@ -76,7 +76,7 @@ def _judged(observed: Observed) -> tuple[str, str]:
     problem, by_labels = _problem(observed), TASKS[observed.task].doubt(observed) if is_labelled else ""
     better = _better(subject, subject.spec, observed, is_blind=problem != "")
     if problem:
-        steps = [by_labels, f"{better}; correct model.toml" if better else ""]
+        steps = [f"{better}; correct model.toml" if better else "", by_labels]
         return "; ".join(filter(None, [problem, *(steps if any(steps) else [TASKS[observed.task].advice])])), ""
     if not better:
         return "", by_labels
@@ -159,7 +159,7 @@ def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: 
                 instead = "" if is_blind else f" instead of {before:.2f}"
                 words = f"with {rival.lines} {what} {now:.2f} on average{instead}"
                 better.append((rival.is_sure and not is_blind, now, words))
-            elif chance_of_gain(-more) <= _LOST:
+            elif chance_of_gain(-more) <= _LOST or (is_blind and now < _BLIND):
                 rivals.remove(rival)
         if better:
             return max(better)[2]

@@ -259,7 +259,7 @@ def _check_decoder(subject: Subject, outputs: Sequence[Tensor]) -> None:
         return  # NaN is reported later, with the image that caused it
     if spec.decoder.startswith("sigmoid"):
         if spec.decoder == "sigmoid" and not bool(((output >= 0) & (output <= 1)).all()):
-            raise ModelError('decoder: the outputs are no probabilities, set decoder = "sigmoid_logits"')
+            raise ModelError('decoder: the outputs are no probabilities; set decoder = "sigmoid_logits"')
         return
     if TRAITS[spec.task].is_of_whole_picture:
         are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
@@ -271,7 +271,7 @@ def _check_decoder(subject: Subject, outputs: Sequence[Tensor]) -> None:
                 f'decoder: the outputs are no probabilities (they sum to {total:.3g}); set decoder = "logits"'
             )
     decoder = decoder_of(spec)
-    if (axis := decoder.box_axis) is not None and not decoder.reads_all:
+    if (axis := decoder.box_axis) is not None and not decoder.reads_all and len(outputs) == 1:
         scores = np.moveaxis(output, axis, -1)[..., 4 : 4 + len(subject.labels)]
         lowest, highest = float(scores.min(initial=0.0)), float(scores.max(initial=0.0))
         if lowest < -_PROBABILITY_SLACK or highest > 1 + _PROBABILITY_SLACK:

@@ -580,6 +580,7 @@ def _met(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.float64]:
 
 
 _ENOUGH = 10  # images or objects from which a doubt is raised
+_SEVERAL, _HARDLY = 5, 0.1  # objects of a class, and the share that may get it, where two such classes are exchanged
 _SURELY = 0.3  # by which the mean confidence is above the share of right answers, where classes are exchanged
 _OFF = math.log(1.5)  # how far a box's sides may typically be from the label's
 
@@ -591,12 +592,13 @@ def _other_classes(
     confidences: NDArray[np.float64],
     answers: Sequence[str],
 ) -> str:
-    """Tell that a model is sure of other classes than the labelled ones, and of which; or "".
+    """Tell that a model is sure of other classes than the labelled ones, of all or of some; or "".
 
     All int64 (N,) but the confidences, float64 (N,).
     """
     right = true == said
-    if len(true) < _ENOUGH or right.mean() > confidences.mean() - _SURELY:
+    missed = [c for c in np.unique(true) if (true == c).sum() >= _SEVERAL and right[true == c].mean() <= _HARDLY]
+    if len(missed) < 2 and (len(true) < _ENOUGH or right.mean() > confidences.mean() - _SURELY):
         return ""
     pairs, counts = np.unique(np.stack([true, said])[:, ~right], axis=1, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_NAMED]
