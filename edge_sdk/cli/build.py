@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,15 +88,23 @@ def command(
     precisions = frozenset(precision for precision in PRECISIONS if options.pop(precision, False))
     variants = Request(sizes=parse_sizes(sizes) if sizes is not None else (), precisions=precisions)
     store = None if fresh else cache_folder() / "builds"
+    said: list[str] = []
+
+    def say(warning: str) -> None:
+        said.append(warning)
+        if not as_json:
+            warn(warning)
+
     with StepProgress(quiet=as_json) as progress, JobRunner(jobs=jobs, scheduler=scheduler, store=store) as job_runner:
-        report = build(model, target, output, **options, job_runner=job_runner, variants=variants, on_progress=progress)
+        options |= {"job_runner": job_runner, "variants": variants, "on_progress": progress, "on_warning": say}
+        report = build(model, target, output, **options)
     if as_json:
         echo_json(report)
     else:
-        _show(report)
+        _show(report, said)
 
 
-def _show(report: BuildResult) -> None:
+def _show(report: BuildResult, said: Sequence[str]) -> None:
     from edge_sdk_tools.evaluate.tasks import AGREEMENTS
     from edge_sdk_tools.progress import print_table
 
@@ -118,7 +126,8 @@ def _show(report: BuildResult) -> None:
         ("integer convolutions", "", f"{report.integer_mac_share:.1%}", ""),
     ]
     for warning in report.warnings:
-        warn(warning)
+        if warning not in said:
+            warn(warning)
     title = f"{report.name} for {report.target}, measured on {report.measured_on}"
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
     if band := report.verdict.band:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import platform
 import threading
 import time
@@ -314,6 +315,8 @@ def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSetting
 _RUNS = 7
 _BUSY = 0.2  # share of the processors that other programs take, from which a measurement may be theirs
 _PATIENCE_S = 3.0  # for a quieter moment, per variant
+_REFUSAL_S = 15.0  # for a quieter moment in all, before a start beside busy programs is refused
+_HOPELESS = 20.0  # times the budget: other programs do not make a model so slow
 _SURE = 0.5  # share of the budget; a bare model below it needs no measurement, because the other stages take less
 _ADVICE = 1.25  # times the median: room for the camera's wait and for peaks
 _CHANCE = 1.1  # times the budget: the measured run may have been a slow one
@@ -351,6 +354,7 @@ class StartChoice(msgspec.Struct, frozen=True):
     stages: Stages
     too_slow: tuple[VariantTime, ...]  # in the order of levels; the last may be that of `stages`, on other threads
     fits: bool  # whether `stages` can keep the budget; otherwise they are the fastest
+    tried_s: float = 0.0  # how long that was tried
 
     def reason(self, budget_ms: float) -> str:
         """Return for people why this variant was chosen."""
@@ -404,6 +408,8 @@ def choose_start(
 ) -> StartChoice:
     """Choose the best variant that this board can run inside the budget, or else the fastest.
 
+    Beside busy programs all are tried again, until one fits or `_REFUSAL_S` are over.
+
     Args:
         bundle: the bundle, with the preferred variant first.
         loaded: list with the warm stages of that variant; it is emptied, so that one model is loaded at a time.
@@ -424,8 +430,34 @@ def choose_start(
         hold(variant, count)
         return time_stages(loaded[0], budget_ms, is_stopped)
 
+    variants = list(dict.fromkeys(level.variant for level in levels_of(bundle.manifest, fixed=fixed)))
+
+    def time_all() -> tuple[list[VariantTime], bool]:
+        too_slow, fits = _time_variants(variants, time_on, threads, budget_ms)
+        if not fits:
+            fastest = min(too_slow, key=lambda t: t.least_ms)
+            hold(fastest.variant, fastest.threads)
+        return too_slow, fits
+
+    began_s, (too_slow, fits) = time.monotonic(), time_all()
+    is_said = False
+    while not fits and _may_pass(too_slow, budget_ms) and time.monotonic() - began_s < _REFUSAL_S:
+        if not is_said:
+            _log.info(f"{_load_beside(too_slow)}: before the budget is refused, it is tried for {_REFUSAL_S:g} s")
+        is_said = True
+        too_slow, fits = time_all()
+    return StartChoice(loaded.pop(), tuple(too_slow), fits, tried_s=time.monotonic() - began_s)
+
+
+def _time_variants(
+    variants: Sequence[str],
+    time_on: Callable[[str, int | None], VariantTime | None],
+    threads: Sequence[int],
+    budget_ms: float,
+) -> tuple[list[VariantTime], bool]:
+    """Return what is too slow, and whether what was timed last fits."""
     too_slow: list[VariantTime] = []
-    for variant in dict.fromkeys(level.variant for level in levels_of(bundle.manifest, fixed=fixed)):
+    for variant in variants:
         slow: list[VariantTime] = []
         counts: list[int | None] = [None]
         while counts:
@@ -437,15 +469,27 @@ def choose_start(
                 _log.info(f"{variant}{on} does not load here and is left out: {cause}")
                 continue
             if taken is None:
-                return StartChoice(loaded.pop(), (*too_slow, *slow[:1]), fits=True)
+                return [*too_slow, *slow[:1]], True
             if not slow:
                 counts += _worth_trying(taken, threads, budget_ms)
             slow.append(taken)
         if slow:
             too_slow.append(min(slow, key=lambda t: t.least_ms))
-    fastest = min(too_slow, key=lambda t: t.least_ms)
-    hold(fastest.variant, fastest.threads)
-    return StartChoice(loaded.pop(), tuple(too_slow), fits=False)
+    return too_slow, False
+
+
+def _may_pass(too_slow: Sequence[VariantTime], budget_ms: float) -> bool:
+    """Return whether other programs may be why no variant keeps the budget, so that it may do so later."""
+    return _load_beside(too_slow) != "" and min(t.least_ms for t in too_slow) <= budget_ms * _HOPELESS
+
+
+def _load_beside(too_slow: Sequence[VariantTime]) -> str:
+    """Say for people how busy other programs kept the processors; empty where they did not."""
+    others = max(taken.others for taken in too_slow)
+    if others <= _BUSY:
+        return ""
+    processors = counted(Cores.read().allowed, "processor")
+    return f"other programs take {others:.0%} of {processors} (load average {os.getloadavg()[0]:.1f})"
 
 
 def _worth_trying(taken: VariantTime, threads: Sequence[int], budget_ms: float) -> list[int]:
@@ -473,8 +517,8 @@ def budget_refusal(bundle: Bundle, start: StartChoice, budget_ms: float, *, fixe
     )
     has_choice = fixed and len(bundle.manifest.variants) > 1
     smaller = "choose another --variant" if has_choice else "build a smaller model (--sizes)"
-    others = max(taken.others for taken in start.too_slow)
-    beside = f"; other programs took {others:.0%} of the processors meanwhile: stop them" if others > _BUSY else ""
+    load = _load_beside(start.too_slow)
+    beside = f"; {load}, and it was tried for {start.tried_s:.0f} s: stop them" if load else ""
     return LatencyGateError(
         f"{bundle.path}: this board cannot keep {budget_ms:g} ms from capture to outbox: {which}{fastest}{rest}{beside}"
         f"; give --latency-ms well above {math.ceil(fastest.median_ms * _ADVICE)} (frames that come at a camera's pace "

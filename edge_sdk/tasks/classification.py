@@ -25,6 +25,17 @@ Floats = NDArray[np.float32]
 _TOP_CLASSES = 3  # that are drawn
 
 
+def highest(scores: Floats, count: int) -> NDArray[np.int64]:
+    """Return the outputs of the `count` highest of float (classes,) scores, the highest first: int64 (count,).
+
+    Of equal scores the output that comes first stands first, in what `run` publishes and in what `evaluate` counts. A
+    NaN counts as the highest, so that it is always among them.
+    """
+    least = np.partition(scores, -count)[-count]
+    found = np.flatnonzero(~(scores < least))[::-1]
+    return found[scores[found].argsort(kind="stable")[::-1][:count]]
+
+
 class Classify:
     """The decode stage of a classifier; `read` turns float (classes,) and ids, the highest first, into confidences."""
 
@@ -42,15 +53,14 @@ class Classify:
     def __call__(self, inferred: Inferred, /) -> Classification:
         """Read float (1, classes) of one frame."""
         scores: Floats = inferred.outputs[0].reshape(-1)
-        candidates = scores.argpartition(-self._top_k)[-self._top_k :]
-        top = candidates[(-scores[candidates]).argsort(kind="stable")]
+        top = highest(scores, self._top_k)
         confidences = self._read(scores, top)
         return Classification(
             inferred.prepared.frame,
             inferred.inference_ns,
             confidences.astype(np.float32, copy=False),
             top - self._offset if self._offset else top,
-            is_finite=math.isfinite(confidences.sum()),  # a NaN counts as the largest value, so `top` contains it
+            is_finite=math.isfinite(confidences.sum()),
             names=self._names,
         )
 

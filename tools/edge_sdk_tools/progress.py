@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,7 +16,10 @@ _EVERY_S = 10.0  # between two lines where there is no terminal
 
 
 class StepProgress:
-    """Call it with (step, done, total); a bar appears with the step's first call, and without a terminal lines do."""
+    """Call it with (step, done, total); a bar appears with the step's first call.
+
+    Without a terminal a line every ten seconds says how far the last step is, whether or not it was called meanwhile.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         console = Console(stderr=True)
@@ -28,17 +32,22 @@ class StepProgress:
         )
         # rich before 14 ends even a disabled bar with an empty line.
         self._enabled = console.is_terminal and not quiet
-        self._quiet, self._said_s = quiet, time.monotonic()
+        self._quiet, self._began_s = quiet, time.monotonic()
         self._tasks: dict[str, TaskID] = {}
+        self._last = ("start", 0, 1)
+        self._over = threading.Event()
 
     def __enter__(self) -> StepProgress:
         if self._enabled:
             self._progress.start()
+        elif not self._quiet:
+            threading.Thread(target=self._say, name="edge-progress", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
         if self._enabled:
             for task in self._progress.tasks:
                 # Above an error a step that stands still says nothing.
@@ -47,14 +56,17 @@ class StepProgress:
 
     def __call__(self, step: str, done: int, total: int) -> None:
         """Show that `done` of `total` are done."""
+        self._last = step, done, total
         if not self._enabled:
-            if not self._quiet and time.monotonic() - self._said_s >= _EVERY_S:
-                self._said_s = time.monotonic()
-                click.echo(f"{step}: {done} of {total}", err=True)
             return
         if step not in self._tasks:
             self._tasks[step] = self._progress.add_task(step, total=total)
         self._progress.update(self._tasks[step], completed=done, total=total)
+
+    def _say(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            step, done, total = self._last
+            click.echo(f"{step}: {done} of {total}, after {time.monotonic() - self._began_s:.0f} s", err=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -74,7 +74,7 @@ def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, capsys: pyt
     model = write_project(tmp_path, labels="background\nb\nc\n")
     assert run(["build", str(model), "--target", "arm64", "-o", str(tmp_path / "a.edge")]) == 0
     captured = capsys.readouterr()
-    assert 'the first label is "background"' in captured.err
+    assert "line 1 of 3 is 'background', and model.toml does not say so" in captured.err
     assert "copy it to the device" in captured.out or "next: edge-sdk run" in captured.out
     assert f"runs on ONNX Runtime {ort.__version__}" in captured.out
     assert "teacher: none named, not checked" in captured.out

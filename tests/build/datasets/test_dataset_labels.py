@@ -91,6 +91,9 @@ def test_the_background_is_no_class(tmp_path: Path, rows: str) -> None:
         ("Cardigan", 1),
         ("cardigan", 2),
         ("n02105412", 5),
+        ("n02105412_kelpie", 5),
+        ("n01440764 tench, Tinca tinca", 0),
+        ("n01440764_tench", 0),
         ("Kelpie", 5),
         (unicodedata.normalize("NFD", "Crème_brûlée"), 6),
         ("fitch", 9),
@@ -107,7 +110,10 @@ def test_a_folder_is_named_by_label_synonym_or_class_id(tmp_path: Path, folder: 
     [
         (["tench", "crane"], "crane: 'crane' is ambiguous, the classes 3 and 4 share it; name the class by its id"),
         (["tench", "kelpies"], "kelpies: 'kelpies' is no label of the model, expected one of 10 such as 'tench, Tinca"),
-        ([*(f"a {n}" for n in range(30)), "tench"], "'a 0' is no label of the model"),
+        (
+            [*(f"a {n}" for n in range(30)), "tench"],
+            "'a 0' is no label of the model (nor are 29 of the 30 names beside it)",
+        ),
         (["0", "10"], "10: class_id is 10, expected 0 to 9"),
     ],
 )

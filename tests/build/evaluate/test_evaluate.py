@@ -27,7 +27,7 @@ from edge_sdk_tools.datasets.reading import read_dataset
 from edge_sdk_tools.distillation.gate import distill_check, judge
 from edge_sdk_tools.evaluate.evaluation import Evaluation, evaluate
 from edge_sdk_tools.evaluate.float_model import check_float_model
-from edge_sdk_tools.evaluate.model import OutputMemory, check_optimization, from_checked
+from edge_sdk_tools.evaluate.model import OutputMemory, check_optimization, from_checked, open_subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from tests.support import models as tiny
@@ -38,6 +38,7 @@ from tests.support.projects import (
     DETECTOR,
     SEGMENTER,
     hand_written_scores,
+    picture,
     write_boxes,
     write_labelled,
     write_pictures,
@@ -81,8 +82,8 @@ def test_a_bundle_never_measures_on_what_calibrated_it(tmp_path: Path) -> None:
     bundle = tmp_path / "a.edge"
     build(model, "x86_64", bundle, bundle_version=1)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 6)
-    for picture in (tmp_path / "project" / "pictures").iterdir():  # 6 calibrated, 2 were held out
-        (data / f"again_{picture.name}").write_bytes(picture.read_bytes())
+    for path in (tmp_path / "project" / "pictures").iterdir():  # 6 calibrated, 2 were held out
+        (data / f"again_{path.name}").write_bytes(path.read_bytes())
     with (data / "labels.csv").open("a") as rows:
         rows.writelines(f"again_{index:03}.png,0\n" for index in range(8))
     found = evaluate(bundle, data, reference=model)
@@ -145,6 +146,19 @@ def test_a_background_is_an_answer_and_no_class(tmp_path: Path) -> None:
     whole = write_project(tmp_path / "whole", pictures=0, labels="x\nC\nB\n")
     with pytest.raises(ModelError, match="none of the other model's 2"):
         evaluate(whole, data, reference=model)
+
+
+@pytest.mark.parametrize(("background", "first"), [(False, 0), (True, -1)])
+def test_of_equal_scores_evaluate_counts_the_one_that_a_run_publishes_first(
+    tmp_path: Path, background: bool, first: int
+) -> None:
+    text = CLASSIFIER + f"[classification]\nbackground_class = {str(background).lower()}\n"
+    labels = "background\nb\nc\n" if background else "a\nb\nc\n"
+    model = write_project(tmp_path / "project", text, still(tiny.classifier()), labels=labels, pictures=0)
+    data = write_pictures(tmp_path / "data", 3)
+    (data / "labels.csv").write_text("file,class_id\n000.png,0\n001.png,0\n002.png,1\n")
+    assert open_subject(model).open()(picture(0)).result.class_id.tolist() == [first, first + 1, first + 2]
+    assert evaluate(model, data).quality[0].value.value == pytest.approx(0 if background else 2 / 3)
 
 
 def test_classes_are_compared_in_the_order_of_the_first_model(tmp_path: Path) -> None:
@@ -398,8 +412,10 @@ def _red_pictures(folder: Path) -> Path:
     return folder
 
 
-def _judged(folder: Path, text: str, model: onnx.ModelProto, data: Path, *, labelled: bool) -> tuple[str, ...]:
-    spec = load_model_spec(write_project(folder, text, model, labels="red\nblue\n", pictures=0))
+def _judged(
+    folder: Path, text: str, model: onnx.ModelProto, data: Path, *, labelled: bool, labels: str = "red\nblue\n"
+) -> tuple[str, ...]:
+    spec = load_model_spec(write_project(folder, text, model, labels=labels, pictures=0))
     checked = check_model(spec, None)
     dataset: Dataset = read_dataset(data, checked.labels, spec.task)
     seen = dataset if labelled else msgspec.structs.replace(dataset, truths=None)
@@ -417,13 +433,16 @@ def test_what_sees_is_let_through(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_model_that_finds_nothing_of_the_labels_is_refused_with_what_would(tmp_path: Path, data: Path) -> None:
-    with pytest.raises(ModelError, match=r"on 12 labelled images its mAP50-95 is 0; with color = \"RGB\", mean = "):
+    expected = (
+        r"on 12 labelled images its mAP50-95 is 0; .*with color = \"RGB\".* the score of an image by its labels is"
+    )
+    with pytest.raises(ModelError, match=expected):
         _judged(tmp_path / "p", _BGR, _red_detector(), data, labelled=True)
 
 
 def test_exchanged_colours_are_noticed_without_labels(tmp_path: Path, data: Path) -> None:
     [line] = _judged(tmp_path / "p", _BGR, _red_detector(), data, labelled=False)
-    assert 'and with color = "RGB"' in line
+    assert 'with color = "RGB" the confidences of the objects in an image add up to' in line
 
 
 def test_confidences_above_one_are_none(tmp_path: Path, data: Path) -> None:
@@ -432,12 +451,60 @@ def test_confidences_above_one_are_none(tmp_path: Path, data: Path) -> None:
         helper.make_node("Mul", ["mean", "no"], ["nothing"]),
         helper.make_node("Add", ["rows", "nothing"], ["out"]),
     ]
-    rows = {"no": np.zeros((), np.float32), "rows": np.full((1, 6, 84), 37, np.float32)}
-    text = DETECTOR.replace("yolov4", "yolov8").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
-    with pytest.raises(ModelError, match="its confidences reach 37 on 12 images, expected 0 to 1"):
+    rows = {"no": np.zeros((), np.float32), "rows": np.full((1, 84, 7), 6, np.float32)}
+    text = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
+    with pytest.raises(ModelError, match="its confidences reach 36 on 12 images, expected 0 to 1"):
         _judged(
-            tmp_path / "p", text, tiny.model(nodes, [1, 3, 64, 64], {"out": [1, 6, 84]}, rows), data, labelled=False
+            tmp_path / "p", text, tiny.model(nodes, [1, 3, 64, 64], {"out": [1, 84, 7]}, rows), data, labelled=False
         )
+
+
+@pytest.mark.parametrize(
+    ("labels", "anchors", "expected"),
+    [
+        (
+            "blue\nred\n",
+            "[16, 16]",
+            r"of 12 labelled objects 0 get their class, with a mean confidence of 0\.\d+: 'red' is called 'blue' "
+            r"\(12 of 12\); are the lines of the labels file in the order of the outputs",
+        ),
+        (
+            "red\nblue\n",
+            "[40, 40]",
+            r"of 12 boxes around the middle of a labelled object of their class, the sides are typically 2\.\d times "
+            r"too long or too short; check anchors",
+        ),
+    ],
+    ids=["labels in another order", "wrong anchors"],
+)
+def test_what_only_labels_show_is_named(tmp_path: Path, labels: str, anchors: str, expected: str) -> None:
+    data = write_boxes(_red_pictures(tmp_path / "data"), "coco", 12)
+    text = DETECTOR.replace("[16, 16]", anchors)
+    with pytest.raises(ModelError, match=f"on 12 labelled images its mAP50-95 is 0; {expected}"):
+        _judged(tmp_path / "p", text, _red_detector(), data, labelled=True, labels=labels)
+
+
+def test_a_classifier_whose_labels_are_in_another_order_is_doubted(tmp_path: Path) -> None:
+    data = write_labelled(tmp_path / "data", _sure_classifier(), 30)
+    names = "abc"
+    rows = [line.split(",") for line in (data / "labels.csv").read_text().splitlines()[1:]]
+    (data / "labels.csv").write_text("".join(["file,label\n", *(f"{file},{names[int(c)]}\n" for file, c in rows)]))
+    right, wrong = (
+        evaluate(write_project(tmp_path / text[0], CLASSIFIER, _sure_classifier(), pictures=0, labels=text), data)
+        for text in ("a\nb\nc\n", "b\nc\na\n")
+    )
+    assert right.warnings == ()
+    [line] = wrong.warnings
+    assert "of 30 labelled images 0 get their class" in line
+    assert "'a' is called 'b'" in line
+
+
+def _sure_classifier() -> onnx.ModelProto:
+    """The tiny classifier with scores four times as far apart."""
+    proto = tiny.classifier()
+    [weight] = [one for one in proto.graph.initializer if one.name == "w2"]
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 4, "w2"))
+    return proto
 
 
 def test_evaluate_says_it_too(tmp_path: Path, data: Path) -> None:

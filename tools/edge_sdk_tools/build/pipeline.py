@@ -3,14 +3,14 @@
 Twelve steps, each of which requires what those before it ensured; one that takes long is done by the job runner, which
 remembers what an earlier build has finished:
 
-    plan ─▶ check ─▶ split ─▶ distill-check ─▶ load ─▶ judge ─▶ calibrate ─▶ search ─▶ claim ─▶ fit ─▶ compare ─▶ write
+    plan ─▶ check ─▶ split ─▶ load ─▶ judge ─▶ distill-check ─▶ calibrate ─▶ search ─▶ claim ─▶ fit ─▶ compare ─▶ write
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,9 +25,10 @@ from edge_sdk_tools.arm_cost.estimate import board_counter, check_latency
 from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
-from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, refuse_quantized, runtime_range
+from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, runtime_range
+from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.datasets.reading import split_images
+from edge_sdk_tools.datasets.reading import ImageSplit, split_images
 from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
@@ -59,13 +60,15 @@ def build(
     job_runner: JobRunner | None = None,
     variants: Request = Request(),  # noqa: B008 - frozen
     on_progress: OnProgress = silent,
+    on_warning: Callable[[str], object] = lambda _line: None,
 ) -> BuildResult:
     """Build a bundle; what is not given is model.toml's. Some of the calibration images measure where no others do.
 
     `output` is `NAME.edge` in the working folder by default; an older bundle there is replaced. `bundle_version` grows
     from build to build: seconds since the epoch by default. Golden outputs are replayed in the further versions of ONNX
     Runtime of `prove_runtimes`, fetched with pip. `job_runner` makes and measures the models, and remembers what is
-    finished; by default this process does everything, and remembers nothing. `variants` are further models.
+    finished; by default this process does everything, and remembers nothing. `variants` are further models. What
+    is doubtful about the float model is told to `on_warning` before anything is quantized, and is in the result too.
     """
     if model_toml.suffix != ".toml":
         raise UsageError(f"{model_toml}: expected a model.toml; `edge-sdk init MODEL.onnx` writes one")
@@ -80,10 +83,12 @@ def build(
         sizes = plan_sizes(spec, target, variants, folder.work, on_progress)
         checked = _check(spec, target, on_progress)
         images = split_images(spec, checked.labels, calibration, evaluation)
-        distilled = check_distillation(spec, checked, images.claim, helped, on_progress)
         counter = board_counter(target, checked.proto)
         model = VariantSpec(spec, checked, target, images.choice, helped, counter, folder.work, on_progress)
-        warnings = check_float_model(model.fp32, images.choice)
+        warnings = (*checked.warnings, *_judge(model, images))
+        for warning in (*images.warnings, *warnings):
+            on_warning(warning)
+        distilled = check_distillation(spec, checked, images.claim, helped, on_progress)
         recipe = first_recipe(target, reduce_range=model.reduce_range)
         activations = _calibrate(model, recipe, images.calibration)
         search = RecipeSearch(model, activations, images, warnings).run(recipe)
@@ -106,10 +111,20 @@ def build(
 def _check(spec: ModelSpec, target: Target, on_progress: OnProgress) -> CheckedModel:
     """Requires nothing of the model; ensures that it is sound, float, and runs on the target."""
     on_progress("check", 0, 1)
-    checked = check_model(spec, target)
-    refuse_quantized(checked, spec.model)
+    checked = check_model(spec, target, is_float=True)
     on_progress("check", 1, 1)
     return checked
+
+
+def _judge(model: VariantSpec, images: ImageSplit) -> tuple[str, ...]:
+    """Requires a model that runs; ensures that it sees something, and returns what is doubtful about it."""
+    model.on_progress("judge", 0, 1)
+    seen = images.choice
+    if seen.truths is None:  # nothing is calibrated yet: the images that will do it tell as much
+        seen = Dataset(ImageSet((*seen.images.images, *images.calibration.images)), None, "images")
+    doubts = check_float_model(model.fp32, seen)
+    model.on_progress("judge", 1, 1)
+    return doubts
 
 
 def _calibrate(model: VariantSpec, recipe: Recipe, images: ImageSet) -> Activations:

@@ -221,11 +221,6 @@ def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner)
     skipped = (*steps.images.calibration.unreadable, *(s.path for s in steps.search.int8.proof.evaluation.skipped))
     if unreadable := sorted({str(path) for path in skipped}):
         warnings.append(f"{len(unreadable)} images cannot be read and were skipped: {_named(unreadable)}")
-    labels = steps.model.fp32.classifier_labels
-    if labels and labels[0].casefold() == "background" and not steps.model.fp32.background:
-        warnings.append(
-            'the first label is "background": with [classification] background_class = true class_id begins after it'
-        )
     if steps.search.int8.recipe.reduce_range and not steps.model.target.reduce_range:
         warnings.append(
             "this machine's CPU has no VNNI and would saturate with 8-bit weights, so they have 7; build on a machine "

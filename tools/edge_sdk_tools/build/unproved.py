@@ -23,7 +23,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.bundle_folder import bundle_folder, described_manifest, golden_file
-from edge_sdk_tools.check.gate import check_model, refuse_quantized
+from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.importers.describe import Description, describe, write_description
 from edge_sdk_tools.quantize.convert import float_file
 
@@ -56,8 +56,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
         model = write_description(description, folder)[0]
     spec = load_model_spec(model)
     spec = msgspec.structs.replace(spec, model=os.path.normpath(spec.model))
-    checked = check_model(spec, None, description.examined if description else None)
-    refuse_quantized(checked, spec.model)
+    checked = check_model(spec, None, description.examined if description else None, is_float=True)
     with bundle_folder(folder / f"{spec.name}.edge") as written:
         source = written.work / "source.onnx"
         onnx.save(checked.proto, source)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -91,21 +91,34 @@ class CheckedModel(msgspec.Struct, frozen=True, eq=False):
         sha256: of the file it came from and of those that hold its weights, in hex.
         labels: one label for each output class.
         opset: opset of ai.onnx, raised where it was too low.
+        warnings: what `edge-sdk check` warns of, a line each.
     """
 
     proto: onnx.ModelProto
     sha256: str
     labels: Labels
     opset: int
+    warnings: tuple[str, ...] = ()
 
 
-def examine(spec: ModelSpec, target: Target | None = None) -> CheckReport:
-    """Return all findings about the model of `spec` that is to be built; it passes when none of them is an error."""
-    report = _with_labels(spec, _examine(spec, target, wants_model=False).report)
-    found = _quantized({use.name: use.nodes for use in report.operators})
-    if found is None:
+def examine(
+    spec: ModelSpec, target: Target | None = None, run: Callable[[CheckedModel], object] | None = None
+) -> CheckReport:
+    """Return all findings about the model of `spec` that is to be built; it passes when none of them is an error.
+
+    What passes is given to `run`, where there is one; the ModelError that it raises is a finding too.
+    """
+    examined = _examine(spec, target, wants_model=run is not None)
+    report = _judged(spec, examined.report, is_float=True)
+    if run is None or not report.passed:
         return report
-    return msgspec.structs.replace(report, passed=False, findings=in_order((*report.findings, found)))
+    try:
+        run(_assembled(spec, examined, report))
+    except ModelError as cause:
+        what, _, step = str(cause).removeprefix(f"{spec.model}: ").partition("; ")
+        found = Finding(severity="error", rule="run", what=what, next_step=step or "export the model again")
+        return msgspec.structs.replace(report, passed=False, findings=in_order((*report.findings, found)))
+    return report
 
 
 def examine_as_declared(spec: ModelSpec) -> Examined:
@@ -114,13 +127,6 @@ def examine_as_declared(spec: ModelSpec) -> Examined:
     Where the file itself fixes size, layout or channels, these count and not those of `spec`.
     """
     return _examine(spec, None, wants_model=True, adopts=True)
-
-
-def refuse_quantized(model: CheckedModel, path: str) -> None:
-    """Raise ModelError for a model that is quantized already: it rounds in ways of its own."""
-    found = _quantized(Counter(node.op_type for node in model.proto.graph.node))
-    if found:
-        raise ModelError(f"{path}: {found.line}")
 
 
 _INTEGER_TYPES = (
@@ -149,21 +155,29 @@ def _quantized(operators: Mapping[str, int]) -> Finding | None:
     return Finding(severity="error", rule="quantized", what=what, next_step="build from what it was made of")
 
 
-def check_model(spec: ModelSpec, target: Target | None, examined: Examined | None = None) -> CheckedModel:
+def check_model(
+    spec: ModelSpec, target: Target | None, examined: Examined | None = None, *, is_float: bool = False
+) -> CheckedModel:
     """Load, check and fix the model of `spec`; a ModelError has the first thing that is wrong.
 
-    `examined` is what `examine_as_declared` gave for the same input.
+    `examined` is what `examine_as_declared` gave for the same input. A model that `is_float` is refused where it is
+    quantized already: it rounds in ways of its own.
     """
     if examined is None:
         examined = _examine(spec, target, wants_model=True)
-    report = _with_labels(spec, examined.report)
+    report = _judged(spec, examined.report, is_float=is_float)
     if not report.passed:
         raise ModelError(_first_error(spec, target, report))
+    return _assembled(spec, examined, report)
+
+
+def _assembled(spec: ModelSpec, examined: Examined, report: CheckReport) -> CheckedModel:
     try:
         proto = assemble(Path(spec.model), report.files, examined.skeleton, examined.weights, report.sha256)
     except RefusedModelError as cause:  # it was there a moment ago
         raise ModelError(f"{spec.model}: {cause}") from cause
-    return CheckedModel(proto, report.sha256, read_labels(Path(spec.labels)), report.used_opset or 0)
+    warnings = tuple(finding.line for finding in report.of("warning"))
+    return CheckedModel(proto, report.sha256, read_labels(Path(spec.labels)), report.used_opset or 0, warnings)
 
 
 def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool, adopts: bool = False) -> Examined:
@@ -191,9 +205,11 @@ def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool, adopt
     return msgspec.structs.replace(examined, report=report)
 
 
-def _with_labels(spec: ModelSpec, report: CheckReport) -> CheckReport:
-    """Add what is wrong with labels and decoder to the report of an examination."""
+def _judged(spec: ModelSpec, report: CheckReport, *, is_float: bool) -> CheckReport:
+    """Add what is wrong with labels, decoder and precision to the report of an examination."""
     found = check_labels(spec, report)
+    if is_float and (quantized := _quantized({use.name: use.nodes for use in report.operators})):
+        found.append(quantized)
     passed = report.passed and not any(finding.severity == "error" for finding in found)
     return msgspec.structs.replace(report, passed=passed, findings=in_order((*report.findings, *found)))
 

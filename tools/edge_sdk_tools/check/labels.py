@@ -1,25 +1,28 @@
 """Compare the labels file with model.toml and with the model's outputs.
 
 If there are too many or too few lines, that is the only finding. Whether the order of the lines is that of the outputs
-cannot be checked.
+shows only where the file's metadata name the classes, or where the lines are those of COCO.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from edge_sdk.bundle.model_spec import ModelSpec
-from edge_sdk.core.errors import ModelError
+from edge_sdk.core.errors import ModelError, one_line
 from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
 from edge_sdk_tools.check.resemblance import resemblance
-from edge_sdk_tools.datasets.class_names import read_labels
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 
 _FLAG = "background_class = true under [classification]"
 _SHOWN = 5
+_MOST_CLASSES = 10_000
 _LONGEST_SHOWN = 40  # characters of a label
 
 
@@ -77,6 +80,46 @@ def _joined(numbers: Sequence[int]) -> str:
     return ", ".join(shown) + (f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else "")
 
 
+def literal_in(text: str) -> Any:
+    """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
+def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
+    """Return the labels that Ultralytics writes as a dict of class ids, or PaddleOCR as a dictionary; () without."""
+    if "character" in metadata:
+        return tuple(metadata["character"].removesuffix("\n").split("\n"))
+    found = literal_in(metadata.get("names", ""))
+    named = dict(enumerate(found)) if isinstance(found, list) else found
+    if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
+        return ()
+    return tuple(one_line(str(named[number])).strip() or f"class_{number}" for number in range(len(named)))
+
+
+def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> Iterator[Finding]:
+    """Compare the order of the labels with that of the names in the metadata, or else with COCO's."""
+    said = names_in(report.metadata)
+    ordered = said or read_labels(LISTS["coco80"])
+    places = {name: number for number, name in enumerate(ordered)}
+    known = [(places[label], number) for number, label in enumerate(labels) if label in places]
+    moved = [(label, number) for label, number in known if label != number]
+    if len(labels) != len(ordered) or len(known) < _MOSTLY * len(labels) or len(moved) < len(known) / 2:
+        return
+    number = moved[0][1]
+    what = f"{spec.labels}: line {number + 1} is {_shown(labels[number])}, and {{}} {_shown(ordered[number])} there"
+    if said:
+        yield finding(
+            "error", spec, what.format("the names in the file's metadata have"), "write these, in their order"
+        )
+    else:
+        step = "write COCO's order, as `edge-sdk init` does; nothing to do if the model was trained in this order"
+        yield finding("warning", spec, what.format("COCO, whose classes these are, has"), step)
+
+
+_MOSTLY = 0.75  # share of the lines that are names of a list, from which they are that list
 _BEFORE_OUTPUTS = ("dynamic", "input", "shape", "size")
 """Rules whose errors leave open what shapes the outputs have when they are mended."""
 
@@ -101,7 +144,7 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         what, _, step = str(cause).partition("; ")
         seen = "" if "this looks like" in step else resemblance(report.outputs, spec.input.size_wh)
         wrong = [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
-    lines = check_lines(spec, labels, is_counted=is_counted)
+    lines = [*check_lines(spec, labels, is_counted=is_counted), *_check_order(spec, labels, report)]
     wrong += _check_said(spec, report)
     wrong += [] if wrong else _check_others(spec, len(labels), report)
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]

@@ -12,7 +12,7 @@ import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,13 +22,42 @@ from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.core.toml import shown
 from edge_sdk.tasks.entry import Labels
 
-SYNSET = re.compile(r"(n\d{8})\s+(.+)")
-"""ImageNet's lists may begin each line with the WordNet id, which is the name of the class's folder."""
+_SYNSET = re.compile(r"(n\d{8})(?: (.+))?")
+_NAMED = 3
 
 LISTS = {path.stem: path for path in sorted((Path(__file__).parent / "labels").glob("*.txt"))}
 """The files of the lists of labels that have a name."""
 
-_NAMED = 3
+
+class LabelNames(msgspec.Struct, frozen=True):
+    """The names in the text of one label, in the case in which they are written.
+
+    Attributes:
+        synset: WordNet id; empty where the text does not begin with one.
+        whole: the text behind it, or the id where nothing is behind it.
+        synonyms: the parts of `whole`, which commas separate.
+    """
+
+    synset: str
+    whole: str
+    synonyms: tuple[str, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """All names, the surest first."""
+        return list(filter(None, dict.fromkeys((self.synset, self.whole, *self.synonyms))))
+
+
+def names_of(label: str) -> LabelNames:
+    """Read the text of a label, the name of a folder or of a category.
+
+    ImageNet's lists begin each line with the WordNet id, and its folders bear it: `n01440764 tench, Tinca tinca`.
+    Spaces and `_` are the same. File systems decompose accents, and text files do not: they are the same too.
+    """
+    text = " ".join(unicodedata.normalize("NFC", label).replace("_", " ").split())
+    found = _SYNSET.fullmatch(text)
+    synset, whole = (found[1], found[2] or found[1]) if found else ("", text)
+    return LabelNames(synset, whole, tuple(part.strip() for part in whole.split(",")))
 
 
 def read_labels(path: Path) -> Labels:
@@ -52,7 +81,7 @@ def read_labels(path: Path) -> Labels:
 
 
 class _Name(msgspec.Struct, frozen=True):
-    """Attributes: a class may be called by its whole label, or by a synonym, which commas separate."""
+    """One name of a class; `is_whole` says that it is its whole label, or its WordNet id, and no synonym."""
 
     class_id: int
     text: str
@@ -62,35 +91,39 @@ class _Name(msgspec.Struct, frozen=True):
 class ClassNames:
     """The model's classes, by name.
 
-    Names that differ in case, in `_` for a space, or in how an accent is encoded are the same. Where several classes
-    share one, that of the same case is meant, then that whose whole label it is: ImageNet has "cardigan", which is
-    worn, and "Cardigan, Cardigan Welsh corgi", which barks.
+    A class has the names of `names_of`; of a name that is looked up, the WordNet id counts first, then the whole, then
+    its synonyms. Case does not count. Where several classes share a name, that of the same case is meant, then that
+    whose whole label it is: ImageNet has "cardigan", which is worn, and "Cardigan, Cardigan Welsh corgi", which barks.
     """
 
     def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
         self._labels = tuple(labels[1:] if background_class else labels)
         self._names: dict[str, list[_Name]] = {}
         for class_id, label in enumerate(self._labels):
-            for name in _names_of(class_id, label):
-                self._names.setdefault(name.text.casefold(), []).append(name)
+            names = names_of(label)
+            for text in names.texts:
+                name = _Name(class_id, text, text in (names.synset, names.whole))
+                self._names.setdefault(text.casefold(), []).append(name)
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def find(self, name: str) -> list[int]:
         """The ids of the classes of this name: none, one, or several that share it."""
-        text = _plain(name)
+        text = next((text for text in names_of(name).texts if text.casefold() in self._names), "")
         same = self._names.get(text.casefold(), [])
         same = [other for other in same if other.text == text] or same
         same = [other for other in same if other.is_whole] or same
         return list(dict.fromkeys(other.class_id for other in same))
 
-    def class_id(self, name: str, where: str) -> int:
-        """The id of the one class of this name."""
+    def class_id(self, name: str, where: str, beside: Collection[str] = ()) -> int:
+        """The id of the one class of this name; an error counts how many names `beside` it are no labels either."""
         found = self.find(name)
         if not found:
+            unknown = sum(not self.find(other) for other in beside if other != name)
+            more = f" (nor are {unknown} of the {len(beside) - 1} names beside it)" if unknown else ""
             raise DataError(
-                f"{where}: {shown(name)} is no label of the model, expected {self._expected()}{self._hint(name)}"
+                f"{where}: {shown(name)} is no label of the model{more}, expected {self._expected()}{self._hint(name)}"
             )
         if len(found) > 1:
             shared = " and ".join(map(str, found[:_NAMED]))
@@ -107,26 +140,12 @@ class ClassNames:
         return class_id
 
     def _hint(self, name: str) -> str:
-        near = difflib.get_close_matches(_plain(name).casefold(), self._names, n=1)
+        near = difflib.get_close_matches(names_of(name).whole.casefold(), self._names, n=1)
         return f"; did you mean {near[0]!r}?" if near else ""
 
     def _expected(self) -> str:
         first = ", ".join(self._labels[:_NAMED])
         return first if len(self) <= _NAMED else f"one of {len(self)} such as {shown(self._labels[0])}"
-
-
-def _names_of(class_id: int, label: str) -> Iterator[_Name]:
-    synset = SYNSET.fullmatch(label)
-    whole = synset[2] if synset else label
-    yield _Name(class_id, _plain(whole), is_whole=True)
-    yield from (_Name(class_id, _plain(part), is_whole=False) for part in (*whole.split(","), label))
-    if synset:
-        yield _Name(class_id, synset[1], is_whole=True)
-
-
-def _plain(name: str) -> str:
-    """What is equal of names that are the same but for case; file systems decompose accents, text files do not."""
-    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # float() takes nan and 1_0 too

@@ -47,13 +47,14 @@ def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
     """Read a folder of class folders."""
     found, skipped = [], []
     class_ids: dict[str, int] = {}
+    beside = [path.name for path in subfolders(folder)]
     for path in filter(is_candidate, files_below(folder)):
         first, *inside = path.relative_to(folder).parts
         if not inside:
             skipped.append(Skipped(path, "lies in no class folder"))
             continue
         if first not in class_ids:
-            class_ids[first] = _class_id(folder / first, names)
+            class_ids[first] = _class_id(folder / first, names, beside)
         found.append(Found(path, ClassTruth(class_ids[first])))
     return Labelled(found, tuple(skipped))
 
@@ -62,11 +63,11 @@ def _is_class(name: str, names: ClassNames) -> bool:
     return bool(names.find(name)) or (_is_number(name) and int(name) < len(names))
 
 
-def _class_id(folder: Path, names: ClassNames) -> int:
+def _class_id(folder: Path, names: ClassNames, beside: Sequence[str]) -> int:
     """A label that is a number goes before the class id of this number."""
     if _is_number(folder.name) and not names.find(folder.name):
         return names.checked(int(folder.name), str(folder))
-    return names.class_id(folder.name, str(folder))
+    return names.class_id(folder.name, str(folder), beside)
 
 
 def _is_number(name: str) -> bool:
@@ -302,6 +303,7 @@ def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
 def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int64]:
     """Return the class id of each annotation, int64 (N,); unused categories need not be classes of the model."""
     categories = {category.id: category.name for category in coco.categories}
+    beside = [categories[used] for used in {a.category_id for a in coco.annotations} if used in categories]
     class_ids: dict[int, int] = {}
     for index, annotation in enumerate(coco.annotations):
         used = annotation.category_id
@@ -311,7 +313,7 @@ def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int6
                     f"{path}: annotations[{index}].category_id is {used}, expected the id of one of its "
                     f"{len(categories)} categories"
                 )
-            class_ids[used] = names.class_id(categories[used], f"{path}: category {used}")
+            class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
     return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
 
 

@@ -18,7 +18,7 @@ from edge_sdk.tasks.decoders import entry_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Format
 from edge_sdk_tools.datasets.images import Skipped
-from edge_sdk_tools.evaluate.float_model import blindness
+from edge_sdk_tools.evaluate.float_model import doubt_about
 from edge_sdk_tools.evaluate.model import Subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, OutputError, observe, output_errors
@@ -33,8 +33,6 @@ _DESCRIBED = 3
 def warnings_about(observed: Observed) -> tuple[str, ...]:
     """Return one line for each warning about the evaluated models."""
     doubts = [line for which in range(len(observed.participants)) if (line := constant_answer(observed, which))]
-    if not doubts and (line := blindness(observed)):
-        doubts.append(line)
     if len(observed.records) < ENOUGH_IMAGES:
         doubts.append(f"too few images to judge much: {len(observed.records)}, give {ENOUGH_IMAGES} or more")
     if observed.dataset.conflicts:
@@ -132,7 +130,9 @@ def evaluate(
             "model to agree with: --reference model.toml"
         )
     observed = observe(participants, dataset, lambda done: on_progress("evaluate", done, len(dataset)), jobs)
-    return summarise(observed, str(data), calibrated, on_progress)
+    found = summarise(observed, str(data), calibrated, on_progress)
+    doubt = "" if any(constant_answer(observed, which) for which in range(len(subjects))) else doubt_about(observed)
+    return msgspec.structs.replace(found, warnings=(doubt, *found.warnings)) if doubt else found
 
 
 def summarise(

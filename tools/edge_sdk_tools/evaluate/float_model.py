@@ -1,38 +1,41 @@
 """Judge the float model by its own answers, before anything is measured beside it.
 
 A wrong decoder, normalisation or channel order gives nonsense, with which a quantized model agrees perfectly. A model
-that sees nothing is therefore refused, and the description of its input and outputs that fits better is named: other
-decoders that read the same shapes, the usual normalisations, and red and blue exchanged.
+that sees nothing is therefore refused. Other descriptions of the same file are tried beside model.toml's: red and
+blue exchanged, other decoders that read the same shapes, and the usual normalisations. They run on a few images first,
+and on more unless they lose; one is named when the images prefer it by more than chance (a signed-rank test). Exchanged
+classes and boxes of another size show in labels only; the metrics of a task tell them.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import EdgeError, ModelError
 from edge_sdk.tasks.decoders import DECODERS
-from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, observe
-from edge_sdk_tools.evaluate.statistics import Figure, figure_of, resample
+from edge_sdk_tools.evaluate.statistics import chance_of_gain, figure_of, resample
 from edge_sdk_tools.evaluate.tasks import TASKS
 
 _IMAGES = 64
-_FEW = 16  # images on which a description that may fit better is tried
+_ROUNDS = (4, 8, 16, 32, _IMAGES)  # so many images have judged other descriptions at the end of each round
 _BLIND = 0.02  # quality, 0-1, that nobody would ship
 _SLACK = 0.01  # of confidences above 1 and below 0
-_SECONDS = 10.0  # for descriptions that may fit better
-_BY_CHANCE = 0.02  # probability at most that as many images prefer another description by chance
-_GAIN = 0.02  # of the mean confidence, or of quality: less is not worth a word
+_SECONDS = 10.0  # of processor time, for descriptions that may fit better
+_BY_CHANCE = 0.005  # probability at most, in each round, that images prefer another description so clearly by chance
+_LOST = 0.1  # the same the other way round, from which it is not tried on more images
+_GAIN = 0.05  # relative to the own mean: less is not worth a word
+_GOLDEN = 0.618033988749895
 
 _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
     ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
@@ -43,156 +46,167 @@ _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
 """Mean and standard deviation in the order red, green, blue; the last are those of ImageNet."""
 
 
-class _Sight(msgspec.Struct, frozen=True, eq=False):
-    """What a model sees on some images: float64 (N,), the highest confidence of each, or 0; None for class maps.
-
-    The figure is the first one by the labels; `problem` says why its answers cannot be right.
-    """
-
-    strongest: NDArray[np.float64] | None
-    figure: Figure | None
-    problem: str
-
-    @property
-    def rank(self) -> float:
-        """Return what is compared: quality, or else the mean of the highest confidences."""
-        if self.figure is not None:
-            return self.figure.value.value
-        return 0.0 if self.strongest is None else float(self.strongest.mean())
-
-    @property
-    def words(self) -> str:
-        """Say for people how good it is."""
-        if self.figure is not None:
-            return f"{self.figure.name} is {self.rank:.3g}"
-        return f"the mean of the highest confidences is {self.rank:.2f}"
-
-
 def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
-    """Refuse a float model that sees nothing, and warn of a description that fits it better.
+    """Refuse a float model that sees nothing, and return a line for each doubt about one that sees something.
 
-    It is asked about images that did not calibrate it, labelled or not. Warnings are returned, each a line.
+    At most 64 of the images are asked about; they may have labels or not, and may calibrate it later.
 
     Raises:
         ModelError: its confidences are none, it finds nothing on most images, or next to nothing of the labels; the
             message names the description that fits better, where one of the usual does.
     """
-    images = dataset.spread(_IMAGES)
-    own = _look(fp32, images)
-    if own.problem:
-        better = _best_description(fp32, dataset.spread(_FEW))
-        step = f"{better}; correct model.toml" if better else TASKS[fp32.spec.task].advice
-        raise ModelError(f"{fp32.name}, before it is quantized: {own.problem}; {step}")
-    exchanged = _exchanged(fp32.spec) if isinstance(fp32.spec, ModelSpec) else None
-    if exchanged is None or own.strongest is None:
-        return ()
-    other = _look(_described(fp32, exchanged), images)
-    if not _is_better(other, own):
-        return ()
-    color = exchanged.input.color
-    return (f'{fp32.name}: {own.words}, and with color = "{color}" {other.rank:.3g}; is color in model.toml right?',)
+    problem, doubt = _judged(observe(pair_up([fp32]), dataset.spread(_IMAGES)))
+    if problem:
+        raise ModelError(f"{fp32.name}, before it is quantized: {problem}")
+    return (f"{fp32.name}: {doubt}",) if doubt else ()
 
 
-def blindness(observed: Observed) -> str:
-    """Say why the answers of an evaluated float model cannot be right, and what fits better; or ""."""
-    subject = observed.participants[0].subject
+def doubt_about(observed: Observed) -> str:
+    """Return what `check_float_model` would say of the first model that was evaluated; or ""."""
+    name = observed.participants[0].subject.name
+    said = next(filter(None, _judged(observed)), "")
+    return f"{name}: {said}" if said else ""
+
+
+def _judged(observed: Observed) -> tuple[str, str]:
+    """Return why a model's answers cannot be right, with what to do, or else a doubt about them."""
+    subject, is_labelled = observed.participants[0].subject, observed.dataset.truths is not None
     if not isinstance(subject.spec, ModelSpec):
-        return ""
-    problem = _sight(observed).problem
-    if not problem:
-        return ""
-    step = _best_description(subject, observed.dataset.spread(_FEW)) or TASKS[observed.task].advice
-    return f"{subject.name}: {problem}; {step}"
+        return "", ""
+    problem, by_labels = _problem(observed), TASKS[observed.task].doubt(observed) if is_labelled else ""
+    better = _better(subject, subject.spec, observed, is_blind=problem != "")
+    if problem:
+        steps = [by_labels, f"{better}; correct model.toml" if better else ""]
+        return "; ".join(filter(None, [problem, *(steps if any(steps) else [TASKS[observed.task].advice])])), ""
+    if not better:
+        return "", by_labels
+    return "", f"{better}; is that line of model.toml right?"
 
 
-def _look(subject: Subject, dataset: Dataset) -> _Sight:
-    return _sight(observe(pair_up([subject]), dataset))
-
-
-def _sight(observed: Observed) -> _Sight:
-    strongest = TASKS[observed.task].strongest(observed)
-    figure = None
-    if observed.dataset.truths is not None:
-        metric = TASKS[observed.task].quality(observed, 0)[0]
-        figure = figure_of(metric, resample(len(observed.records)))
-    return _Sight(strongest, figure, _problem(observed, strongest, figure))
-
-
-def _problem(observed: Observed, strongest: NDArray[np.float64] | None, figure: Figure | None) -> str:
+def _problem(observed: Observed) -> str:
+    """Say why its answers cannot be right; or ""."""
     count = len(observed.records)
+    problem = _unsound(observed)
+    if observed.dataset.truths is not None and "confidences" not in problem:
+        metric = TASKS[observed.task].quality(observed, 0)[0]
+        value = float(metric.statistic(np.ones((1, count)))[0])
+        if value < _BLIND and figure_of(metric, resample(count)).value.high < _BLIND:
+            return f"on {count} labelled images its {metric.name} is {value:.2g}"
+    return problem
+
+
+def _unsound(observed: Observed) -> str:
+    """Say what no labels are needed for; or ""."""
+    task, count = TASKS[observed.task], len(observed.records)
+    strongest = task.strongest(observed)
     if strongest is not None and strongest.max(initial=0.0) > 1 + _SLACK:
         return f"its confidences reach {strongest.max():.3g} on {count} images, expected 0 to 1"
-    if figure is not None and figure.value.high < _BLIND:
-        return f"on {count} labelled images its {figure.name} is {figure.value.value:.2g}"
-    return TASKS[observed.task].problem(observed, has_labels=figure is not None)
+    return task.problem(observed, has_labels=observed.dataset.truths is not None)
 
 
-def _best_description(fp32: Subject, dataset: Dataset) -> str:
-    """Name the description with which a model sees most, where one of the usual has it see anything; or ""."""
-    until = time.monotonic() + _SECONDS
-    best, words = 0.0, ""
-    for name, spec in _others(fp32):
-        if time.monotonic() > until:
-            break
-        try:
-            sight = _look(_described(fp32, spec), dataset)
-        except EdgeError:
-            continue  # it cannot read the outputs at all
-        if not sight.problem and sight.rank > best:
-            best, words = sight.rank, f"with {name} {sight.words}"
-    return words
+class _Rival(msgspec.Struct, eq=False):
+    """Another description of the same file: the lines of model.toml that differ, and the evidence for it so far.
+
+    Attributes:
+        is_sure: whether confidences are comparable with those of model.toml's own description. With other numbers they
+            are not: more contrast makes models surer.
+        evidence: float64 (N, 2), as `_evidence_of` has it.
+    """
+
+    lines: str
+    spec: ModelSpec
+    is_sure: bool = False
+    evidence: NDArray[np.float64] = np.empty((0, 2))
 
 
-def _described(fp32: Subject, spec: ModelSpec) -> Subject:
-    return Subject(fp32.name, spec, fp32.labels, fp32.session, fp32.digest)
+_LABELS, _CERTAINTY = 0, 1
 
 
-def _is_better(sight: _Sight, own: _Sight) -> bool:
-    """Tell whether more images than by chance speak for another description, and enough is gained."""
-    if sight.problem or sight.rank < own.rank + _GAIN or sight.strongest is None or own.strongest is None:
-        return False
-    wins, losses = int((sight.strongest > own.strongest).sum()), int((sight.strongest < own.strongest).sum())
-    return _chance(wins, wins + losses) <= _BY_CHANCE
+def _evidence_of(observed: Observed) -> NDArray[np.float64]:
+    """Return of each image the evidence by its labels, and that without them, or 0: float64 (N, 2)."""
+    task, nothing = TASKS[observed.task], np.zeros(len(observed.records))
+    by_labels = task.evidence(observed, labelled=True) if observed.dataset.truths is not None else None
+    certainty = task.evidence(observed, labelled=False)
+    return np.stack([nothing if one is None else one for one in (by_labels, certainty)], axis=1)
 
 
-def _chance(wins: int, count: int) -> float:
-    """Return the probability of as many wins or more, where both outcomes are as likely: the sign test."""
-    return float(sum(math.comb(count, k) for k in range(wins, count + 1)) / 2**count)
+def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: bool) -> str:
+    """Say with which other lines of model.toml the model answers better, and how much better; or ""."""
+    until, dataset = time.process_time() + _SECONDS, observed.dataset
+    own = _evidence_of(observed) * (not is_blind)
+    if not own.any() and not is_blind:
+        return ""  # class maps without labels tell nothing
+    spread = dataset.images.places_spread(min(_IMAGES, len(dataset)))
+    # In steps of the golden ratio the first few are spread as evenly as all of them.
+    places = [spread[i] for i in sorted(range(len(spread)), key=lambda i: i * _GOLDEN % 1)]
+    by_labels = dataset.truths is not None
+    rivals = [rival for rival in _others(subject, spec) if rival.is_sure or by_labels or is_blind]
+    for begin, end in pairwise((0, *_ROUNDS)):
+        images, better = dataset.picked(places[begin:end]), list[tuple[bool, float, str]]()
+        for rival in rivals.copy():
+            if not len(images) or time.process_time() > until:
+                return ""
+            which = _LABELS if by_labels and (is_blind or not rival.is_sure) else _CERTAINTY
+            if not _is_sound(rival, subject, images):
+                rivals.remove(rival)
+                continue
+            mine = own[places[:end]]
+            more, before = (rival.evidence - mine)[:, which], float(mine[:, which].mean())
+            now = float(rival.evidence[:, which].mean())
+            is_right = float((rival.evidence - mine)[:, _LABELS].mean()) >= 0
+            if is_right and now > before * (1 + _GAIN) and chance_of_gain(more) <= _BY_CHANCE:
+                what = "the score of an image by its labels is" if which == _LABELS else TASKS[observed.task].certainty
+                instead = "" if is_blind else f" instead of {before:.2f}"
+                words = f"with {rival.lines} {what} {now:.2f} on average{instead}"
+                better.append((rival.is_sure and not is_blind, now, words))
+            elif chance_of_gain(-more) <= _LOST:
+                rivals.remove(rival)
+        if better:
+            return max(better)[2]
+    return ""
 
 
-def _others(fp32: Subject) -> Iterator[tuple[str, ModelSpec]]:
-    """Yield other descriptions of the same model, each with the lines of model.toml that differ."""
-    spec = fp32.spec
-    if not isinstance(spec, ModelSpec):
-        return
-    shapes = [tuple(shape) for shape in fp32.session.output_shapes]
+def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
+    """Add the evidence of some images; return whether the answers can be right at all."""
+    described = Subject(subject.name, rival.spec, subject.labels, subject.session, subject.digest)
+    try:
+        observed = observe(pair_up([described]), images)
+    except EdgeError:
+        return False  # it cannot read the outputs
+    rival.evidence = np.concatenate([rival.evidence, _evidence_of(observed)])
+    return not _unsound(observed)
+
+
+def _others(subject: Subject, spec: ModelSpec) -> Iterator[_Rival]:
+    """Yield other descriptions, that of exchanged colours first."""
+    given, inputs = spec.input, [spec.input]
+    exchanged = [_exchanged(given)] if given.color != "GRAY" else []
+    for changed in exchanged:
+        yield _Rival(f'color = "{changed.color}"', msgspec.structs.replace(spec, input=changed), is_sure=True)
+    shapes = [tuple(shape) for shape in subject.session.output_shapes]
     for decoder in DECODERS[spec.task].values():
-        if decoder.name == spec.decoder or decoder.needs or TRAITS[spec.task].is_of_whole_picture:
+        if decoder.name == spec.decoder or decoder.needs or spec.task == "classification":
             continue  # the outputs of a classifier show by themselves whether they are probabilities
         try:
             other = msgspec.structs.replace(spec, decoder=decoder.name)
         except ValueError:
             continue  # it needs keys that are not there
-        if decoder.is_likely(other, len(fp32.labels), shapes):
-            yield f'decoder = "{decoder.name}"', other
-    exchanged = _exchanged(spec)
-    for described in (spec, *([exchanged] if exchanged else [])):
+        if decoder.is_likely(other, len(subject.labels), shapes):
+            yield _Rival(f'decoder = "{decoder.name}"', other)
+    inputs += exchanged
+    for base in (given, *exchanged):
         for mean, std in _NORMALISATIONS:
-            given = described.input
-            order = -1 if given.color == "BGR" else 1
+            order = -1 if base.color == "BGR" else 1
             changed = msgspec.structs.replace(
-                given, mean=mean[::order][: given.channels], std=std[::order][: given.channels]
+                base, mean=mean[::order][: base.channels], std=std[::order][: base.channels]
             )
-            color = "" if described is spec else f'color = "{given.color}", '
+            if changed in inputs:
+                continue
+            color = "" if base is given else f'color = "{base.color}", '
             lines = f"{color}mean = {list(changed.mean)} and std = {list(changed.std)}"
-            yield lines, msgspec.structs.replace(described, input=changed)
+            yield _Rival(lines, msgspec.structs.replace(spec, input=changed))
 
 
-def _exchanged(spec: ModelSpec) -> ModelSpec | None:
-    given = spec.input
-    if given.color == "GRAY":
-        return None
-    changed = msgspec.structs.replace(
-        given, color="BGR" if given.color == "RGB" else "RGB", mean=given.mean[::-1], std=given.std[::-1]
-    )
-    return msgspec.structs.replace(spec, input=changed)
+def _exchanged(given: InputSpec) -> InputSpec:
+    color = "BGR" if given.color == "RGB" else "RGB"
+    return msgspec.structs.replace(given, color=color, mean=given.mean[::-1], std=given.std[::-1])

@@ -24,6 +24,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.decoders import decoder_of
 from edge_sdk.tasks.spec import TRAITS, Thresholds, has_background
 from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.check.gate import CheckedModel, check_model
@@ -243,7 +244,7 @@ def probed(subject: Subject) -> Subject:
     where = subject.spec.model if isinstance(subject.spec, ModelSpec) else subject.name
     try:
         answer = subject.open()(np.zeros((32, 32, 3), np.uint8))
-        _check_decoder(subject.spec, answer.outputs[0])
+        _check_decoder(subject, answer.outputs)
     except SessionError as cause:
         raise ModelError(str(cause)) from cause
     except ModelError as cause:
@@ -251,17 +252,30 @@ def probed(subject: Subject) -> Subject:
     return subject
 
 
-def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
+def _check_decoder(subject: Subject, outputs: Sequence[Tensor]) -> None:
     """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on."""
-    if not TRAITS[spec.task].is_of_whole_picture or not np.isfinite(output).all():
+    spec, output = subject.spec, outputs[0]
+    if not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
     if spec.decoder.startswith("sigmoid"):
         if spec.decoder == "sigmoid" and not bool(((output >= 0) & (output <= 1)).all()):
-            raise ModelError('decoder: the outputs are no probabilities, try decoder = "sigmoid_logits"')
+            raise ModelError('decoder: the outputs are no probabilities, set decoder = "sigmoid_logits"')
         return
-    are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
-    if spec.decoder == "logits" and are_probabilities:
-        raise ModelError('decoder: the outputs are probabilities already (they sum to 1), expected decoder = "softmax"')
-    if spec.decoder == "softmax" and not are_probabilities:
-        total = float(output.sum())
-        raise ModelError(f'decoder: the outputs are no probabilities (they sum to {total:.3g}), try decoder = "logits"')
+    if TRAITS[spec.task].is_of_whole_picture:
+        are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
+        if spec.decoder == "logits" and are_probabilities:
+            raise ModelError('decoder: the outputs are probabilities already (they sum to 1); set decoder = "softmax"')
+        if spec.decoder == "softmax" and not are_probabilities:
+            total = float(output.sum())
+            raise ModelError(
+                f'decoder: the outputs are no probabilities (they sum to {total:.3g}); set decoder = "logits"'
+            )
+    decoder = decoder_of(spec)
+    if (axis := decoder.box_axis) is not None and not decoder.reads_all:
+        scores = np.moveaxis(output, axis, -1)[..., 4 : 4 + len(subject.labels)]
+        lowest, highest = float(scores.min(initial=0.0)), float(scores.max(initial=0.0))
+        if lowest < -_PROBABILITY_SLACK or highest > 1 + _PROBABILITY_SLACK:
+            raise ModelError(
+                f"decoder: {spec.decoder} reads scores from {lowest:.3g} to {highest:.3g}, expected 0 to 1; correct "
+                "the decoder, or export the model with its last sigmoid"
+            )

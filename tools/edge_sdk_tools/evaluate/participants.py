@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import DataError, ModelError
-from edge_sdk_tools.datasets.class_names import SYNSET
+from edge_sdk_tools.datasets.class_names import names_of
 from edge_sdk_tools.datasets.dataset import Dataset, find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_file, is_folder
 from edge_sdk_tools.datasets.reading import read_dataset
@@ -31,9 +31,10 @@ def align_labels(
 ) -> NDArray[np.int64]:
     """Return the index in `others` of each of `labels`.
 
-    Labels match when they are equal without regard to case and to a WordNet id before them, or else when their first
-    names are ("tench" and "tench, Tinca tinca"). Where a label occurs several times ("crane" twice), its first place
-    matches the first in `others`, and so on. For some of `labels`, `renamed` has the name that they have in `others`.
+    Labels match when their WordNet ids are equal, or else when they are without regard to case and to an id before
+    them, or else when their first names are ("tench" and "tench, Tinca tinca"). Where a label occurs several times
+    ("crane" twice), its first place matches the first in `others`, and so on. For some of `labels`, `renamed` has the
+    name that they have in `others`.
 
     Raises:
         ModelError: a label is not in `others`.
@@ -41,8 +42,9 @@ def align_labels(
     renamed = {_key(mine): theirs for mine, theirs in (renamed or {}).items()}
     _check_renamed(renamed, labels, others)
     wanted = [renamed.get(_key(label), label) for label in labels]
-    found = _look_up(wanted, others, [None] * len(wanted), _key)
-    found = _look_up(wanted, others, found, lambda text: _key(text.split(",")[0]))
+    found: Sequence[int | None] = [None] * len(wanted)
+    for key in (lambda text: names_of(text).synset, _key, lambda text: names_of(text).synonyms[0].casefold()):
+        found = _look_up(wanted, others, found, key)
     missing = [label for label, index in zip(labels, found, strict=True) if index is None]
     if missing:
         raise ModelError(_missing(missing, labels, others))
@@ -50,18 +52,17 @@ def align_labels(
 
 
 def _key(text: str) -> str:
-    synset = SYNSET.fullmatch(text)
-    return " ".join((synset[2] if synset else text).replace("_", " ").split()).casefold()
+    return names_of(text).whole.casefold()
 
 
 def _look_up(
     wanted: Sequence[str], others: Sequence[str], found: Sequence[int | None], key: Callable[[str], str]
 ) -> list[int | None]:
-    """Return `found` with the missing indices filled by `key`, from places in `others` that are not taken yet."""
+    """Return `found` with the missing indices filled by `key`, where it is not empty, from free places in `others`."""
     taken = {index for index in found if index is not None}
     places: defaultdict[str, list[int]] = defaultdict(list)
     for index, text in reversed(list(enumerate(others))):
-        if index not in taken:
+        if index not in taken and key(text):
             places[key(text)].append(index)
     return [
         index if index is not None else (places[key(text)].pop() if places[key(text)] else None)

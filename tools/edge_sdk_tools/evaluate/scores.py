@@ -38,7 +38,10 @@ def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64
 
 
 def ranks_of(probabilities: Probabilities, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first."""
+    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first.
+
+    Where the columns are a model's outputs in their order, `edge_sdk.tasks.classification.highest` has the same order.
+    """
     rows = np.arange(len(columns))
     right = probabilities[rows, columns][:, None]
     before = np.arange(probabilities.shape[1])[None, :] < columns[:, None]

@@ -225,3 +225,16 @@ def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
 def _alone(metric: Metric, draws: NDArray[np.float64]) -> Interval:
     interval = interval_of(draws, metric.bounds)
     return interval if metric.hits is None else interval.reaching(share_bounds(metric.hits))
+
+
+def chance_of_gain(differences: NDArray[np.float64]) -> float:
+    """Return the probability of so high a rank sum where gains and losses are as likely, one-sided, exact.
+
+    Wilcoxon's signed-rank test (1945) of paired differences, float64 (N,); those of 0 are left out.
+    """
+    sizes = np.abs(differences[differences != 0])
+    ranks = 2 * (sizes[:, None] > sizes).sum(axis=1) + (sizes[:, None] == sizes).sum(axis=1) + 1  # twice the mean rank
+    chances = np.ones(1)
+    for rank in ranks:
+        chances = (np.append(chances, np.zeros(rank)) + np.append(np.zeros(rank), chances)) / 2
+    return float(chances[ranks[differences[differences != 0] > 0].sum() :].sum())

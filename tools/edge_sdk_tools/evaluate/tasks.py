@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cv2
@@ -107,12 +107,14 @@ class TaskMetrics(ABC):
         agreement_metric: the manifest's name of how far two models agree.
         agreement_name: the same for people.
         noun: what is counted for it.
+        certainty: what tells without labels how well an image is understood, before its mean.
         advice: what to look at where a model's answers cannot be right.
     """
 
     agreement_metric: AgreementMetric
     agreement_name: str
     noun: str
+    certainty: str = ""
     advice = "check input.mean, std and color in model.toml, and whether the labels are in the outputs' order"
 
     @abstractmethod
@@ -152,6 +154,18 @@ class TaskMetrics(ABC):
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """At most `count` images on which the models differ, the worst first."""
 
+    def evidence(self, _observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
+        """How well the first model's description fits each image: float64 (N,), more is better; None where unknown.
+
+        By the labels how good the answer is, 0-1, whatever its confidence; or else how sure the model is.
+        """
+        del labelled
+        return None
+
+    def doubt(self, _observed: Observed) -> str:
+        """What labels show of the first model's description that no figure says, with what to do; or ""."""
+        return ""
+
     def compared(self, observed: Observed) -> int:
         """How many things of the reference were compared."""
         return len(observed.records)
@@ -183,6 +197,7 @@ class ClassificationMetrics(TaskMetrics):
     agreement_metric = "top1_agreement"
     agreement_name = "top-1 agreement"
     noun = "top-1 classes"
+    certainty = "the likeliest class has a confidence of"
 
     def keep(
         self, participants: Sequence[Participant], answers: Sequence[Answer], _truth: Truth | None
@@ -229,6 +244,15 @@ class ClassificationMetrics(TaskMetrics):
             for i in order[:count]
         )
 
+    def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
+        """One over the rank of the labelled class, or the highest probability."""
+        return 1 / (1.0 + _class_places(observed, 0)) if labelled else self.strongest(observed)
+
+    def doubt(self, observed: Observed) -> str:
+        """Classes in another order."""
+        highest = observed.tables[0].max(axis=1)
+        return _other_classes("images", _true_classes(observed), said(observed, 0), highest, observed.answers)
+
     def stands_still(self, observed: Observed, which: int) -> bool:
         """Whether the scores hardly move; in logarithms, for what is nearly sure differs in what it excludes."""
         scores = np.log(np.maximum(observed.tables[which], np.finfo(np.float64).tiny))
@@ -272,8 +296,16 @@ def _probabilities(participant: Participant, answer: Answer) -> NDArray[np.float
 
 def said(observed: Observed, which: int) -> NDArray[np.int64]:
     """What a classifier holds for the likeliest: a common class, or K for its background; int64 (N,)."""
-    columns: NDArray[np.int64] = observed.tables[which].argmax(axis=1)
-    return columns
+    columns = _by_output(observed, which)
+    answers: NDArray[np.int64] = columns[observed.tables[which][:, columns].argmax(axis=1)]
+    return answers
+
+
+def _by_output(observed: Observed, which: int) -> NDArray[np.int64]:
+    """The columns of a classifier's table in the order of its own outputs, by which `run` breaks ties; int64 (K,)."""
+    participant = observed.participants[which]
+    columns = np.argsort(participant.class_ids, kind="stable")
+    return np.append(len(columns), columns) if participant.subject.background else columns
 
 
 def _divergence(observed: Observed, temperature: float = 1.0) -> NDArray[np.float64]:
@@ -289,7 +321,8 @@ def _true_classes(observed: Observed) -> NDArray[np.int64]:
 
 def _class_places(observed: Observed, which: int) -> NDArray[np.int64]:
     """The rank of each image's true class in a classifier's answer, 0 for the likeliest; int64 (N,)."""
-    return ranks_of(observed.tables[which], _true_classes(observed))
+    columns = _by_output(observed, which)
+    return ranks_of(observed.tables[which][:, columns], np.argsort(columns)[_true_classes(observed)])
 
 
 class DetectionMetrics(TaskMetrics):
@@ -298,6 +331,7 @@ class DetectionMetrics(TaskMetrics):
     agreement_metric = "detection_f1"
     agreement_name = "detections matched (F1)"
     noun = "detections"
+    certainty = "the confidences of the objects in an image add up to"
     advice = (
         "check decoder, input.std, input.color and detection.anchors in model.toml, and give images that show what the "
         "model is to find"
@@ -366,6 +400,20 @@ class DetectionMetrics(TaskMetrics):
             )
             for i in _largest(distance, count)
         )
+
+    def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64]:
+        """The average precision of one image at IoU .5, or the sum of the confidences."""
+        if labelled:
+            return np.array([_precision_of(judged) for judged in _judged_boxes(observed, 0)])
+        return np.array([row.confidences.sum() for row in _found_boxes(observed, 0)])
+
+    def doubt(self, observed: Observed) -> str:
+        """Classes in another order, boxes of another size."""
+        least = observed.participants[0].subject.spec.thresholds.confidence
+        pairs = [(boxes.above(least), truth) for boxes, truth in _with_truths(observed, 0)]
+        met = np.concatenate([_met(boxes, truth) for boxes, truth in pairs])
+        true, found, confidences = met[:, 0].astype(np.int64), met[:, 1].astype(np.int64), met[:, 2]
+        return _other_classes("objects", true, found, confidences, observed.answers) or _other_sizes(pairs)
 
     def compared(self, observed: Observed) -> int:
         """The reference's detections."""
@@ -469,15 +517,93 @@ def match(got: Boxes, expected: Boxes, iou: float = MATCH_IOU) -> list[tuple[int
     return pairs
 
 
-def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:
-    least = observed.participants[which].subject.spec.thresholds.confidence if confident else 0.0
-    judged = []
+def _with_truths(observed: Observed, which: int) -> Iterator[tuple[Boxes, LabelledBoxes]]:
+    """What a detector found in each image, beside the labels."""
     for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):
         boxes = record.rows[which]
         if isinstance(boxes, Boxes) and isinstance(truth, BoxTruth):
-            labelled = LabelledBoxes(truth.in_pixels(record.size_wh), truth.class_ids, truth.crowd)
-            judged.append(judge(boxes.above(least), labelled))
-    return judged
+            yield boxes, LabelledBoxes(truth.in_pixels(record.size_wh), truth.class_ids, truth.crowd)
+
+
+def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:
+    least = observed.participants[which].subject.spec.thresholds.confidence if confident else 0.0
+    return [judge(boxes.above(least), labelled) for boxes, labelled in _with_truths(observed, which)]
+
+
+def _overlapping(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.bool_]:
+    """Which detections lie where which objects are labelled: bool (N, M); nothing lies in a group."""
+    return (box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd) >= MATCH_IOU) & ~labelled.crowd
+
+
+def _precision_of(judged: Judged) -> float:
+    """The mean over the labelled objects of the precision down to the detection that finds each; 0 without any."""
+    right = judged.right[~judged.ignored[:, 0], 0]
+    precisions = (np.cumsum(right) / np.arange(1, len(right) + 1))[right]
+    return float(precisions.sum() / max(1, len(judged.wanted_class_ids)))
+
+
+def _met(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.float64]:
+    """Of labelled objects where something is found: class, class and confidence of the surest there; float64 (M, 3)."""
+    confidences = np.where(_overlapping(boxes, labelled), boxes.confidences[:, None], 0.0)
+    found = confidences.max(axis=0, initial=0.0) > 0
+    surest = confidences[:, found].argmax(axis=0) if found.any() else np.empty(0, np.int64)
+    return np.stack([labelled.class_ids[found], boxes.class_ids[surest], boxes.confidences[surest]], axis=1)
+
+
+_ENOUGH = 10  # images or objects from which a doubt is raised
+_SURELY = 0.3  # by which the mean confidence is above the share of right answers, where classes are exchanged
+_OFF = math.log(1.5)  # how far a box's sides may typically be from the label's
+
+
+def _other_classes(
+    what: str,
+    true: NDArray[np.int64],
+    said: NDArray[np.int64],
+    confidences: NDArray[np.float64],
+    answers: Sequence[str],
+) -> str:
+    """Tell that a model is sure of other classes than the labelled ones, and of which; or "".
+
+    All int64 (N,) but the confidences, float64 (N,).
+    """
+    right = true == said
+    if len(true) < _ENOUGH or right.mean() > confidences.mean() - _SURELY:
+        return ""
+    pairs, counts = np.unique(np.stack([true, said])[:, ~right], axis=1, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_NAMED]
+    named = ", ".join(
+        f"{_first(answers[a])!r} is called {_first(answers[b])!r} ({counts[i]} of {(true == a).sum()})"
+        for i, (a, b) in zip(order, pairs.T[order], strict=True)
+    )
+    return (
+        f"of {len(true)} labelled {what} {right.sum()} get their class, with a mean confidence of "
+        f"{confidences.mean():.2f}: {named}; are the lines of the labels file in the order of the outputs, and are the "
+        "labels of these images this model's?"
+    )
+
+
+def _other_sizes(pairs: Sequence[tuple[Boxes, LabelledBoxes]]) -> str:
+    """Tell that boxes lie in the right place and have another size than the labelled ones; or ""."""
+    logs = []
+    for boxes, labelled in pairs:
+        (ours, our_sizes), (theirs, their_sizes) = (_middles(one.boxes_xyxy) for one in (boxes, labelled))
+        near = (np.abs(ours[:, None] - theirs) < their_sizes / 4).all(axis=2)
+        for index, place in enumerate((near & (boxes.class_ids[:, None] == labelled.class_ids) & ~labelled.crowd).T):
+            if place.any():  # the first is the surest
+                logs.append(np.log(our_sizes[place.argmax()] / their_sizes[index]))
+    off = float(np.median(np.abs(logs))) if len(logs) >= _ENOUGH else 0.0
+    if off < _OFF:
+        return ""
+    return (
+        f"of {len(logs)} boxes around the middle of a labelled object of their class, the sides are typically "
+        f"{math.exp(off):.1f} times too long or too short; check anchors, strides and variances under [detection]"
+    )
+
+
+def _middles(boxes_xyxy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The middle and the size of each box, float64 (N, 2) each; no side is shorter than a pixel."""
+    first, last = boxes_xyxy[:, :2], boxes_xyxy[:, 2:]
+    return (first + last) / 2, np.maximum(last - first, 1.0)
 
 
 def _names(boxes: Boxes, labels: Sequence[str]) -> str:
@@ -507,10 +633,14 @@ class SegmentationMetrics(TaskMetrics):
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         """Mean intersection over union."""
-        overlaps = [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
+        overlaps = _overlaps_with_truth(observed, which)
         if not any(overlap.either.any() for overlap in overlaps):
             raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
         return (Metric("mIoU", mean_iou(overlaps), is_gated=True),)
+
+    def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
+        """The mean intersection over union."""
+        return np.array([_image_iou(overlap) for overlap in _overlaps_with_truth(observed, 0)]) if labelled else None
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Mean intersection over union of both maps."""
@@ -529,6 +659,10 @@ class SegmentationMetrics(TaskMetrics):
             WorstImage(observed.path(i), None, "", f"mIoU {ious[i]:.0%} with the teacher", float(1 - ious[i]))
             for i in _largest(1 - ious, count)
         )
+
+
+def _overlaps_with_truth(observed: Observed, which: int) -> list[Overlap]:
+    return [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
 
 
 def _overlaps_between(observed: Observed) -> list[Overlap]:

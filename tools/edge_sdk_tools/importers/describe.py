@@ -8,7 +8,6 @@ refused with what it shows, and never described as something else.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
@@ -25,6 +24,7 @@ from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec
 from edge_sdk_tools.check.gate import examine_as_declared
+from edge_sdk_tools.check.labels import literal_in, names_in
 from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
@@ -51,7 +51,6 @@ _TASKS: dict[str, Task] = {
 """Ultralytics' words for the tasks whose outputs a decoder reads."""
 
 _LABELS_FILE = "labels.txt"
-_MOST_CLASSES = 10_000
 _IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
 
@@ -105,7 +104,7 @@ def describe(
         raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
     wanted = _wanted_task(model, metadata, task)
-    names = _names(metadata)
+    names = names_in(metadata)
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None)
     guessed: dict[str, str] = {}
     if decoder is None and _wanted_task(model, metadata, None) is None:
@@ -245,7 +244,7 @@ def _examined(model: Path, given: InputSpec) -> Examined:
 
 def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
     """Return width and height from Ultralytics' `imgsz`, which is [height, width]."""
-    sides = _literal(metadata.get("imgsz", ""))
+    sides = literal_in(metadata.get("imgsz", ""))
     if isinstance(sides, list) and len(sides) == 2 and all(isinstance(s, int) and 8 <= s <= 8192 for s in sides):
         return sides[1], sides[0]
     return None
@@ -253,30 +252,11 @@ def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
 
 def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
     """Return how many points an object has, and how many values a point, as Ultralytics writes `kpt_shape`."""
-    found = {"keypoints": _literal(metadata.get("kpt_shape", ""))}
+    found = {"keypoints": literal_in(metadata.get("kpt_shape", ""))}
     try:
         return msgspec.convert(found, DetectionSpec).keypoints
     except msgspec.ValidationError:
         return None
-
-
-def _literal(text: str) -> Any:
-    """Return the value of a Python literal, as Ultralytics writes its metadata; None for anything else."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-
-
-def _names(metadata: dict[str, str]) -> tuple[str, ...]:
-    """Return the labels that Ultralytics writes as a dict of class ids, or PaddleOCR as a dictionary; () without."""
-    if "character" in metadata:
-        return tuple(metadata["character"].removesuffix("\n").split("\n"))
-    found = _literal(metadata.get("names", ""))
-    named = dict(enumerate(found)) if isinstance(found, list) else found
-    if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
-        return ()
-    return tuple(one_line(str(named[number])).strip() or f"class_{number}" for number in range(len(named)))
 
 
 def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
