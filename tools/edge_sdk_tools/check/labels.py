@@ -89,9 +89,9 @@ def literal_in(text: str) -> Any:
 
 
 def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
-    """Return the labels that Ultralytics writes as a dict of class ids, or RapidOCR's characters; or none."""
+    """Return the labels that Ultralytics writes as a dict of class ids, or PaddleOCR as a dictionary; () without."""
     if "character" in metadata:
-        return tuple(metadata["character"].split("\n"))
+        return tuple(metadata["character"].removesuffix("\n").split("\n"))
     found = literal_in(metadata.get("names", ""))
     named = dict(enumerate(found)) if isinstance(found, list) else found
     if not isinstance(named, dict) or not 0 < len(named) <= _MOST_CLASSES or set(named) != set(range(len(named))):
