@@ -27,11 +27,12 @@ from edge_sdk.tasks.spec import ClassificationSpec
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check import model_file
 from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, examine
-from edge_sdk_tools.check.labels import read_labels(LISTS["coco80"]), check_labels
+from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.model_file import assemble, digest, no_model, read_external
 from edge_sdk_tools.check.report import CheckReport, Costs, Finding, TensorInfo
 from edge_sdk_tools.check.sandbox import Limits
 from edge_sdk_tools.check.screen import render
+from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 from tests.support import models as tiny
 from tests.support.logs import refusal
 from tests.support.projects import CLASSIFIER, DETECTOR, write_project
