@@ -78,15 +78,24 @@ class GateFailure(msgspec.Struct, frozen=True):
 
 
 def gate_failure_of(
-    proof: Proof, gates: Gates, name: str = "INT8", *, board: BoardTimes | None = None, elsewhere: bool = False
+    proof: Proof,
+    gates: Gates,
+    name: str = "INT8",
+    *,
+    board: BoardTimes | None = None,
+    elsewhere: bool = False,
+    quality_first: bool = False,
 ) -> GateFailure | None:
     """Return what keeps a model from its gates, the gravest first; None when nothing does.
+
+    A model that is slow for its kernels cannot be mended, one with `quality_first` is slow for its float layers.
 
     `name` is what the messages call its precision. `board` has estimated times on the target's core, which decide
     then. `elsewhere` says that the target's core is of another kind than this machine's.
     """
     slow = _board_time(board, name) if board else _time(proof, name, _SLOWER_ELSEWHERE if elsewhere else _SLOWER)
-    return _float_work(proof) or slow or _agreement(proof, gates, name) or _drop(proof, gates)
+    quality = _agreement(proof, gates, name) or _drop(proof, gates)
+    return _float_work(proof) or (quality or slow if quality_first else slow or quality)
 
 
 def claim_failure_of(proof: Proof, gates: Gates) -> GateFailure | None:
