@@ -179,7 +179,20 @@ class RecipeSearch:
                     held = [one for one in self._trials if one.gate_failure is None]
                     return min(held, key=lambda one: len(one.float_nodes), default=closest_to_fp32(self._trials))
                 failed = count
-        return closest_to_fp32(self._trials)
+        return self._with_other_ranges() or closest_to_fp32(self._trials)
+
+    def _with_other_ranges(self) -> ModelVariant | None:
+        """The float layers that lost least, with other ranges: those that chose may have suited a layer that is float."""
+        tried = [trial for trial in self._trials if trial.recipe.float_nodes]
+        if not tried:
+            return None
+        best = min(tried, key=lambda one: relative_drop(one.proof)).recipe
+        others = [c for c in CALIBRATIONS if c != best.calibration]
+        for batch in self._batches([msgspec.structs.replace(best, calibration=c) for c in others]):
+            for trial in self._try(batch):
+                if trial.gate_failure is None:
+                    return trial
+        return None
 
     def _with_fewer(self, recipe: Recipe, ranked: list[Sensitivity], failed: int, count: int) -> None:
         while count - failed > 1:
