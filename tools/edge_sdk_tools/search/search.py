@@ -147,13 +147,11 @@ class RecipeSearch:
         best = min(self._trials, key=lambda one: relative_drop(one.proof))
         if best.gate_failure is not None and best.gate_failure.noise:
             return closest_to_fp32(self._trials)
-        apart = msgspec.structs.replace(best.recipe, shared_scales=False)
-        if best.recipe.shared_scales and self._joins():
-            [trial] = self._try([apart])
+        if self._joins():
+            [trial] = self._try([msgspec.structs.replace(_base(self._trials), shared_scales=False)])
             if trial.gate_failure is None:
                 return trial
-            best = min((best, trial), key=lambda one: relative_drop(one.proof))
-        return self._with_float_layers(best.recipe)
+        return self._with_float_layers(_base(self._trials))
 
     def _joins(self) -> bool:
         return any(node.op_type == "Concat" for node in self._spec.simplified.proto.graph.node)
@@ -257,6 +255,12 @@ class RecipeSearch:
         prepare = Prepare(self._spec.spec.input)
         files = self._images.calibration.spread(_JUDGED_IMAGES).images
         return [prepare.normalise(prepare.resize(file.read())).copy() for file in files]
+
+
+def _base(trials: Sequence[ModelVariant]) -> Recipe:
+    """The first recipe, unless another loses less than half: beside a layer that ruins all, other gains are chance."""
+    best = min(trials, key=lambda one: relative_drop(one.proof))
+    return (best if relative_drop(best.proof) < relative_drop(trials[0].proof) / 2 else trials[0]).recipe
 
 
 def _keeps_quality(trial: ModelVariant) -> bool:
