@@ -77,7 +77,7 @@ def test_layers_are_ranked_by_their_noise(tmp_path: Path) -> None:
 
 
 def test_a_layer_goes_back_to_float_with_its_activation_and_what_lies_before_it() -> None:
-    """SiLU is two nodes, HardSwish may be four; the slices of a focus layer, and their join, are read by float nodes alone."""
+    """SiLU is two nodes, HardSwish may be four; float nodes alone read the slices of a focus layer, and their join."""
     nodes = [
         onnx.helper.make_node("Slice", ["x", "start", "end"], ["even"], "even"),
         onnx.helper.make_node("Slice", ["x", "start", "end"], ["odd"], "odd"),

@@ -115,9 +115,10 @@ def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) ->
         if len(own) != len(ordered) or len(known) < _MOSTLY * len(own) or len(moved) < least:
             continue
         number = moved[0][1]
-        what = f"{spec.labels}: line {number + first + 1} is {_shown(own[number])}, and {name} {_shown(ordered[number])} there"
-        step = "write these, in their order" if said else "give `labels` the name of that list, unless the model was trained in this order"
-        yield finding("error" if said else "warning", spec, what, step)
+        is_there = f"line {number + first + 1} is {_shown(own[number])}, and {name} {_shown(ordered[number])} there"
+        step = "write these, in their order"
+        step += "" if said else "; nothing to do if the model was trained in this order"
+        yield finding("error" if said else "warning", spec, f"{spec.labels}: {is_there}", step)
         return
 
 

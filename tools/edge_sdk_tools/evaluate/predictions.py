@@ -71,7 +71,7 @@ def output_errors(images: Sequence[tuple[Products, ...]]) -> tuple[OutputError, 
 def _products(candidate: Tensor, reference: Tensor) -> Products:
     c, r = candidate.ravel().astype(np.float64), reference.ravel().astype(np.float64)
     difference = r - c
-    # Not `@`: BLAS would spread each over all cores, which the other images keep busy, and take nine times the CPU time.
+    # Not `@`: BLAS would spread each over cores that other images keep busy, and take nine times the CPU time.
     return Products(*(float(np.einsum("i,i", a, b)) for a, b in ((r, r), (c, c), (r, c), (difference, difference))))
 
 

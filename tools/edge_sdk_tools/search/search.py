@@ -180,7 +180,7 @@ class RecipeSearch:
         return self._with_other_ranges() or closest_to_fp32(self._trials)
 
     def _with_other_ranges(self) -> ModelVariant | None:
-        """The float layers that lost least, with other ranges: those that chose may have suited a layer that is float."""
+        """Try the float layers that lost least with other ranges, which may suit what is left in integers."""
         tried = [trial for trial in self._trials if trial.recipe.float_nodes]
         if not tried:
             return None
