@@ -27,7 +27,7 @@ from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.graph.profile import ProfiledSession, host_saturates
 from edge_sdk_tools.quantize.calibration import pixel_range, watch_activations
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.quantize.forms import LevelGraph, level_graphs, with_fourth_channel
+from edge_sdk_tools.quantize.forms import LevelGraph, in_blocks, level_graphs, with_fourth_channel
 from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search.shipped_form import KernelRun, Way, choose_input, judged, kernel_runs, level_model
@@ -109,7 +109,9 @@ def test_levels_are_exact(tmp_path: Path, model: onnx.ModelProto, spec: InputSpe
     four = with_fourth_channel(proto, spec, graphs[0].tensor)
     assert (four is not None) == ("BGR" in expected[0])  # as soon as convolutions of all channels alone read the input
     assert four is None or four.tensor.color == spec.color + "A"
-    for number, graph in enumerate([*graphs, *([four] if four else [])]):
+    blocks = in_blocks(four or graphs[0])
+    assert (blocks is not None) == (four is not None)
+    for number, graph in enumerate([*graphs, *(one for one in (four, blocks) if one)]):
         onnx.checker.check_model(graph.proto, full_check=True)
         for target in ("x86_64", "arm64"):
             converted = level_model(graph, load_target(target), tmp_path / f"{number}_{target}").converted

@@ -36,7 +36,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.graph.profile import ProfiledSession, median_bound
 from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
-from edge_sdk_tools.quantize.forms import LevelGraph, core_form, level_graphs, with_fourth_channel
+from edge_sdk_tools.quantize.forms import LevelGraph, core_form, in_blocks, level_graphs, with_fourth_channel
 from edge_sdk_tools.search.variant import ModelVariant
 
 _TOLERANCE = Golden(file="", count=1, absolute=0.0, relative=1e-6, noise_share=NOISE_SHARE)
@@ -145,7 +145,8 @@ class Race(msgspec.Struct, frozen=True):
     Attributes:
         saved_ms: what a frame takes less with levels: medians of preparation and of the kernels that differ.
         clear: whether the lower bounds of both medians, of 95 % confidence, come to a gain.
-        more: operators of which levels run more than floats; they should run fewer only.
+        more: operators of which levels run more than floats; they should run fewer only, but for Reshape, which
+            copies nothing.
     """
 
     floats: Way
@@ -196,7 +197,7 @@ def judged(
         levels,
         round(float(sum(np.median(gains) for gains in gains_ms)), 3),
         sum(median_bound(gains) for gains in gains_ms) > 0,
-        tuple(sorted(more)),
+        tuple(sorted(set(more) - {"Reshape"})),
         len(run_ms),
     )
 
@@ -208,8 +209,8 @@ def _ms(call: Callable[[T], object], argument: T) -> float:
 
 
 _CAMERA_WH = (1280, 720)
-_FOUR_ARE_FASTER = ("x86_64",)
-"""Machines whose integer convolutions may be faster with four channels than with three: docs/adr/0012."""
+_MORE_ARE_FASTER = ("x86_64",)
+"""Machines whose integer convolutions may be faster with four channels, or more, than with three: docs/adr/0012."""
 
 
 class InputTrial(msgspec.Struct, frozen=True):
@@ -256,12 +257,13 @@ def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[M
     reason = ""
     for number, graph in enumerate(graphs):
         model = level_model(graph, target, folder / f"levels_{number}")
-        if graph.tensor.layout == "NHWC" and target.machine in _FOUR_ARE_FASTER:
+        if graph.tensor.layout == "NHWC" and target.machine in _MORE_ARE_FASTER:
             four = with_fourth_channel(proto, spec, graph.tensor)
-            if four is not None:
-                with_four = level_model(four, target, folder / "four")
-                better = _raced(model.converted.model, model.tensor, with_four, spec, pictures)
-                model = with_four if isinstance(better, Race) and better.clear else model
+            for name, other in (("four", four), ("blocks", in_blocks(four or graph))):
+                if other is not None:
+                    faster = level_model(other, target, folder / name)
+                    better = _raced(model.converted.model, model.tensor, faster, spec, pictures)
+                    model = faster if isinstance(better, Race) and better.clear else model
         outcome = _raced(floats, None, model, spec, pictures)
         if isinstance(outcome, str):
             reason = outcome
