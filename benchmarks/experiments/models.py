@@ -67,7 +67,8 @@ def openvino_runs(spec: ModelSpec, calibration: Path, work: Path) -> Iterator[di
     command = [str(part) for part in (RIVALS, script, work / "checked.onnx", tensors)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
         told, says = process.stdin, process.stdout
-        assert told is not None and says is not None
+        assert told is not None
+        assert says is not None
         if not says.readline():
             raise RuntimeError(f"{script}: exit code {process.wait()}")
 

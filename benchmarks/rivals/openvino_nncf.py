@@ -1,7 +1,8 @@
 """A model in INT8 by OpenVINO and NNCF, on one thread; run by the Python of benchmarks/rivals/requirements.txt.
 
 usage: python openvino_nncf.py MODEL.onnx TENSORS.npy
-NNCF quantizes the float model with its defaults; TENSORS are float32 (images, 1, ...), what the model takes, and calibrate.
+NNCF quantizes the float model with its defaults; TENSORS, float32 (images, 1, ...), are what the model takes and
+calibrate it.
 A first line on standard output says that the model is loaded. For each line on standard input it then runs the model
 once and prints the CPU seconds that this process spent on it.
 """

@@ -20,7 +20,7 @@ from edge_sdk.core.toml import problems
 from edge_sdk.tasks.decoders import DecoderName, check_decoder
 from edge_sdk.tasks.spec import AgreementMetric, TaskSpec
 
-InputType: TypeAlias = Literal["float32", "uint8"]
+InputType: TypeAlias = Literal["float32", "uint8", "int8"]
 TensorColor: TypeAlias = Literal["RGB", "BGR", "GRAY", "RGBA", "BGRA"]
 
 _CHANNELS = {"GRAY": 1, "RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4}
@@ -30,7 +30,7 @@ class InputTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tensor that a device gives a model file instead of the one that `input` describes.
 
     Attributes:
-        dtype: `float32`: (level - mean) / std; `uint8`: integers.
+        dtype: `float32`: (level - mean) / std; `uint8`: integers; `int8`: each of them less 128.
         color: order of its channels; the values of a fourth channel, A, do not matter.
         scale: for integers, 0-255: normalised value / scale, rounded to even, + `zero_point` is the integer. None if
             the integers are the resized picture's levels.

@@ -27,7 +27,7 @@ from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.graph.profile import ProfiledSession, host_saturates
 from edge_sdk_tools.quantize.calibration import pixel_range, watch_activations
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.quantize.forms import LevelGraph, in_blocks, level_graphs, with_fourth_channel
+from edge_sdk_tools.quantize.forms import LevelGraph, core_form, in_blocks, level_graphs, with_fourth_channel
 from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search.shipped_form import KernelRun, Way, choose_input, judged, kernel_runs, level_model
@@ -120,6 +120,28 @@ def test_levels_are_exact(tmp_path: Path, model: onnx.ModelProto, spec: InputSpe
             assert _outputs(converted.model.read_bytes(), prepare) == floats
 
 
+@pytest.mark.parametrize(
+    ("model", "spec"),
+    [
+        (tiny.classifier(size=SIDE), SPEC),
+        (tiny.classifier(size=SIDE), CENTRED),
+        (_convolution(1, group=1), msgspec.structs.replace(CENTRED, color="GRAY")),
+    ],
+    ids=["levels", "a mean", "gray"],
+)
+def test_a_graph_of_signed_integers_takes_them_too(tmp_path: Path, model: onnx.ModelProto, spec: InputSpec) -> None:
+    signed = core_form(_quantized(tmp_path / "q", model, spec), "cortex-a76")
+    assert signed is not None
+    path = tmp_path / "signed.onnx"
+    onnx.save(signed, path)
+    target = load_target("raspberry_pi_5")
+    floats = _outputs(convert(path, target, tmp_path).model.read_bytes(), Prepare(spec))
+    for number, graph in enumerate(_graphs(signed, spec)):
+        model = level_model(graph, target, tmp_path / str(number)).converted.model.read_bytes()
+        assert graph.tensor.dtype == Session(model, SessionSettings(), "signed").input_dtype.name == "int8"
+        assert _outputs(model, Prepare(spec, graph.tensor)) == floats
+
+
 @pytest.mark.parametrize(("shared", "changes", "color"), [(False, {"per_channel": False}, "BGR"), (True, {}, "RGB")])
 def test_colours_change_places_unless_weights_are_shared(
     tmp_path: Path, shared: bool, changes: Any, color: str
@@ -165,7 +187,6 @@ def test_integers_that_are_no_levels_are_made_on_the_device(tmp_path: Path, mean
     ("model", "changes", "expected"),
     [
         (tiny.classifier(size=SIDE), {"float_nodes": ("first",)}, "Conv reads the input in float"),
-        (tiny.classifier(size=SIDE), {"activation_type": "QInt8"}, "the input's integers are int8, and those of a"),
         (tiny.segmenter(SIDE), {}, "AveragePool reads the input in float"),
     ],
 )

@@ -65,7 +65,8 @@ def _add(folder: BundleFolder, one: ModelVariant, *, is_first: bool) -> Variant:
         return session.run(floats.normalise(resized))
 
     data, golden = make_golden(
-        Prepare(one.spec.input, one.tensor),
+        one.spec.input,
+        one.tensor,
         one.onnx,
         [image.read() for image in one.proof.images.spread(GOLDEN_IMAGES).images],
         "golden.npz" if is_first else f"golden.{one.name}.npz",

@@ -12,6 +12,7 @@ operator that is left out would have made.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.bundle.manifest import InputTensor, TensorColor
+from edge_sdk.bundle.manifest import InputTensor, InputType, TensorColor
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.inference.prepare import Prepare, integer_tables
 from edge_sdk.inference.session import Session
@@ -114,7 +115,7 @@ _FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {
 
 
 def signs_activations(cpu: str) -> bool:
-    """Tell whether the form of a core has signed activations: its model cannot take a picture's levels."""
+    """Tell whether the form of a core has signed activations: its model takes other integers than the chosen one."""
     return _FORMS.get(cpu) is _for_dot_products
 
 
@@ -326,22 +327,24 @@ def _integers(quantizer: onnx.NodeProto, proto: onnx.ModelProto, spec: InputSpec
     """Return what a device would give instead of what is quantized, in the model's layout; or why it could not."""
     constants = GraphIndex(proto.graph).constants
     scale, zero_point = (numpy_helper.to_array(constants[name]) for name in quantizer.input[1:3])
-    if zero_point.dtype != np.uint8 or scale.size != 1:
-        return f"the input's integers are {zero_point.dtype}, and those of a device uint8"
-    tensor = InputTensor("uint8", spec.layout, spec.color, float(scale), int(zero_point))
+    if zero_point.dtype not in (np.uint8, np.int8) or scale.size != 1:
+        return f"the input's integers are {zero_point.dtype}, and those of a device uint8 or int8"
+    dtype: InputType = "int8" if zero_point.dtype == np.int8 else "uint8"
+    tensor = InputTensor(
+        dtype, spec.layout, spec.color, float(scale), int(zero_point) + (_MIDDLE if dtype == "int8" else 0)
+    )
     given, made = np.stack(integer_tables(spec, tensor)), _quantized_levels(spec, quantizer, scale, zero_point)
     wrong = np.nonzero(given != made)[-1]
     if wrong.size:
         return f"level {wrong[0]} becomes {made[..., wrong[0]].flat[0]} in the quantized model"
-    if np.array_equal(given, np.broadcast_to(np.arange(_LEVELS), given.shape)):
-        return InputTensor("uint8", spec.layout, spec.color)
-    return tensor
+    plain = InputTensor(dtype, spec.layout, spec.color)
+    return plain if np.array_equal(given, np.stack(integer_tables(spec, plain))) else tensor
 
 
 def _quantized_levels(
-    spec: InputSpec, quantizer: onnx.NodeProto, scale: NDArray[np.float32], zero_point: NDArray[np.uint8]
+    spec: InputSpec, quantizer: onnx.NodeProto, scale: NDArray[np.float32], zero_point: NDArray[Any]
 ) -> NDArray[np.uint8]:
-    """Return what ONNX Runtime makes of every level as the device normalises it: uint8 (channels, 256)."""
+    """Return what ONNX Runtime makes of every level as the device normalises it, its bits as uint8 (channels, 256)."""
     ramp = np.broadcast_to(np.arange(_LEVELS, dtype=np.uint8)[None, :, None], (_ROWS, _LEVELS, 3))
     strip = msgspec.structs.replace(spec, size_wh=(_LEVELS, _ROWS), layout="NCHW")
     shape, constants = strip.tensor_shape, quantizer.input[1:3]
@@ -349,14 +352,13 @@ def _quantized_levels(
         [helper.make_node("QuantizeLinear", ["normalised", *constants], ["integers"])],
         "quantizer",
         [helper.make_tensor_value_info("normalised", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("integers", TensorProto.UINT8, shape)],
+        [helper.make_tensor_value_info("integers", helper.np_dtype_to_tensor_dtype(zero_point.dtype), shape)],
         [numpy_helper.from_array(scale, constants[0]), numpy_helper.from_array(zero_point, constants[1])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     session = Session(model.SerializeToString(), SessionSettings(), "the first QuantizeLinear")
     [made] = session.run(Prepare(strip).normalise(np.ascontiguousarray(ramp)))
-    rows: NDArray[np.uint8] = made[0, :, 0]
-    return rows
+    return made[0, :, 0].view(np.uint8)
 
 
 def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> LevelGraph:
@@ -374,7 +376,8 @@ def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> Leve
     has_planes = spec.layout == "NCHW" or door.transpose is not None
     _enter_with_levels(graph, door, quantizers, transposed=tensor.layout == "NHWC" and has_planes)
     [image] = graph.input
-    image.CopyFrom(helper.make_tensor_value_info(image.name, TensorProto.UINT8, tensor.shape(spec.size_wh)))
+    integer = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+    image.CopyFrom(helper.make_tensor_value_info(image.name, integer, tensor.shape(spec.size_wh)))
     return LevelGraph(copy, tensor)
 
 
