@@ -216,20 +216,19 @@ def _kernels(ms: float, **counts: int) -> KernelRun:
 
 
 @pytest.mark.parametrize(
-    ("levels_ms", "saved_ms", "clear"),
+    ("levels_ms", "saved_ms"),
     [
-        ([1.0] * 20, 1.5, True),
-        ([1.0] * 15 + [9.0] * 5, 1.5, True),  # every fourth frame was disturbed
-        ([1.0] * 11 + [9.0] * 9, 1.5, False),
-        ([2.4, 2.6] * 10, 0.0, False),
-        ([3.0] * 20, -0.5, False),
+        ([1.0] * 20, 1.5),
+        ([1.0] * 11 + [9.0] * 9, 1.5),  # nearly every second frame was disturbed
+        ([2.4, 2.6] * 10, 0.0),
+        ([3.0] * 20, -0.5),
     ],
 )
-def test_levels_win_where_noise_cannot_have_made_the_gain(levels_ms: list[float], saved_ms: float, clear: bool) -> None:
+def test_a_race_is_decided_by_medians(levels_ms: list[float], saved_ms: float) -> None:
     floats = [_kernels(0.5, QuantizeLinear=1, QLinearConv=3)] * 3
     levels = [_kernels(0.5, QLinearConv=3)] * 3
     found = judged(np.array([[2.0, ms] for ms in levels_ms]), np.full((3, 2), 50.0), floats, levels)
-    assert (found.saved_ms, found.clear, found.more, found.rounds) == (saved_ms, clear, (), 3)
+    assert (found.saved_ms, found.more, found.rounds) == (saved_ms, (), 3)
     assert found.floats == Way(2.0, 0.5, 50.0)
     assert found.levels.kernels_ms == 0
 
@@ -240,7 +239,7 @@ def test_operators_that_both_run_are_left_out_and_new_ones_named() -> None:
     levels = [_kernels(4.0, **{"Cast": 1, "Transpose": 1, "QLinearConv 8": 3, "QLinearConv 4": 1})] * 5
     found = judged(np.full((5, 2), 2.0), np.full((5, 2), 50.0), floats, levels)
     assert (found.floats.kernels_ms, found.levels.kernels_ms, found.saved_ms) == (21.0, 12.0, 9.0)
-    assert (found.clear, found.more) == (True, ("Cast",))
+    assert found.more == ("Cast",)
 
 
 def _with_layers(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -5,7 +5,8 @@ only if its outputs equal those of the chosen model, except for integers that ar
 and if at least the same share of its convolutions runs in integers.
 
 `choose_input` decides which input the model takes. Integers must be equal to the last bit, run nothing more, and be
-faster in a race of both on this machine. The difference is a part of a millisecond in ten, which the noise of a whole
+faster in the median of a race of both on this machine: an error costs only time, and no gain is beyond doubt beside
+other programs. The difference is a part of a millisecond in ten, which the noise of a whole
 inference would hide: preparation is timed whole, and of the inference those kernels that differ, by ONNX Runtime's own
 profile.
 """
@@ -34,7 +35,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.graph.profile import ProfiledSession, median_bound
+from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
 from edge_sdk_tools.quantize.forms import LevelGraph, core_form, in_blocks, level_graphs, with_fourth_channel
 from edge_sdk_tools.search.variant import ModelVariant
@@ -144,7 +145,6 @@ class Race(msgspec.Struct, frozen=True):
 
     Attributes:
         saved_ms: what a frame takes less with levels: medians of preparation and of the kernels that differ.
-        clear: whether the lower bounds of both medians, of 95 % confidence, come to a gain.
         more: operators of which levels run more than floats; they should run fewer only, but for Reshape, which
             copies nothing.
     """
@@ -152,7 +152,6 @@ class Race(msgspec.Struct, frozen=True):
     floats: Way
     levels: Way
     saved_ms: float
-    clear: bool
     more: tuple[str, ...]
     rounds: int
 
@@ -196,7 +195,6 @@ def judged(
         floats,
         levels,
         round(float(sum(np.median(gains) for gains in gains_ms)), 3),
-        sum(median_bound(gains) for gains in gains_ms) > 0,
         tuple(sorted(set(more) - {"Reshape"})),
         len(run_ms),
     )
@@ -269,9 +267,9 @@ def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[M
             reason = outcome
             continue
         figures = (outcome.floats, outcome.levels, outcome.saved_ms)
-        if not outcome.clear:
+        if outcome.saved_ms <= 0:
             rounds = f"{outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds"
-            return stays(f"integers are not clearly faster here ({rounds})", *figures)
+            return stays(f"integers are not faster here ({rounds})", *figures)
         tensor = model.tensor
         why = "the device makes the integers" if tensor.scale else "the first QuantizeLinear gave every level back"
         line = f"{why}; {outcome.saved_ms:.2f} ms a frame less here"
@@ -300,11 +298,7 @@ def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
 
 
 def _fastest(models: Sequence[LevelModel], spec: InputSpec, pictures: Sequence[Image]) -> LevelModel:
-    """Return the first model, or a later one that is faster in the median than the fastest before it.
-
-    All compute the same of the same picture, so that an error costs only time: beside other programs hardly any gain of
-    a form is beyond doubt.
-    """
+    """Return the first model, or a later one that is faster than the fastest before it."""
     best = models[0]
     for model in models[1:]:
         outcome = _raced(best.converted.model, best.tensor, model, spec, pictures)
