@@ -6,9 +6,8 @@ and if at least the same share of its convolutions runs in integers.
 
 `choose_input` decides which input the model takes. Integers must be equal to the last bit, run nothing more, and be
 faster in the median of a race of both on this machine: an error costs only time, and no gain is beyond doubt beside
-other programs. The difference is a part of a millisecond in ten, which the noise of a whole
-inference would hide: preparation is timed whole, and of the inference those kernels that differ, by ONNX Runtime's own
-profile.
+other programs. The difference is a part of a millisecond in ten, which the noise of a whole inference would hide:
+preparation is timed whole, and of the inference those kernels that differ, by ONNX Runtime's own profile.
 """
 
 from __future__ import annotations
