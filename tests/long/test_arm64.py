@@ -1,22 +1,13 @@
-"""Bundles built here run on a Raspberry Pi 4 and 5: the real device install, real aarch64 programs, an emulated CPU.
-
-On an arm64 machine the same tests run without the emulator, on its own CPU.
-"""
+"""Bundles built here run on a Raspberry Pi 4 and 5: the real device install, real aarch64 programs, an emulated CPU."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
-import os
-import platform
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import NamedTuple
@@ -25,17 +16,14 @@ import msgspec
 import numpy as np
 import pytest
 from onnx import ModelProto
-from packaging.markers import default_environment
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.arm_cost import counter, installation
-from edge_sdk_tools.arm_cost.counter import CORES, CORTEX_A72, Core
-from tests.support.absent import Cache, not_installed
+from edge_sdk_tools.arm_cost.counter import CORES, Core, Counter
+from edge_sdk_tools.arm_cost.installation import unpack_wheels
+from tests.support.absent import Cache
 from tests.support.broker import Broker, Received, Subscriber
 from tests.support.models import parsed
 from tests.support.projects import CLASSIFIER, DETECTOR, write_pictures, write_project
@@ -45,207 +33,55 @@ CHECKOUT = Path(__file__).parents[2]
 REPLAY = Path(__file__).parents[1] / "support" / "arm64_replay.py"
 PICTURES = 3
 
-# Sysroot: an arm64 Python of this machine's own release in a folder, and one root for each core to run it under.
+# The board, which `arm-cost` emulates, and what `pip install edge-sdk` leaves there, made here from aarch64 wheels.
 
-PACKAGES = ("python3", "libstdc++6", "libgomp1")
-_UBUNTU_SOURCES = "".join(
-    "deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg] http://ports.ubuntu.com/ubuntu-ports "
-    f"{{codename}}{pocket} main universe\n"
-    for pocket in ("", "-updates", "-security")
-)
+_OLDEST_GLIBC = 17
 
 
-def make_roots(cache: Cache) -> dict[Core, Path]:
-    """The root folder of each core: the same Debian below, a kernel that names another CPU on top."""
-    release = _release()
-    modules = (Path(str(module.__file__)).read_bytes() for module in (counter, installation))
-    recipe = (inspect.getsource(_fill).encode(), *modules, repr((PACKAGES, release)).encode())
-    try:
-        folder = cache.folder_of("debian", recipe, lambda fresh: _fill(fresh, release))
-    except MissingDependencyError as cause:
-        not_installed(str(cause))
-    return {each: folder / each.model for each in CORES}
-
-
-def _release() -> tuple[str, str]:
-    try:
-        release = platform.freedesktop_os_release()
-    except OSError:
-        not_installed("this system has no os-release, expected Debian or Ubuntu")
-    return release.get("ID", ""), release.get("VERSION_CODENAME", "")
-
-
-def _fill(folder: Path, release: tuple[str, str]) -> None:
-    state = folder / "apt"
-    fetched = installation.Apt("arm64", state, state / "archives", _sources(release)).download(PACKAGES)
-    installation.make_system(folder / "system", fetched)
-    shutil.rmtree(state)
-    for each in CORES:
-        installation.lay_root(folder / each.model, folder / "system", each)
-
-
-def _sources(release: tuple[str, str]) -> str:
-    """Debian's own servers have every architecture, Ubuntu keeps arm64 on others."""
-    distribution, codename = release
-    return _UBUNTU_SOURCES.format(codename=codename) if distribution == "ubuntu" else ""
-
-
-# Board: runs Python programs as a device would, on an emulated core or, on an arm64 machine, on its own.
-
-_EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
-_WHO = "import platform; print(platform.python_version(), platform.machine())"
-
-
-def is_native() -> bool:
-    return platform.machine() == "aarch64"
-
-
-def find_emulator() -> str:
-    found = next((path for name in _EMULATORS if (path := shutil.which(name))), None)
-    if found is None:
-        not_installed("no qemu-aarch64-static, expected Debian's package qemu-user-static")
-    return found
-
-
-@dataclass(frozen=True)
-class Board:
-    name: str
-    interpreter: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
+class Board(NamedTuple):
+    command: list[str]
+    environment: dict[str, str]
+    site: Path
 
     @classmethod
-    def emulated(cls, core: Core, root: Path) -> Board:
-        """A board whose CPU is `core` and whose system lies in `root`."""
-        emulator = (find_emulator(), "-cpu", core.model, "-L", str(root))
-        return cls(core.model, (*emulator, str(root / "usr/bin/python3")))
+    def of(cls, counter: Counter, core: Core, ours: Path, site: Path) -> Board:
+        *before, python = counter.board_python(core.model)
+        # Bytecode is slow to make there.
+        paths = {"PYTHONPATH": f"{ours}:{site}", "PYTHONPYCACHEPREFIX": str(site.parent / "compiled")}
+        given = [part for name, path in paths.items() for part in ("-E", f"{name}={path}")]
+        return cls([*before, *given, python], counter.environment, site)
 
-    @classmethod
-    def native(cls) -> Board:
-        return cls(platform.machine(), (sys.executable, "-S"))
-
-    def with_install(self, site: Path) -> Board:
-        """The same board with the packages of `site`; their bytecode is kept beside it, being slow to make."""
-        paths = {"PYTHONPATH": str(site), "PYTHONPYCACHEPREFIX": str(site.parent / "compiled")}
-        return replace(self, environment={**self.environment, **paths})
-
-    def run(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python with `arguments` to its end, in `/`: in the checkout, `-m` would take the packages from there."""
         return subprocess.run(
-            [*self.interpreter, *arguments],
-            env=dict(self.environment),
+            [*self.command, *arguments],
+            env=self.environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
-            timeout=timeout_s,
+            timeout=600,
         )
 
     def checked(self, *arguments: str) -> str:
         done = self.run(*arguments)
-        assert done.returncode == 0, f"{self.name}: exit code {done.returncode}: {done.stderr}"
+        assert done.returncode == 0, f"{self.command}: exit code {done.returncode}: {done.stderr}"
         return done.stdout
 
 
-# The device install: the folder that `pip install edge-sdk` leaves on a board, made here from aarch64 wheels.
-
-_SOURCES = ("edge_sdk", "tools/edge_sdk_tools", "targets")
-_OLDEST_GLIBC = 17
-
-
-class DeviceInstall:
-    def __init__(self, board: Board, target: str) -> None:
-        self._version, self._machine = board.checked("-c", _WHO).split()
-        self._tags = [] if is_native() else _pip_tags(self._version, load_target(target).wheel_platform)
-
-    def make(self, cache: Cache) -> Path:
-        """The site folder; from the cache when neither the sources nor the pinned versions changed."""
-        settings = " ".join([self._version, self._machine, *self._tags, *self._constraints()])
-        code = inspect.getsource(DeviceInstall) + inspect.getsource(_pip)
-        recipe = [code.encode(), settings.encode(), (CHECKOUT / "pyproject.toml").read_bytes()]
-        sources = [part for path in self._source_files() for part in (str(path).encode(), path.read_bytes())]
-        folder = cache.folder_of("device", [*recipe, *sources], lambda fresh: self._fill(fresh, cache, recipe))
-        return folder / "site"
-
-    def _fill(self, folder: Path, cache: Cache, recipe: Iterable[bytes]) -> None:
-        site, scratch = folder / "site", folder / "wheel"
-        _pip("wheel", "--no-deps", "--wheel-dir", str(scratch), str(CHECKOUT))
-        [wheel] = scratch.glob("*.whl")
-        self._install(site, [wheel])
-        # Linked, not copied: 220 MB that stay the same while the sources change.
-        others = cache.folder_of("dependencies", recipe, lambda fresh: self._install_dependencies(fresh, wheel))
-        shutil.copytree(others, site, copy_function=os.link, dirs_exist_ok=True)
-
-    def _install_dependencies(self, site: Path, wheel: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            self._download(Path(scratch), wheel)
-            self._install(site, sorted(Path(scratch).glob("*.whl")))
-
-    def _install(self, site: Path, wheels: Iterable[Path]) -> None:
-        # Bytecode of this machine's Python would be of no use on the board, whose pip makes its own.
-        # pip holds a wheel in a file against this machine's Python; the download held it against the board's.
-        options = ("--no-deps", "--no-index", "--no-compile", "--ignore-requires-python", "--target", str(site))
-        _pip("install", *options, *self._tags, *map(str, wheels))
-
-    def _download(self, folder: Path, wheel: Path) -> None:
-        """Fetch what `wheel` requires, then what that requires, until nothing new comes up."""
-        pins = folder / "constraints.txt"
-        pins.write_text("".join(f"{line}\n" for line in self._constraints()))
-        options = ("--no-deps", "--dest", str(folder), "--constraint", str(pins), *self._tags)
-        found: set[str] = set()
-        pending = self._requirements_of(wheel)
-        while pending := {name: text for name, text in pending.items() if name not in found}:
-            _pip("download", *options, *pending.values())
-            found.update(pending)
-            arrived = folder.glob("*.whl")
-            pending = {name: text for item in arrived for name, text in self._requirements_of(item).items()}
-
-    def _requirements_of(self, wheel: Path) -> dict[str, str]:
-        """What a wheel requires on the board: name to requirement without its marker."""
-        [distribution] = distributions(path=[str(wheel)])
-        return self._that_apply(distribution.requires or [])
-
-    def _constraints(self) -> Iterable[str]:
-        """The pinned versions as the board's Python reads them, but for ONNX Runtime."""
-        lines = (CHECKOUT / "constraints.txt").read_text().splitlines()
-        pins = self._that_apply(line for line in lines if line and not line.startswith("#"))
-        return {**pins, "onnxruntime": f"onnxruntime=={version('onnxruntime')}"}.values()
-
-    def _that_apply(self, lines: Iterable[str]) -> dict[str, str]:
-        environment = {
-            **{key: str(value) for key, value in default_environment().items()},
-            "python_version": ".".join(self._version.split(".")[:2]),
-            "python_full_version": self._version,
-            "implementation_version": self._version,
-            "platform_machine": self._machine,
-            "extra": "",
-        }
-        applying: dict[str, str] = {}
-        for requirement in map(Requirement, lines):
-            if requirement.marker is None or requirement.marker.evaluate(environment):
-                requirement.marker = None
-                applying[canonicalize_name(requirement.name)] = str(requirement)
-        return applying
-
-    def _source_files(self) -> list[Path]:
-        found = (path for folder in _SOURCES for path in (CHECKOUT / folder).rglob("*") if path.is_file())
-        return sorted(path for path in found if "__pycache__" not in path.parts)
-
-
-def _pip_tags(python: str, platform: str) -> list[str]:
-    """pip's options for another machine's wheels: that platform tag and the older ones, which it also runs."""
-    glibc, machine = platform.removeprefix("manylinux_2_").split("_", 1)
+def _install(fresh: Path, wheel: Path, python: str) -> None:
+    """This wheel and all that it requires, for the board's Python."""
+    glibc, machine = load_target("raspberry_pi_4").wheel_platform.removeprefix("manylinux_2_").split("_", 1)
     platforms = [f"manylinux_2_{n}_{machine}" for n in range(int(glibc), _OLDEST_GLIBC - 1, -1)]
-    platforms.append(f"manylinux2014_{machine}")
-    tags = ["--only-binary=:all:", "--implementation", "cp", "--python-version", ".".join(python.split(".")[:2])]
-    return [*tags, *(part for name in platforms for part in ("--platform", name))]
+    tags = [part for name in (*platforms, f"manylinux2014_{machine}") for part in ("--platform", name)]
+    options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, "--no-compile", *tags]
+    pins = ["--constraint", str(CHECKOUT / "constraints.txt"), f"onnxruntime=={version('onnxruntime')}"]
+    _pip("install", "--target", str(fresh / "site"), *options, *pins, str(wheel))
 
 
 def _pip(verb: str, *arguments: str) -> None:
-    command: Sequence[str] = (sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check", *arguments)
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        raise RuntimeError(f"pip {verb} failed: {done.stderr.strip()}")
+    _on_host("-m", "pip", verb, "--quiet", "--disable-pip-version-check", *arguments)
 
 
 # Two small networks with fixed random weights, and pictures to calibrate and run them on: nothing to download.
@@ -302,9 +138,8 @@ def _write_detector(folder: Path) -> Path:
 
 # Tests.
 
-BOARD_OF = {load_target(name).cpu: name for name in ("raspberry_pi_4", "raspberry_pi_5")}
+TARGET_OF = {load_target(name).cpu: name for name in ("raspberry_pi_4", "raspberry_pi_5")}
 """Names of targets by core, in qemu's spelling."""
-TARGET_OF = {"aarch64": BOARD_OF[CORTEX_A72.model]} if is_native() else BOARD_OF
 MODELS = {"classification": _write_classifier, "detection": _write_detector}
 on_each_board = pytest.mark.parametrize("name", list(TARGET_OF))
 
@@ -322,18 +157,18 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def cache() -> Cache:
-    return Cache(CHECKOUT / ".cache" / "arm64")
-
-
-@pytest.fixture(scope="module")
-def boards(cache: Cache) -> dict[str, Board]:
-    bare = [Board.native()]
-    if not is_native():
-        find_emulator()
-        bare = [Board.emulated(core, root) for core, root in make_roots(cache).items()]
-    site = DeviceInstall(bare[0], BOARD_OF[CORTEX_A72.model]).make(cache)
-    return {board.name: board.with_install(site) for board in bare}
+def boards(counter: Counter, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Board]:
+    folder = tmp_path_factory.mktemp("wheel")
+    _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(CHECKOUT))
+    [wheel] = folder.glob("*.whl")
+    python = counter.recipe.python
+    recipe = [(CHECKOUT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    recipe += [python.encode(), version("onnxruntime").encode()]
+    kept = Cache(CHECKOUT / ".cache" / "arm64").folder_of(
+        "device", recipe, lambda fresh: _install(fresh, wheel, python)
+    )
+    unpack_wheels([wheel], folder / "ours")  # before what is kept, whose sources may be older
+    return {core.model: Board.of(counter, core, folder / "ours", kept / "site") for core in CORES}
 
 
 @pytest.fixture(scope="module")
@@ -370,8 +205,8 @@ def answers(
 
 
 def test_the_device_install_has_nothing_of_the_workstation(boards: dict[str, Board]) -> None:
-    site = next(iter(boards.values())).environment["PYTHONPATH"]
-    installed = {canonicalize_name(distribution.metadata["Name"]) for distribution in distributions(path=[site])}
+    site = next(iter(boards.values())).site
+    installed = {canonicalize_name(found.metadata["Name"]) for found in distributions(path=[str(site)])}
     assert {"edge-sdk", "numpy", "onnxruntime", "opencv-python-headless"} <= installed
     assert not {"onnx", "torch", "rich", "matplotlib", "sympy"} & installed
 
@@ -384,7 +219,6 @@ def test_every_module_imports_on_an_arm64_board(answers: dict[str, Answer], name
     assert (set(facts.modules), facts.machine) == (modules, "aarch64")
 
 
-@pytest.mark.skipif(is_native(), reason="this machine is the board: there is no emulated CPU to look at")
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.model)
 def test_the_emulated_cpu_is_the_target_s(answers: dict[str, Answer], core: Core) -> None:
     facts = answers[core.model].facts
