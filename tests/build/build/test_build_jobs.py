@@ -217,6 +217,7 @@ class Project:
         return report, msgspec.structs.replace(made, recipe={**made.recipe, "input": ""})
 
 
+@pytest.mark.long
 def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:
     project = Project(tmp_path)
     with JobRunner() as job_runner:
