@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,13 +21,12 @@ from tests.support.bundles import cell_picture, endless_of_hostile, write_cell_p
 from tests.support.configs import HEALTHY, write_at_ease
 from tests.support.device import MOMENTS, Device, Moment, Scene, broker_is_frozen, loading, own_folders, running, tuning
 from tests.support.pictures import write_video
-from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
+from tests.support.program import PATIENCE_S, edge_sdk, started
 from tests.support.streams import StreamServer, rtsp_server
 from tests.support.subscribers import documents, statuses
 
 pytestmark = pytest.mark.system
 
-_RUN = (sys.executable, "-m", "edge_sdk", "run")
 _PATIENT = ("--latency-ms", "5000", "--no-tune")  # for a machine that does other things too
 _PICTURES = 400  # their results, some 400 bytes each, are more than a pipe holds
 
@@ -61,48 +59,34 @@ def test_sigterm_ends_a_run_whose_results_nobody_reads(
     cell_bundle: Path, long_video: Path, many_pictures: Path, full_pipe: int, of: str, options: tuple[str, ...]
 ) -> None:
     source = long_video if of == "video" else many_pictures
-    command = [*_RUN, cell_bundle, "--source", source, *_PATIENT, *options]
-    with subprocess.Popen(command, stdout=full_pipe, stderr=subprocess.PIPE, text=True) as process:
+    with started("run", cell_bundle, "--source", source, *_PATIENT, *options, stdout=full_pipe) as process:
         assert process.stderr
-        try:
-            assert any("first result" in line for line in process.stderr)
-            process.send_signal(signal.SIGTERM)
-            _, rest = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
+        assert any("first result" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "Traceback" not in rest
     assert "Fatal" not in rest
 
 
 def test_nobody_waits_for_a_reader_of_standard_error(cell_bundle: Path, full_pipe: int) -> None:
-    command = [*_RUN, str(cell_bundle), "--source", "pattern:128x128@20", "--no-tune"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full_pipe)
-    try:
+    with started("run", cell_bundle, "--source", "pattern:128x128@20", "--no-tune", stderr=full_pipe) as process:
         assert process.stdout is not None
         for _ in range(5):
-            assert process.stdout.readline().startswith(b'{"task"')
+            assert process.stdout.readline().startswith('{"task"')
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_reader_that_goes_away_ends_the_run_quietly(cell_bundle: Path, video: Path) -> None:
-    process = start_edge_sdk("run", cell_bundle, "--source", video, "--quiet")
-    assert process.stdout
-    assert process.stderr
-    try:
+    with started("run", cell_bundle, "--source", video, "--quiet") as process:
+        assert process.stdout
+        assert process.stderr
         assert msgspec.json.decode(process.stdout.readline())["seq"] >= 0
         process.stdout.close()
         wait_until(lambda: process.poll() is not None, "its end")
         assert (process.returncode, process.stderr.read()) == (1, "")
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
 
 
 def test_what_a_library_writes_about_a_damaged_picture_is_no_line(cell_bundle: Path, tmp_path: Path) -> None:
@@ -127,14 +111,11 @@ def test_a_stopped_run_finishes_its_video(cell_bundle: Path, tmp_path: Path, mon
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     video = tmp_path / "a.mp4"
-    process = start_edge_sdk("run", cell_bundle, "--source", HEALTHY["source"], "--annotate", video, "--no-tune")
-    try:
+    with started("run", cell_bundle, "--source", HEALTHY["source"], "--annotate", video, "--no-tune") as process:
         assert process.stdout
         assert process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
     assert process.returncode == 0, said
     assert cv2.VideoCapture(str(video)).read()[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "ffmpeg"]
@@ -294,16 +275,12 @@ def test_no_trial_of_another_variant_goes_on_behind(
     if verb == "run":
         video = write_video(tmp_path / "v.avi", range(1000 if number is None else 5000), fps=50, size_wh=(64, 48))
         arguments = ["--source", video, "--trial-seconds", 200, "--json"]
-    process = start_edge_sdk(verb, hanging, "--latency-ms", 1000, *arguments)
-    try:
+    with started(verb, hanging, "--latency-ms", 1000, *arguments) as process:
         wait_until(lambda: any((tmp_path / "state").rglob("*.json")), "the trial of the first variant")
         wait_until(lambda: bool(_trials(scratch)), "that of the second, which hangs")
         if number is not None:
             process.send_signal(number)
         output, complaint = process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
-        process.communicate()
     assert (process.returncode, last in output + complaint) == (code, True), complaint
     assert "left out" not in complaint
     assert not _trials(scratch)
@@ -313,17 +290,11 @@ def test_no_trial_of_another_variant_goes_on_behind(
 def test_a_signal_while_another_model_hangs_beside_the_stream_ends_the_run(tmp_path: Path, hanging: Path) -> None:
     """What was not tried hangs in the tuner's thread."""
     video = write_video(tmp_path / "v.avi", range(5000), fps=50, size_wh=(64, 48))
-    process = start_edge_sdk("run", hanging, "--source", video, "--latency-ms", 1000, "--trial-seconds", 0, "-q")
-    ended = threading.Thread(target=process.communicate)  # else results fill the pipe
-    ended.start()
-    try:
+    command = ("run", hanging, "--source", video, "--latency-ms", 1000, "--trial-seconds", 0, "-q")
+    with started(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: _busiest_s(process.pid) > 1, "the model that hangs")
         process.send_signal(signal.SIGTERM)
-        ended.join(PATIENCE_S)
-        assert process.returncode == 0
-    finally:
-        process.kill()
-        ended.join()
+        assert process.wait(PATIENCE_S) == 0
 
 
 def _busiest_s(pid: int) -> float:
