@@ -96,7 +96,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
 def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, jobs: int, number: int
 ) -> None:
-    model, cache, scratch = write_project(tmp_path, pictures=400), tmp_path / "cache", tmp_path / "scratch"
+    model, cache, scratch = write_project(tmp_path, pictures=150), tmp_path / "cache", tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("EDGE_SDK_CACHE", str(cache))
     monkeypatch.setenv("TMPDIR", str(scratch))
@@ -157,7 +157,7 @@ def test_want_of_memory_is_one_line(tmp_path: Path, program: str, megabytes: int
 
 
 def test_a_build_that_dies_leaves_nothing_behind(tmp_path: Path) -> None:
-    model, output = write_project(tmp_path, pictures=300), tmp_path / "a.edge"
+    model, output = write_project(tmp_path, pictures=60), tmp_path / "a.edge"
     with started("build", model, "--target", "x86_64", "-o", output, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not list(tmp_path.glob(".a.edge.building-*/work/*")):
             time.sleep(0.01)
