@@ -126,12 +126,14 @@ def test_a_record_that_is_cut_short_is_refused_and_an_empty_one_counts_nothing()
             count_classes(block(3, 0x4E819400, 0xF9400000)[:length])
 
 
-def test_floats_take_other_cycles_than_integers() -> None:
-    for board, cpu, expected_ms in (
+def test_floats_take_other_cycles_than_integers_and_an_estimate_says_that_it_is_one() -> None:
+    for board, cpu, cycles in (
         ("raspberry_pi_5", "cortex-a76", 0.57 / 2.4),
         ("raspberry_pi_4", "cortex-a72", 1.33 / 1.8),
     ):
-        assert estimate(counted(cpu, fmla=10**6), load_target(board)).latency_ms == pytest.approx(expected_ms)
+        estimated = estimate(counted(cpu, fmla=10**6), load_target(board))
+        assert (estimated.core, estimated.latency_ms) == (cpu, pytest.approx(cycles))
+        assert "estimated, not measured" in estimated.method
 
 
 def test_without_a_clock_or_a_known_core_there_is_no_estimate() -> None:

@@ -40,6 +40,12 @@ def test_every_fourth_image_is_held_out(tmp_path: Path, count: int, kept: int, h
     assert len(calibration.without(evaluation)) == kept
 
 
+def test_spread_takes_first_and_last(tmp_path: Path) -> None:
+    images = find_images([write_pictures(tmp_path, 9)])
+    assert [i.path.stem for i in images.spread(3).images] == ["000", "004", "008"]
+    assert images.spread(20) is images
+
+
 def test_an_image_that_goes_away_is_an_error(tmp_path: Path) -> None:
     [image] = find_images([write_pictures(tmp_path, 1)]).images
     assert np.array_equal(image.read(), picture(0))

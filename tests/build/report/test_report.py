@@ -342,7 +342,8 @@ def test_figures_as_words() -> None:
     assert charts.points(Interval(-0.0001, -0.02, 0.0)) == "+0.0 [-2.0\u00a0to\u00a0+0.0]"
     assert [_text(charts.megabytes(mb)) for mb in (1234.5, 0.05, 0.0)] == ["1,234 MB", "50.0 kB", "0.00 MB"]
     assert [_text(charts.milliseconds(low, 17.7)) for low in (4.14, None)] == ["4.1 to 18 ms", "18 ms"]
-    assert (charts.millions(79.04), _text(charts.decibels(-0.01))) == ("79.0\u00a0M", "0.0 dB")
+    assert (charts.percent(0.8284), charts.millions(79.04)) == ("82.8%", "79.0\u00a0M")
+    assert [_text(charts.decibels(-0.01)), charts.relative(0.0)] == ["0.0 dB", "0%"]
     nothing = (charts.percent, charts.points, charts.times, charts.octets, charts.millions, charts.relative)
     assert [say(None) for say in nothing] == [None] * len(nothing)
 
