@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from edge_sdk.messages.schema import Topics
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.commands import ResponseMessage
+from edge_sdk.messages.encoder import EventEncoder
+from edge_sdk.messages.schema import TelemetryMessage, Topics
 from edge_sdk.publishing.discovery import Discovery, HomeAssistantSettings
 from tests.support.results import (
+    IDENTITY,
+    MODEL,
     AsyncApi,
+    make_classification,
     make_detections,
     make_encoder,
+    make_segmentation,
 )
 
 PATH = Path(__file__).parents[3] / "docs" / "asyncapi.json"
@@ -75,6 +83,22 @@ def test_every_reference_leads_somewhere_and_no_word_is_of_a_later_draft() -> No
     assert not [word for word in ("prefixItems", "$defs", "discriminator") if f'"{word}"' in PATH.read_text()]
 
 
+def test_messages_keep_to_it_and_others_do_not() -> None:
+    encoder, who, api = make_encoder(), msgspec.structs.asdict(IDENTITY), AsyncApi(DOCUMENT)
+    telemetry = TelemetryMessage(**who, at=datetime.now(timezone.utc), load1=0.5)
+    for kind, payload in (
+        *(("result", encoder.encode(result)) for result in (make_detections(20), make_classification([0, 1]))),
+        ("result", encoder.encode(make_segmentation([0.5, 0.5]))),
+        ("event", EventEncoder(IDENTITY, "door", MODEL).encode(Event(kind="x", box_xyxy=(0, 0, 1, 1)), 0)),
+        ("response", msgspec.json.encode(ResponseMessage(**who, command="pause", ok=True))),
+        ("telemetry", msgspec.json.encode(telemetry)),
+    ):
+        document = msgspec.json.decode(payload)
+        assert api.complaints(kind, document) == []
+        assert api.complaints(kind, document | {"schema": 2})
+        assert api.complaints(kind, {key: value for key, value in document.items() if key != "run_id"})
+
+
 def test_commands_and_boxes_keep_to_it_and_others_do_not() -> None:
     api = AsyncApi(DOCUMENT)
     assert api.complaints("command", {"command": "set_rate", "camera": "door", "max_fps": 5, "id": "a"}) == []
@@ -82,8 +106,5 @@ def test_commands_and_boxes_keep_to_it_and_others_do_not() -> None:
     assert api.complaints("command", {"command": "format", "camera": "door"})
     assert api.complaints("command", {"command": "pause", "camera": "door", "path": "/etc"})
     document = msgspec.json.decode(make_encoder().encode(make_detections(1)))
-    assert api.complaints("result", document) == []
-    assert api.complaints("result", document | {"schema": 2})
-    assert api.complaints("result", {key: value for key, value in document.items() if key != "run_id"})
     document["detections"][0]["box_xyxy"].append(0.0)
     assert api.complaints("result", document)
