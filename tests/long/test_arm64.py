@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
+from edge_sdk.cli.root import run
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.arm_cost.counter import CORES, CPUS, Core, Counter, Cpu, board_outputs
@@ -189,7 +190,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
         description = write(folder / "project")
         for target in TARGET_OF.values():
             bundle = folder / f"{target}.edge"
-            _on_host("-m", "edge_sdk", "build", str(description), "--target", target, "--fresh", "-o", str(bundle))
+            assert run(["build", str(description), "--target", target, "--fresh", "-o", str(bundle)]) == 0
             built[target, task] = bundle
     return built
 

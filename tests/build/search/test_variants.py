@@ -274,15 +274,12 @@ def test_a_size_between_cells_is_refused(tmp_path: Path, text: str, kind: str) -
 
 
 def test_a_size_at_which_nothing_is_found_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, folder = (
-        write_project(tmp_path, DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0),
-        "pictures",
-    )
-    (tmp_path / folder).mkdir()
+    model = write_project(tmp_path, DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0)
+    (tmp_path / "pictures").mkdir()
     for index in range(12):  # a bright cell of 64 pixels; of 16 pixels the only cell is dark
         picture = np.zeros((64, 64, 3), np.uint8)
         picture[:16, :16] = (240 - index, 240, 250)
-        cv2.imwrite(str(tmp_path / folder / f"{index}.png"), picture)
+        cv2.imwrite(str(tmp_path / "pictures" / f"{index}.png"), picture)
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes"]
     assert run([*command, "16"]) == 3
     error = capsys.readouterr().err.splitlines()[-1]
