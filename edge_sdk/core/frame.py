@@ -240,7 +240,11 @@ class Result(_Told, frozen=True, eq=False, gc=False):
     @property
     def labels(self) -> list[str]:
         """The label of each, in the same order; `class_N` where it has none."""
-        return [self.names.get(class_id) or f"class_{class_id}" for class_id in self.class_id.tolist()]
+        return list(map(self.label, self.class_id.tolist()))
+
+    def label(self, class_id: int) -> str:
+        """Return the label of a class; `class_N` where it has none."""
+        return self.names.get(class_id) or f"class_{class_id}"
 
     def of_classes(self, class_ids: Collection[int], /) -> Result:
         """Return the result without all other classes; the same where it has none."""
@@ -249,11 +253,8 @@ class Result(_Told, frozen=True, eq=False, gc=False):
     def plot(self, image: Image | None = None) -> Image:
         """Return a copy of a picture, by default the frame's, with the result drawn on it."""
         picture: Image = (self.frame.image if image is None else image).copy()
-        labels = [
-            self.names.get(number, "") for number in range(min(self.names, default=0), max(self.names, default=-1) + 1)
-        ]
-        drawing: Any = importlib.import_module("edge_sdk.events.annotate")  # few programs draw, and it stands above
-        drawing.Annotator(labels, background_class=-1 in self.names).draw(picture, self)
+        tasks: Any = importlib.import_module("edge_sdk.tasks.detection")  # few programs draw, and it stands above
+        tasks.draw(picture, self)
         return picture
 
     def summary(self, label: Callable[[int], str]) -> str | None:

@@ -18,17 +18,13 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Inferred, Result
+from edge_sdk.tasks.boxes import Floats
 from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
-from edge_sdk.tasks.spec import TaskSpec, Thresholds
+from edge_sdk.tasks.outputs import SYMMETRIC, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.spec import UNKNOWN, TaskSpec, Thresholds
 
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
-
-Floats = NDArray[np.float32]
-
-UNKNOWN = "unknown"
-"""Label of what resembles nothing in the gallery; its class id is -1."""
 
 
 class Embedding(Result, frozen=True, eq=False, gc=False):
@@ -45,15 +41,6 @@ class Embedding(Result, frozen=True, eq=False, gc=False):
     class_id: NDArray[np.int64]
     confidence: Floats
     tells_vector: bool = False
-
-    @property
-    def labels(self) -> list[str]:
-        """The name, or `unknown`."""
-        return [self.summary(lambda class_id: self.names.get(class_id) or f"class_{class_id}")]
-
-    def summary(self, label: Callable[[int], str]) -> str:
-        """Return the name, or `unknown`."""
-        return label(int(self.class_id[0])) if self.class_id[0] >= 0 else UNKNOWN
 
 
 class Gallery:
@@ -136,7 +123,7 @@ VECTOR = Decoder(
     task="embedding",
     layouts=_layouts,
     make=lambda _spec, _count, _layout: None,
-    usual_input={"resize": "stretch", "mean": (127.5, 127.5, 127.5), "std": (127.5, 127.5, 127.5)},
+    usual_input={"resize": "stretch", **SYMMETRIC},
     usual_thresholds=Thresholds(0.4),
     usual_labels=(UNKNOWN,),
     is_vague=True,
@@ -165,14 +152,13 @@ def _items(result: Embedding, label: Callable[[int], str]) -> list[MatchItem]:
         return []
     vector = np.round(result.vector.astype(np.float64), 5).tolist() if result.tells_vector else msgspec.UNSET
     confidence = round(float(result.confidence[0]), 4)
-    return [MatchItem(result.summary(label), int(result.class_id[0]), confidence, vector)]
+    class_id = int(result.class_id[0])
+    return [MatchItem(label(class_id), class_id, confidence, vector)]
 
 
 def _draw(drawing: Drawing, result: Embedding) -> None:
-    name, class_id = result.summary(drawing.name), int(result.class_id[0])
-    drawing.column([(f"{name} {result.confidence[0]:.0%}", drawing.colour(class_id))])
+    class_id = int(result.class_id[0])
+    drawing.column([(f"{drawing.name(class_id)} {result.confidence[0]:.0%}", drawing.colour(class_id))])
 
 
-EMBEDDING = TaskEntry(
-    task="embedding", result=Embedding, message=EmbeddingMessage, items=_items, draw=_draw, stage=Embed
-)
+EMBEDDING = TaskEntry("embedding", Embedding, EmbeddingMessage, _items, _draw, Embed)

@@ -265,11 +265,4 @@ def _stage(parts: StageParts) -> Segment:
     return Segment(parts.read, count, parts.spec.input.size_wh, parts.names)
 
 
-SEGMENTATION = TaskEntry(
-    task="segmentation",
-    result=Segmentation,
-    message=SegmentationMessage,
-    items=_items,
-    draw=_draw,
-    stage=_stage,
-)
+SEGMENTATION = TaskEntry("segmentation", Segmentation, SegmentationMessage, _items, _draw, _stage)

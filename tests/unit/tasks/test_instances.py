@@ -11,11 +11,11 @@ import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.frame import Detections, Frame, Geometry, Inferred, Prepared
-from edge_sdk.events.annotate import Annotator
 from edge_sdk.tasks.boxes import Candidates
-from edge_sdk.tasks.oriented import ReadSuppressed
+from edge_sdk.tasks.decoders import make_stage
+from edge_sdk.tasks.detection import draw
+from edge_sdk.tasks.oriented import keep_oriented, read_oriented
 from edge_sdk.tasks.spec import DetectionSpec, Thresholds
-from edge_sdk.tasks.task import make_task
 from tests.support.results import make_encoder
 
 SIZE = (64, 64)
@@ -35,7 +35,7 @@ def _detect(decoder: str, *outputs: np.ndarray, **detection: Any) -> Detections:
     )
     frame = Frame(np.zeros((96, 128, 3), np.uint8), 0, 0.0, 0, "camera")
     inferred = Inferred(outputs, 0, Prepared(np.empty(0, np.float32), WORLD, frame))
-    result = make_task(spec, 2, [output.shape for output in outputs])(inferred)
+    result = make_stage(spec, 2, [output.shape for output in outputs])(inferred)
     assert isinstance(result, Detections)
     return result
 
@@ -130,7 +130,7 @@ def test_oriented_boxes_have_corners_and_an_upright_box_around_them(decoder: str
     assert sent[1]["corners"] == [[80.0, 24.0], [120.0, 24.0], [120.0, 44.0], [80.0, 44.0]]
     turned = msgspec.structs.replace(got, corners=got.corners + np.float32([0, 2]))
     picture = got.frame.image.copy()
-    Annotator(["a", "b"]).draw(picture, turned)
+    draw(picture, turned)
     assert picture[26, 100].any()  # the upper side, and not that of the box
     assert not picture[24, 110].any()
 
@@ -165,8 +165,8 @@ def test_an_oriented_box_is_hidden_by_any_stronger_one_of_its_class(iou: float) 
     ]
     boxes = np.hstack([rows[:, :2] - rows[:, 2:4] / 2, rows[:, 2:4]]).astype(np.float32)
     angles = rows[:, 4:].astype(np.float32)
-    reader = ReadSuppressed(lambda _outputs: Candidates(boxes, scores, classes, extras=angles))
-    assert reader.keep(reader([]), Thresholds(0.3, iou)).tolist() == expected
+    found = read_oriented(lambda _outputs: Candidates(boxes, scores, classes, extras=angles), [])
+    assert keep_oriented(found, Thresholds(0.3, iou)).tolist() == expected
     assert 10 < len(expected) < 145
 
 
