@@ -282,6 +282,8 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         from edge_sdk.core.opencv import cv2  # most models have no masks
 
         left, top, right, bottom = np.ceil(box_xyxy).astype(int).tolist()
+        if left >= right or top >= bottom:  # no pixel's centre lies in the box, and OpenCV would take another size
+            return left, top, np.zeros((max(0, bottom - top), max(0, right - left)), np.uint8)
         own = self.geometry
         to_cells = np.array(
             [
@@ -303,6 +305,8 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         from edge_sdk.core.opencv import cv2
 
         left, top, seen = self.within(index, box_xyxy)
+        if not seen.size:
+            return []
         found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
         outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
         areas = [cv2.contourArea(outline) for outline in outlines]

@@ -82,7 +82,7 @@ class Score:
             found,
             np.array([int(found >= self._threshold)]),
             masks,
-            is_finite=math.isfinite(found),
+            is_finite=math.isfinite(found) and (cells is None or math.isfinite(cells.max())),
             names=self._names,
         )
 

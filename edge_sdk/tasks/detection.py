@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     AnyNested: TypeAlias = NestedResult
 
 _MAX_DETECTIONS = 300
+_FAR_PX = 1e9  # beyond any picture
 _NOTHING = NO_CANDIDATES.boxes_xywh, NO_CANDIDATES.confidences, NO_CANDIDATES.class_ids
 _CHECKED_A_FRAME = 4096
 """Values checked for NaN a frame, on average: a quarter of a microsecond, where decoding takes 40 to 180."""
@@ -169,9 +170,9 @@ def suppress(candidates: Candidates, thresholds: Thresholds, keep: Keep = keep_u
     boxes = candidates.boxes_xywh
     if not len(boxes):
         return NO_CANDIDATES.class_ids
-    if not math.isfinite(boxes.sum()):
-        # Infinite boxes are left out, because one would suppress all others.
-        chosen = np.isfinite(boxes).all(axis=1).nonzero()[0]
+    if not np.abs(boxes).max() < _FAR_PX:  # also where one is NaN
+        # What lies beyond any picture is left out, because an infinite box would suppress all others.
+        chosen = (np.abs(boxes) < _FAR_PX).all(axis=1).nonzero()[0]
         return chosen[suppress(_some_of(candidates, chosen), thresholds, keep)]
     if len(boxes) > MAX_CANDIDATES:
         # OpenCV would drop the same ones, but only after it has read them all.
@@ -271,6 +272,7 @@ def _draw(drawing: Drawing, result: Detections) -> None:
         drawing.tag(text, (x1 - drawing.line_px // 2, y1), colours[index])
 
 
+_FAR_DRAWN_PX = 1e5  # OpenCV takes whole numbers of 32 bits
 _LEAST_SURE = 0.5  # confidence of a keypoint that is drawn
 _PERSON = 17  # keypoints of COCO's persons: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles
 _BONES = np.reshape(
@@ -280,7 +282,8 @@ _BONES = np.reshape(
 
 
 def _draw_keypoints(drawing: Drawing, points: NDArray[np.float32], colour: Colour) -> None:
-    places = [(round(x), round(y)) if sure >= _LEAST_SURE else None for x, y, sure in points.tolist()]
+    near = points.clip(-_FAR_DRAWN_PX, _FAR_DRAWN_PX).tolist()
+    places = [(round(x), round(y)) if sure >= _LEAST_SURE else None for x, y, sure in near]
     for one, other in _BONES if len(places) == _PERSON else ():
         if (start := places[one]) is not None and (end := places[other]) is not None:
             drawing.line(start, end, colour)

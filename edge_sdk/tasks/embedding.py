@@ -64,9 +64,10 @@ class Gallery:
                 names, vectors = arrays["names"].tolist(), normalised(np.asarray(arrays["vectors"], np.float32))
         except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
             raise ModelError(f"the gallery holds no vectors ({type(cause).__name__}: {cause})") from cause
-        if vectors.shape[:-1] != (len(names),) or not np.isfinite(vectors).all():
+        if not names or vectors.shape[:-1] != (len(names),) or not np.isfinite(vectors).all():
             raise ModelError(f"the gallery has vectors {vectors.shape}, expected one of finite numbers a name")
-        return cls(vectors, np.array([labels.index(str(name)) for name in names], np.int64))
+        places = {label: place for place, label in enumerate(labels)}
+        return cls(vectors, np.array([places[str(name)] for name in names], np.int64))
 
     def nearest(self, vectors: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Return the label, int64 (M,), and the cosine, float32 (M,), of the nearest of the gallery's vectors."""

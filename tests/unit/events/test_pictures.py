@@ -151,7 +151,7 @@ def test_classes_bear_the_names_of_their_labels_with_and_without_background() ->
     assert _written(["background", "a"], 0, background_class=True) == _written(["a"], 0)
     assert _written(["background"], -1, background_class=True) != _written(["none"], -1, background_class=True)
     assert _written(["a"], 9) == _written([*"012345678", "class_9"], 9)
-    assert _written(["a"], -1) == _written(["class -1"], -1, background_class=True)
+    assert _written(["a"], -1) == _written(["class_-1"], -1, background_class=True)
 
 
 def _tags(image: Image, class_id: int) -> np.ndarray:

@@ -61,6 +61,12 @@ def test_the_score_decides_and_the_map_shows_where(outputs: list[Any], score: fl
     assert bool(picture[200, 100].any()) == (has_map and is_anomalous)
 
 
+def test_a_score_beside_a_map_that_is_no_number_may_miss_something() -> None:
+    outputs = np.array([0.9], np.float32), np.full((1, 1, 12, 16), np.nan, np.float32)
+    inferred = Inferred(outputs, 5, Prepared(outputs[0], Geometry(0.1, 0.1, 0, 0), make_frame()))
+    assert not make_stage(SPEC, LABELS, [output.shape for output in outputs])(inferred).is_finite
+
+
 def test_other_ranges_count_from_0_to_1_and_other_labels_are_refused() -> None:
     spec = msgspec.structs.replace(SPEC, anomaly=AnomalySpec((10, 30)))
     output = np.array([25], np.float32)

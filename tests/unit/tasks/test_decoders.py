@@ -772,6 +772,12 @@ def test_boxes_beyond_the_border_suppress_no_other_class() -> None:
     assert boxes[0].tolist() == [-200, -200, 210, 210]
 
 
+def test_boxes_whose_sum_is_beyond_all_numbers_are_left_out() -> None:
+    boxes = np.array([[3e38, 3e38, 20, 20], [10, 10, 20, 20], [3e38, 3e38, 30, 30]], np.float32)
+    candidates = Candidates(boxes, np.array([0.9, 0.8, 0.7], np.float32), np.array([0, 0, 0]))
+    assert suppress(candidates, Thresholds()).tolist() == [1]
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_a_box_that_is_no_box_suppresses_nothing(value: float) -> None:
     for column in range(4):

@@ -69,8 +69,9 @@ def test_a_gallery_that_does_not_fit_is_refused() -> None:
     stage = make_stage(SPEC, GALLERY, [output.shape])
     with pytest.raises(ModelError, match="have 2 numbers, the model's 3; make the gallery with this model"):
         stage(Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame())))
-    with pytest.raises(ModelError, match="expected one of finite numbers a name"):
-        make_stage(SPEC, _gallery(("anna", [NAN, 1])), [(1, 2)])
+    for gallery in (_gallery(("anna", [NAN, 1])), _gallery()):
+        with pytest.raises(ModelError, match="expected one of finite numbers a name"):
+            make_stage(SPEC, gallery, [(1, 2)])
     data = io.BytesIO()
     np.savez(data, names=np.array(["anna"]))
     with pytest.raises(ModelError, match="the gallery holds no vectors"):

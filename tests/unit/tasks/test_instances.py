@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
-from edge_sdk.core.frame import Detections, Frame, Geometry, Inferred, Prepared
+from edge_sdk.core.frame import Detections, Frame, Geometry, Inferred, Masks, Prepared
 from edge_sdk.tasks.boxes import Candidates
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk.tasks.detection import draw
@@ -71,7 +71,7 @@ def test_keypoints_go_with_their_boxes(decoder: str) -> None:
     assert got.keypoints.tolist() == [[[20, 24, 0.75], [32, 44, 0.25]], [[0, 0, 0], [100, 44, 1]]]
     sent = msgspec.json.decode(make_encoder().encode(got))["detections"]
     assert sent[0]["keypoints"] == [[20.0, 24.0, 0.75], [32.0, 44.0, 0.25]]
-    picture = got.plot()
+    picture = msgspec.structs.replace(got, keypoints=got.keypoints * np.float32([[[1, 1, 1], [1e30, 1, 9]]])).plot()
     assert picture[24, 20].any()
     assert not picture[44, 32].any()  # a point that is not sure
 
@@ -109,6 +109,18 @@ def test_masks_lie_within_their_boxes(decoder: str) -> None:
     assert picture[40, 24].any()
     assert not picture[40, 40].any()
     assert not got.frame.image.any()
+
+
+@pytest.mark.parametrize("box", [[127.2, 10, 127.9, 20], [10, 95.1, 30, 95.9], [10.2, 10, 10.8, 40]])
+def test_an_object_without_a_pixel_has_no_mask(box: list[float]) -> None:
+    masks = Masks(np.ones((1, 16, 16), np.float32), Geometry(0.125, 0.125, 0, 2))
+    frame = Frame(np.zeros((96, 128, 3), np.uint8), 0, 0.0, 0, "camera")
+    found = Detections(
+        frame, 0, np.array([box], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64), masks=masks
+    )
+    assert not found.mask.any()
+    assert found.rle(0) == {"size": [96, 128], "counts": [96 * 128]}
+    assert found.polygons(0) == []
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_obb", "end_to_end_obb"])
@@ -168,6 +180,13 @@ def test_an_oriented_box_is_hidden_by_any_stronger_one_of_its_class(iou: float) 
     found = read_oriented(lambda _outputs: Candidates(boxes, scores, classes, extras=angles), [])
     assert keep_oriented(found, Thresholds(0.3, iou)).tolist() == expected
     assert 10 < len(expected) < 145
+
+
+def test_large_oriented_boxes_hide_none_of_another_class() -> None:
+    boxes, angles = np.array([[0, 0, 4e5, 4e5], [0, 0, 4e5, 4e5]], np.float32), np.zeros((2, 1), np.float32)
+    scores = np.array([0.9, 0.8], np.float32)
+    found = read_oriented(lambda _outputs: Candidates(boxes, scores, np.array([0, 1]), extras=angles), [])
+    assert keep_oriented(found, Thresholds()).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_pose", "yolov8_seg"])
