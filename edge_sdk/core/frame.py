@@ -351,15 +351,12 @@ class Detections(Result, frozen=True, eq=False, gc=False):
     def __getitem__(self, chosen: int | slice | list[int] | NDArray[Any]) -> Detections:
         """Return some of the objects: by a number, a slice, bool (N,), or integers in any order."""
         places = np.atleast_1d(np.arange(len(self))[chosen])
+        names = "xyxy", "confidence", "class_id", "keypoints", "corners", "tracker_id"
+        arrays = {name: values[places] for name in names if (values := getattr(self, name)) is not None}
         return msgspec.structs.replace(
             self,
-            xyxy=self.xyxy[places],
-            confidence=self.confidence[places],
-            class_id=self.class_id[places],
-            keypoints=None if self.keypoints is None else self.keypoints[places],
+            **arrays,
             masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
-            corners=None if self.corners is None else self.corners[places],
-            tracker_id=None if self.tracker_id is None else self.tracker_id[places],
             data={name: np.asarray(values)[places] for name, values in self.data.items()},
             then=None if self.then is None else tuple(self.then[place] for place in places.tolist()),
         )

@@ -20,8 +20,8 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Inferred, Result
 from edge_sdk.tasks.boxes import Floats
 from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
-from edge_sdk.tasks.outputs import SYMMETRIC, Decoder, Layout, ModelOutput, Shape
-from edge_sdk.tasks.spec import UNKNOWN, TaskSpec, Thresholds
+from edge_sdk.tasks.outputs import SYMMETRIC, Decoder, ModelOutput
+from edge_sdk.tasks.spec import UNKNOWN, Thresholds
 
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
@@ -115,14 +115,10 @@ class Embed:
         )
 
 
-def _layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, "D"), None),), (ModelOutput((1, "D", 1, 1), None),)]
-
-
 VECTOR = Decoder(
     name="vector",
     task="embedding",
-    layouts=_layouts,
+    layouts=lambda _spec, _count, _got: [(ModelOutput((1, "D"), None),), (ModelOutput((1, "D", 1, 1), None),)],
     make=lambda _spec, _count, _layout: None,
     usual_input={"resize": "stretch", **SYMMETRIC},
     usual_thresholds=Thresholds(0.4),

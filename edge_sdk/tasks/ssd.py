@@ -168,11 +168,16 @@ class ReadSuppressed:
     ) -> None:
         self._columns, self._size, self._first = list(columns), np.array(size_wh * 2, np.float32), first
         self._count, self._confidence = label_count, np.float32(confidence)
+        self._has_scores_first: bool | None = None  # None: no frame has shown it yet
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read the outputs of one frame."""
         one, other = outputs[1].reshape(-1), outputs[2].reshape(-1)
-        scores, classes = (other, one) if _are_classes(one) else (one, other)
+        if _are_whole(one) != _are_whole(other):
+            self._has_scores_first = _are_whole(other)
+        # Of a frame without objects the scores are whole numbers, too, and none is above 1.
+        is_swapped = (other > 1).any() if self._has_scores_first is None else self._has_scores_first
+        scores, classes = (one, other) if is_swapped else (other, one)
         return self.read(outputs[0].reshape(-1, 4), scores, classes)
 
     def read(self, boxes: Floats, scores: Floats, classes: Tensor) -> Candidates:
@@ -183,7 +188,7 @@ class ReadSuppressed:
         return Candidates(chosen, scores[found], class_ids[found])
 
 
-def _are_classes(values: Tensor) -> bool:
+def _are_whole(values: Tensor) -> bool:
     return values.dtype.kind in "iu" or bool((values == np.rint(values)).all())
 
 
@@ -193,11 +198,6 @@ class _Rows(ReadSuppressed):
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         rows: Floats = outputs[0][0]
         return self.read(rows[:, 1:5], rows[:, 5], rows[:, 6])
-
-
-def _efficientdet_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    heads = _layouts(_EFFICIENTDET, spec.input.size_wh, label_count, got)
-    return [*heads, (ModelOutput((1, "N", 7), None),)]
 
 
 def _make_efficientdet(spec: TaskSpec, label_count: int, layout: Layout) -> Decode:
@@ -239,14 +239,9 @@ def _torchvision_layouts(_spec: TaskSpec, _label_count: int, got: Sequence[Shape
     return [(ModelOutput((count, 4), None), row, row)]
 
 
-def _make_tensorflow(spec: TaskSpec, label_count: int, _layout: Layout) -> ReadSuppressed:
+def _suppressed(columns: Sequence[int], size_wh: tuple[int, int], spec: TaskSpec, label_count: int) -> ReadSuppressed:
     first = int(spec.detection.background_class)
-    return ReadSuppressed(_YX, spec.input.size_wh, first, label_count, spec.thresholds.confidence)
-
-
-def _make_torchvision(spec: TaskSpec, label_count: int, _layout: Layout) -> ReadSuppressed:
-    first = int(spec.detection.background_class)
-    return ReadSuppressed(_XY, (1, 1), first, label_count, spec.thresholds.confidence)
+    return ReadSuppressed(columns, size_wh, first, label_count, spec.thresholds.confidence)
 
 
 def _count_from(seen: Sequence[SeenOutput]) -> DetectionSpec:
@@ -256,7 +251,10 @@ def _count_from(seen: Sequence[SeenOutput]) -> DetectionSpec:
 
 EFFICIENTDET = Decoder(
     name="efficientdet",
-    layouts=_efficientdet_layouts,
+    layouts=lambda spec, label_count, got: [
+        *_layouts(_EFFICIENTDET, spec.input.size_wh, label_count, got),
+        (ModelOutput((1, "N", 7), None),),
+    ],
     make=_make_efficientdet,
     usual_input={"pad_anchor": "top_left", **IMAGENET},
     usual_count=90,
@@ -274,7 +272,7 @@ ULTRAFACE = Decoder(
 TENSORFLOW = Decoder(
     name="tensorflow_nms",
     layouts=_tensorflow_layouts,
-    make=_make_tensorflow,
+    make=lambda spec, count, _layout: _suppressed(_YX, spec.input.size_wh, spec, count),
     suppresses=False,
     usual_input={"resize": "stretch", **SYMMETRIC},
     usual_count=90,
@@ -284,7 +282,7 @@ TENSORFLOW = Decoder(
 TORCHVISION = Decoder(
     name="torchvision_nms",
     layouts=_torchvision_layouts,
-    make=_make_torchvision,
+    make=lambda spec, count, _layout: _suppressed(_XY, (1, 1), spec, count),
     suppresses=False,
     usual_input={"resize": "stretch", **UNIT},
     usual_count=90,

@@ -251,14 +251,6 @@ def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequ
     return [(ModelOutput((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
 
 
-def _x_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, floored_cells(spec.input.size_wh), 5 + label_count), class_axis=2, others=5),)]
-
-
-def _v8_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, 4 + label_count, floored_cells(spec.input.size_wh)), others=4),)]
-
-
 YOLOV4 = Decoder(
     name="yolov4",
     layouts=_v4_layouts,
@@ -277,13 +269,13 @@ YOLOV5 = Decoder(
 )
 YOLOX = Decoder(
     name="yolox",
-    layouts=_x_layouts,
+    layouts=lambda spec, count, _got: _v5_layouts(spec, count, _got)[1:],
     make=lambda spec, _label_count, _layout: YoloX(spec.input.size_wh, spec.thresholds.confidence),
     usual_input={"color": "BGR", "pad_anchor": "top_left"},
 )
 YOLOV8 = Decoder(
     name="yolov8",
-    layouts=_v8_layouts,
+    layouts=lambda spec, count, _got: [(ModelOutput((1, 4 + count, floored_cells(spec.input.size_wh)), others=4),)],
     make=lambda spec, _label_count, _layout: partial(read_yolov8, spec.thresholds.confidence),
     box_axis=1,
     usual_input=UNIT,

@@ -389,6 +389,20 @@ def test_what_a_graph_has_suppressed_is_told_apart_by_its_numbers(decoder: str, 
     _check(_detect(spec, 3, *(parts[place] for place in order)), expected)
 
 
+@pytest.mark.parametrize("empty", [[0.0, 1, 2, 1], [1.0, 0, 1, 1]])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])  # boxes, classes, scores, and scores first
+def test_a_frame_without_objects_does_not_take_classes_for_scores(order: tuple[int, ...], empty: list[float]) -> None:
+    spec = _spec("tensorflow_nms", detection=DetectionSpec(background_class=False))
+    boxes, none = np.tile(np.float32([0, 0, 1, 1]), (1, 4, 1)), np.zeros((1, 4), np.float32)
+    shapes = (1, 4, 4), (1, 4), (1, 4)
+    stage = make_stage(spec, 3, [shapes[place] for place in order])
+    if max(empty) < 2:  # from the numbers alone it is not known; an earlier frame has shown it
+        parts = boxes, np.float32([[1, 0, 1, 2]]), np.float32([[0.9, 0.4, 0, 0]])
+        assert stage(_inferred(spec, *(parts[place] for place in order))).class_id.tolist() == [1, 0]
+    parts = boxes, np.float32([empty]), none
+    assert len(stage(_inferred(spec, *(parts[place] for place in order)))) == 0
+
+
 def test_efficientdet_has_nine_priors_a_cell() -> None:
     size = (128, 128)
     priors = [
