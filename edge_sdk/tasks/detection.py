@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -137,10 +137,15 @@ def keep_all(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
     return kept
 
 
-def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
-    """Keep what overlaps no stronger box by more than `thresholds.iou` of both, as OpenCV does."""
+@functools.cache
+def _opencv_suppression() -> Callable[..., Any]:
     from edge_sdk.core.opencv import cv2  # who reads manifests and messages needs none
 
+    return cv2.dnn.NMSBoxesBatched
+
+
+def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Keep what overlaps no stronger box by more than `thresholds.iou` of both, as OpenCV does."""
     boxes = candidates.boxes_xywh
     lowest = boxes[:, :2].min()
     if lowest < 0:
@@ -148,7 +153,7 @@ def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.i
         # coordinates would reach into another class.
         boxes = boxes.copy()
         boxes[:, :2] -= lowest
-    kept = cv2.dnn.NMSBoxesBatched(
+    kept = _opencv_suppression()(
         boxes.tolist(),
         candidates.confidences.tolist(),
         candidates.class_ids.tolist(),
