@@ -22,12 +22,12 @@ class AnomalyMetrics(TaskMetrics):
     advice = "check input.mean, std and color in model.toml, anomaly.score_range and thresholds.confidence"
 
     def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
-        """The scores."""
+        """Keep the scores."""
         scores = (answer.result.score for _, answer in answers if isinstance(answer.result, Anomaly))
         return tuple(np.array([score]) for score in scores), None
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Area under the ROC curve, and right decisions at the model's threshold."""
+        """Return the area under the ROC curve, and the share of right decisions at the model's threshold."""
         anomalous = true_classes(observed) == 1
         if anomalous.all() or not anomalous.any():
             raise DataError(f"{len(anomalous)} images of one class, expected normal and anomalous ones")
@@ -38,7 +38,7 @@ class AnomalyMetrics(TaskMetrics):
         )
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """Share of equal decisions, and the correlation of scores."""
+        """Return the share of equal decisions, and the correlation of scores."""
         equal = _decisions(observed, 0) == _decisions(observed, 1)
         scores = [table[:, 0] for table in observed.tables]
         return (
@@ -47,7 +47,7 @@ class AnomalyMetrics(TaskMetrics):
         )
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """By the difference of scores."""
+        """Return the images with the largest difference of scores."""
         student, teacher = (table[:, 0] for table in observed.tables)
         distance = np.abs(student - teacher)
         return worst_images(observed, distance, count, lambda i: (None, f"{teacher[i]:.2f}", f"{student[i]:.2f}"))

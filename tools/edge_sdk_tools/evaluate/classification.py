@@ -49,28 +49,28 @@ class ClassificationMetrics(TaskMetrics):
     certainty = "the likeliest class has a confidence of"
 
     def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
-        """Probabilities of the common classes, then of the background where there is one."""
+        """Keep the probabilities of the common classes, then of the background where there is one."""
         return tuple(_probabilities(*one) for one in answers), None
 
     def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
-        """Of the likeliest class."""
+        """Return the confidence of the likeliest class of each image."""
         return np.asarray(observed.tables[0].max(axis=1), np.float64)
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Top-1, and top-5 where there are more classes."""
+        """Return top-1, and top-5 where there are more than five classes."""
         places = _class_places(observed, which)
         known = [k for k in TOP_K if k == 1 or k < observed.classes]
         return tuple(share_metric(f"top-{k}", places < k, is_gated=k == 1) for k in known)
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """Share of equal top-1 classes, and the divergence of probabilities."""
+        """Return the share of equal top-1 classes, and the divergence of probabilities."""
         return (
             share_metric(self.agreement_name, said(observed, 0) == said(observed, 1)),
             Metric("KL divergence (nats)", mean_of(_divergence(observed)), bounds=(0.0, math.inf), unit="nats"),
         )
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """By divergence; with labels those come first where the reference is right and the student is not."""
+        """Return the images of the largest divergence; first those on which only the reference is right, by labels."""
         distance, labels = _divergence(observed), observed.answers
         answers, expected = said(observed, 0), said(observed, 1)
         rows, reference = observed.tables[0], observed.tables[1]
@@ -92,21 +92,21 @@ class ClassificationMetrics(TaskMetrics):
         )
 
     def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
-        """One over the rank of the labelled class, or the highest probability."""
+        """Return one over the rank of the labelled class, or without labels the highest probability."""
         return 1 / (1.0 + _class_places(observed, 0)) if labelled else self.strongest(observed)
 
     def doubt(self, observed: Observed) -> str:
-        """Classes in another order."""
+        """Tell that the classes of the labels stand in another order than those of the outputs; or ""."""
         highest = observed.tables[0].max(axis=1)
         return other_classes("images", true_classes(observed), said(observed, 0), highest, observed.answers)
 
     def stands_still(self, observed: Observed, which: int) -> bool:
-        """Whether the scores hardly move; in logarithms, for what is nearly sure differs in what it excludes."""
+        """Tell whether the scores hardly move; in logarithms, for what is nearly sure differs in what it excludes."""
         scores = np.log(np.maximum(observed.tables[which], np.finfo(np.float64).tiny))
         return super().stands_still(observed, which) or float(np.ptp(scores, axis=0).max()) < _SAME
 
     def pairs(self, observed: Observed) -> Pairs | None:
-        """Labelled images; without labels what either model says, by whether each said it."""
+        """Pair the outcomes on labelled images; without labels what either model says, by whether each said it."""
         if observed.dataset.truths is not None:
             student, teacher = (_class_places(observed, which) == 0 for which in (0, 1))
             return Pairs(true_classes(observed), teacher, student)
@@ -120,7 +120,7 @@ class ClassificationMetrics(TaskMetrics):
         )
 
     def calibration(self, observed: Observed) -> CalibrationError | None:
-        """Of the likeliest class."""
+        """Return the errors of the confidence in the likeliest class."""
         labelled = observed.dataset.truths is not None
         truth = true_classes(observed) if labelled else said(observed, 1)
         errors = [
@@ -129,7 +129,7 @@ class ClassificationMetrics(TaskMetrics):
         return CalibrationError(errors[0], errors[1] if labelled else None)
 
     def divergences(self, observed: Observed, temperatures: Sequence[float]) -> tuple[Divergence, ...]:
-        """Of all probabilities."""
+        """Return the divergence of all probabilities at each temperature."""
         nats = [float(_divergence(observed, temperature).mean()) for temperature in temperatures]
         return tuple(Divergence(t, value, value * t**2) for t, value in zip(temperatures, nats, strict=True))
 
@@ -142,7 +142,7 @@ def _probabilities(participant: Participant, answer: Answer) -> NDArray[np.float
 
 
 def said(observed: Observed, which: int) -> NDArray[np.int64]:
-    """What a classifier holds for the likeliest: a common class, or K for its background; int64 (N,)."""
+    """Return what a classifier finds likeliest on each image: a common class, or K for its background; int64 (N,)."""
     columns = _by_output(observed, which)
     answers: NDArray[np.int64] = columns[observed.tables[which][:, columns].argmax(axis=1)]
     return answers
@@ -156,7 +156,7 @@ def _by_output(observed: Observed, which: int) -> NDArray[np.int64]:
 
 
 def _divergence(observed: Observed, temperature: float = 1.0) -> NDArray[np.float64]:
-    """Of the first classifier from the second, image by image, over what both can say; float64 (N,)."""
+    """Return how far the first classifier is from the second on each image, over what both know; float64 (N,), nats."""
     common = np.arange(observed.classes + all(p.subject.background for p in observed.participants))
     student, teacher = (restricted(observed.tables[which], common) for which in (0, 1))
     return divergences(teacher, student, temperature)

@@ -58,16 +58,16 @@ class DetectionMetrics(TaskMetrics):
     )
 
     def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
-        """Boxes of the common classes; of two models, how alike the keypoints, masks or corners of these are."""
+        """Keep the boxes of the common classes; of two models also how alike their keypoints, masks or corners are."""
         confident = [_confident(*one) for one in answers] if len(answers) > 1 else []
         return tuple(_boxes(*one) for one in answers), likeness_of(*confident[:2]) if confident else None
 
     def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
-        """Of all objects."""
+        """Return the highest confidence of the objects in each image."""
         return np.array([boxes.confidences.max(initial=0.0) for boxes in _all_boxes(observed, 0)])
 
     def problem(self, observed: Observed, *, has_labels: bool) -> str:
-        """It finds nothing on most images, or boxes that were not decoded."""
+        """Tell that it finds nothing on most images, or boxes that were not decoded; or ""."""
         boxes, count = _found_boxes(observed, 0), len(observed.records)
         empty = sum(not len(found.confidences) for found in boxes)
         if empty > _NOTHING * count:
@@ -78,7 +78,7 @@ class DetectionMetrics(TaskMetrics):
         return ""
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Mean average precision, and F1 of what the model's own threshold lets through."""
+        """Return mean average precision, and F1 of what the model's own threshold lets through."""
         judged = _judged_boxes(observed, which)
         curve = AveragePrecision(judged)
         if not len(curve.class_ids):
@@ -99,7 +99,7 @@ class DetectionMetrics(TaskMetrics):
         )
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """F1 of matched detections, and how alike what is matched is beyond its box."""
+        """Return the F1 of matched detections, and how alike what is matched is beyond its box."""
         found = _pair_counts(observed)
         if not found[:, 2].any():
             raise AccuracyGateError(
@@ -115,7 +115,7 @@ class DetectionMetrics(TaskMetrics):
         return matched, Metric(name, ratio_of(np.array(sums, np.float64), found[:, 0]))
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """By objects that only one of both found."""
+        """Return the images with the most objects that only one of both models found."""
         counts, labels = _pair_counts(observed), observed.answers
         distance = counts[:, 1] + counts[:, 2] - 2 * counts[:, 0]
         students, teachers = _found_boxes(observed, 0), _found_boxes(observed, 1)
@@ -124,13 +124,13 @@ class DetectionMetrics(TaskMetrics):
         )
 
     def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64]:
-        """The average precision of one image at IoU .5, or the sum of the confidences."""
+        """Return the average precision of each image at IoU .5, or without labels the sum of its confidences."""
         if labelled:
             return np.array([_precision_of(judged) for judged in _judged_boxes(observed, 0)])
         return np.array([row.confidences.sum() for row in _found_boxes(observed, 0)])
 
     def doubt(self, observed: Observed) -> str:
-        """Classes in another order, boxes of another size."""
+        """Tell that classes stand in another order than the labels, or that boxes have another size; or ""."""
         least = observed.participants[0].subject.spec.thresholds.confidence
         pairs = [(boxes.above(least), truth) for boxes, truth in _with_truths(observed, 0)]
         met = np.concatenate([_met(boxes, truth) for boxes, truth in pairs])
@@ -138,15 +138,15 @@ class DetectionMetrics(TaskMetrics):
         return other_classes("objects", true, found, confidences, observed.answers) or _other_sizes(pairs)
 
     def compared(self, observed: Observed) -> int:
-        """The reference's detections."""
+        """Count the reference's detections."""
         return int(_pair_counts(observed)[:, 2].sum())
 
     def finds_nothing(self, observed: Observed, which: int) -> bool:
-        """Down to the weakest detection."""
+        """Tell whether a model found nothing on any image, down to the weakest detection."""
         return not any(len(boxes.confidences) for boxes in _all_boxes(observed, which))
 
     def pairs(self, observed: Observed) -> Pairs | None:
-        """Labelled objects; without labels what either model finds, by whether each found it."""
+        """Pair the outcomes on labelled objects; without labels what either model finds, by whether each found it."""
         if observed.dataset.truths is not None:
             truths = [t for t in observed.dataset.truths if isinstance(t, BoxTruth)]
             # At IoU .5, of what the model's own threshold lets through.
@@ -170,7 +170,7 @@ class DetectionMetrics(TaskMetrics):
         return Pairs(table[:, 0], table[:, 1].astype(np.bool_), table[:, 2].astype(np.bool_))
 
     def calibration(self, observed: Observed) -> CalibrationError | None:
-        """Of all detections that the models' own thresholds let through."""
+        """Return the errors of the confidences of all detections that the models' own thresholds let through."""
         if observed.dataset.truths is not None:
             return CalibrationError(_error_of_boxes(observed, 0), _error_of_boxes(observed, 1))
         pairs = _found_pairs(observed)
@@ -233,7 +233,7 @@ def _found_pairs(observed: Observed) -> list[tuple[Boxes, Boxes, Likeness | None
 
 
 def _pair_counts(observed: Observed) -> NDArray[np.float64]:
-    """Float64 (N, 3), of each image: detections matched, the first model's, the second's."""
+    """Count in each image the detections matched, the first model's and the second's: float64 (N, 3)."""
     counts = [
         (len(match(*pair)), len(pair[0].confidences), len(pair[1].confidences)) for pair in _found_pairs(observed)
     ]
@@ -241,7 +241,7 @@ def _pair_counts(observed: Observed) -> NDArray[np.float64]:
 
 
 def match(got: Boxes, expected: Boxes, alike: Likeness | None = None) -> list[tuple[int, int]]:
-    """Pairs of detections, one to one: same class, overlap and likeness at least .5, most confident of `got` first."""
+    """Pair detections one to one: same class, overlap and likeness at least .5, the most confident of `got` first."""
     if not len(got.confidences) or not len(expected.confidences):
         return []
     overlaps = box_overlaps(got.boxes_xyxy, expected.boxes_xyxy, np.zeros(len(expected.confidences), np.bool_))
@@ -258,7 +258,7 @@ def match(got: Boxes, expected: Boxes, alike: Likeness | None = None) -> list[tu
 
 
 def _with_truths(observed: Observed, which: int) -> Iterator[tuple[Boxes, LabelledBoxes]]:
-    """What a detector found in each image, beside the labels."""
+    """Yield what a detector found in each image, beside the labels."""
     for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):
         boxes = record.rows[which]
         if isinstance(boxes, Boxes) and isinstance(truth, BoxTruth):
@@ -271,19 +271,19 @@ def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) ->
 
 
 def _overlapping(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.bool_]:
-    """Which detections lie where which objects are labelled: bool (N, M); nothing lies in a group."""
+    """Tell which detections lie where which objects are labelled: bool (N, M); nothing lies in a group."""
     return (box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd) >= MATCH_IOU) & ~labelled.crowd
 
 
 def _precision_of(judged: Judged) -> float:
-    """The mean over the labelled objects of the precision down to the detection that finds each; 0 without any."""
+    """Return the precision down to the detection that finds each labelled object, mean over these; 0 without any."""
     right = judged.right[~judged.ignored[:, 0], 0]
     precisions = (np.cumsum(right) / np.arange(1, len(right) + 1))[right]
     return float(precisions.sum() / max(1, len(judged.wanted_class_ids)))
 
 
 def _met(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.float64]:
-    """Of labelled objects where something is found: class, class and confidence of the surest there; float64 (M, 3)."""
+    """Return of labelled objects where something is found: class, found class, its confidence; float64 (M, 3)."""
     confidences = np.where(_overlapping(boxes, labelled), boxes.confidences[:, None], 0.0)
     found = confidences.max(axis=0, initial=0.0) > 0
     surest = confidences[:, found].argmax(axis=0) if found.any() else np.empty(0, np.int64)
@@ -312,13 +312,13 @@ def _other_sizes(pairs: Sequence[tuple[Boxes, LabelledBoxes]]) -> str:
 
 
 def _middles(boxes_xyxy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The middle and the size of each box, float64 (N, 2) each; no side is shorter than a pixel."""
+    """Return the middle and the size of each box, float64 (N, 2) each; no side is shorter than a pixel."""
     first, last = boxes_xyxy[:, :2], boxes_xyxy[:, 2:]
     return (first + last) / 2, np.maximum(last - first, 1.0)
 
 
 def _names(boxes: Boxes, labels: Sequence[str]) -> str:
-    """`2 person, 1 car`, the most frequent first."""
+    """Return `2 person, 1 car` for the boxes of one image, the most frequent class first."""
     classes, counts = np.unique(boxes.class_ids, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     named = [f"{counts[i]} {first_name(labels[classes[i]])}" for i in order[:NAMED]]
@@ -331,7 +331,7 @@ _FILLED = 0.53  # share of a box that an object fills, where nothing says it
 
 
 class Likeness(NamedTuple):
-    """Of each object of one model, and each of the other: float64 (N, M), and its name for people."""
+    """How alike each object of one model is to each of the other: float64 (N, M), and what is compared, for people."""
 
     name: str
     values: NDArray[np.float64]
@@ -388,7 +388,7 @@ def _cells(masks: Masks, boxes_xyxy: NDArray[np.float32]) -> NDArray[np.float32]
 
 
 def _corners(found: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Intersection over union of the polygons."""
+    """Return the intersection over union of float32 (N, 4, 2) and (M, 4, 2) corners of oriented boxes."""
     values = np.zeros((len(found), len(reference)))
     for i, j in np.ndindex(*values.shape):
         both, _ = cv2.intersectConvexConvex(found[i], reference[j])

@@ -30,12 +30,12 @@ class EmbeddingMetrics(TaskMetrics):
     noun = "vectors"
 
     def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
-        """The vectors, each of length 1."""
+        """Keep the vectors, each of length 1."""
         results = (answer.result for _, answer in answers)
         return tuple(result.vector.astype(np.float64) for result in results if isinstance(result, Embedding)), None
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Right names (top-1) where there is a gallery, and right pairs: same or not, at the model's threshold."""
+        """Return the share of right names by a gallery, and of pairs that the threshold rightly calls the same or not."""
         truths, vectors = true_classes(observed), observed.tables[which]
         subject = observed.participants[which].subject
         least, gallery = subject.spec.thresholds.confidence, Gallery.of(subject.labels)
@@ -53,14 +53,14 @@ class EmbeddingMetrics(TaskMetrics):
         return tuple(metrics)
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """Mean cosine of both vectors of an image."""
+        """Return the mean cosine of both vectors of an image."""
         lengths = [table.shape[1] for table in observed.tables]
         if lengths[0] != lengths[1]:
             raise ModelError(f"vectors of {lengths[0]} and of {lengths[1]} numbers cannot be compared")
         return (Metric(self.agreement_name, mean_of(_cosines(observed).clip(0, 1))),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """By 1 - cosine."""
+        """Return the images with the lowest cosine of both vectors."""
         distance = 1 - _cosines(observed)
         return worst_images(
             observed, distance, count, lambda i: (None, "", f"cosine {1 - distance[i]:.3f} with the teacher")
@@ -72,7 +72,7 @@ def _cosines(observed: Observed) -> NDArray[np.float64]:
 
 
 def _balanced(found: NDArray[np.bool_], same: NDArray[np.bool_], other: NDArray[np.bool_]) -> Statistic:
-    """Mean of the shares of same pairs that are found, and of others that are not; bool (N, N) each."""
+    """Return the mean of the shares of same pairs that are found, and of others that are not; bool (N, N) each."""
     right = [(np.float64(same & found), np.float64(same)), (np.float64(other & ~found), np.float64(other))]
 
     def statistic(weights: Weights) -> NDArray[np.float64]:

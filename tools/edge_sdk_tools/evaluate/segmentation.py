@@ -31,7 +31,7 @@ class SegmentationMetrics(TaskMetrics):
     noun = "class maps"
 
     def keep(self, answers: Answers, truth: Truth | None) -> Kept:
-        """How each class map overlaps the labels, and how both overlap each other."""
+        """Keep how each class map overlaps the labels, and how both overlap each other."""
         maps = [_class_map(*one) for one in answers]
         mask = _mask_of(truth, maps[0]) if isinstance(truth, MaskTruth) else None
         classes = len(answers[0][0].class_ids)
@@ -39,18 +39,18 @@ class SegmentationMetrics(TaskMetrics):
         return rows, overlap_of(maps[0], maps[1], classes) if len(maps) > 1 else None
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Mean intersection over union."""
+        """Return the mean intersection over union with the labels."""
         overlaps = _overlaps_with_truth(observed, which)
         if not any(overlap.either.any() for overlap in overlaps):
             raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
         return (Metric("mIoU", mean_iou(overlaps), is_gated=True),)
 
     def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
-        """The mean intersection over union."""
+        """Return the mean intersection over union of each image with its labels; None without labels."""
         return np.array([_image_iou(overlap) for overlap in _overlaps_with_truth(observed, 0)]) if labelled else None
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """Mean intersection over union of both maps."""
+        """Return the mean intersection over union of both models' maps."""
         between = _overlaps_between(observed)
         if not any(overlap.either.any() for overlap in between):
             names = " and ".join(p.subject.name for p in observed.participants)
@@ -60,7 +60,7 @@ class SegmentationMetrics(TaskMetrics):
         return (Metric("mIoU of both", mean_iou(between)),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """By 1 - mIoU of both maps."""
+        """Return the images with the lowest mIoU of both models' maps."""
         ious = np.array([_image_iou(overlap) for overlap in _overlaps_between(observed)])
         return worst_images(observed, 1 - ious, count, lambda i: (None, "", f"mIoU {ious[i]:.0%} with the teacher"))
 
@@ -74,7 +74,7 @@ def _overlaps_between(observed: Observed) -> list[Overlap]:
 
 
 def _class_map(participant: Participant, answer: Answer) -> NDArray[np.uint8]:
-    """The common class of every pixel, and `UNKNOWN`, which stays what it is."""
+    """Return the common class of every pixel, uint8 (H, W); `UNKNOWN` stays what it is."""
     assert isinstance(answer.result, Segmentation)
     common = np.full(256, UNKNOWN, np.uint8)
     common[participant.class_ids] = np.arange(len(participant.class_ids))

@@ -21,12 +21,12 @@ class TextMetrics(TaskMetrics):
     advice = "check input.mean, std and color in model.toml, and whether labels is the dictionary of its training"
 
     def keep(self, answers: Answers, truth: Truth | None) -> Kept:
-        """The texts, and the true one."""
+        """Keep the texts, and the true one."""
         texts = tuple("".join(answer.result.labels[:1]) for _, answer in answers)
         return texts, truth.text if isinstance(truth, TextTruth) else None
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Right characters, 1 - CER: edits over the characters of the labels; and texts that are right as a whole."""
+        """Return 1 - CER (edits over the characters of the labels), and the share of texts that are wholly right."""
         pairs = [(str(record.rows[which]), str(record.between)) for record in observed.records]
         edits = np.array([edit_distance(*pair) for pair in pairs], np.float64)
         lengths = np.array([len(truth) for _, truth in pairs], np.float64)
@@ -39,7 +39,7 @@ class TextMetrics(TaskMetrics):
         )
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """Share of equal texts."""
+        """Return the share of equal texts."""
         if self.finds_nothing(observed, 1):
             raise AccuracyGateError(
                 f"{observed.participants[1].subject.name} reads nothing on {len(observed.records)} evaluation images, "
@@ -49,7 +49,7 @@ class TextMetrics(TaskMetrics):
         return (share_metric(self.agreement_name, np.array(equal)),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """By edits from one text to the other."""
+        """Return the images with the most edits from one text to the other."""
         pairs = [(str(record.rows[0]), str(record.rows[1])) for record in observed.records]
         distance = np.array([edit_distance(*pair) for pair in pairs], np.float64)
         truths = [record.between for record in observed.records]
@@ -58,7 +58,7 @@ class TextMetrics(TaskMetrics):
         )
 
     def finds_nothing(self, observed: Observed, which: int) -> bool:
-        """No text on any image."""
+        """Tell whether a model reads no text on any image."""
         return not any(record.rows[which] for record in observed.records)
 
 

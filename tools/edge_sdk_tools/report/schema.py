@@ -197,7 +197,7 @@ class Candidate(Record, frozen=True, kw_only=True):
         latency_ratio: median latency over that of FP32, on the machine that built.
         board_minstructions: one inference on the target's core, estimated, million instructions.
         held: whether it passed the gate.
-        why: it did not; empty where it did.
+        why: the reason why it did not pass; empty where it passed.
         chosen: whether it went into the bundle.
     """
 
