@@ -35,7 +35,7 @@ class EmbeddingMetrics(TaskMetrics):
         return tuple(result.vector.astype(np.float64) for result in results if isinstance(result, Embedding)), None
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Return the share of right names by a gallery, and of pairs that the threshold rightly calls the same or not."""
+        """Return the share of right names by a gallery, and of pairs that the threshold rightly calls same or not."""
         truths, vectors = true_classes(observed), observed.tables[which]
         subject = observed.participants[which].subject
         least, gallery = subject.spec.thresholds.confidence, Gallery.of(subject.labels)
