@@ -164,7 +164,7 @@ def _show(evaluation: Evaluation) -> None:
 def gallery(model: Path, folder: Path, output: Path | None) -> None:
     """Make a gallery for MODEL, a model.toml or a bundle, of the pictures in FOLDER: one folder a name."""
     with host_tools("`edge-sdk gallery`"):
-        from edge_sdk_tools.evaluate.gallery import make_gallery
+        from edge_sdk_tools.evaluate.embedding import make_gallery
         from edge_sdk_tools.progress import StepProgress
     output = output or (model.parent if model.suffix == ".toml" else Path()) / "gallery.npz"
     with StepProgress() as progress:

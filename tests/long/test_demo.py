@@ -126,7 +126,7 @@ def test_an_interrupted_demo_ends_everything_and_leaves_what_was_there(demo: Dem
     before = {path: path.read_bytes() for path in demo.output.rglob("*") if path.is_file()}
     process = subprocess.Popen(demo.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=demo.environment)
     try:
-        children = wait_for_children(process, 3)
+        children = wait_for_children(process, 2)
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
     finally:
@@ -181,7 +181,7 @@ def read_video(path: Path) -> Iterator[Image]:
 
 
 def wait_for_children(process: subprocess.Popen[bytes], count: int) -> list[int]:
-    """Process ids of its children, once there are `count`: the broker, the subscriber and the daemon."""
+    """Process ids of its children, once there are `count`: the broker and the daemon."""
 
     def found() -> list[int]:
         assert process.poll() is None, f"the demo ended with {process.poll()}"

@@ -24,7 +24,7 @@ from edge_sdk_tools.evaluate.participants import check_there, choose_images, pai
 from edge_sdk_tools.evaluate.predictions import Observed, OutputError, observe, output_errors
 from edge_sdk_tools.evaluate.statistics import RESAMPLES, Figure, compare, figure_of, resample
 from edge_sdk_tools.evaluate.tasks import TASKS
-from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 ENOUGH_IMAGES = 25
 _DESCRIBED = 3
@@ -117,9 +117,8 @@ def evaluate(
     threads, one a core by default.
     """
     check_there(data)
-    on_progress("load", 0, 1)
-    subjects = open_subjects([model, *([reference] if reference else [])])
-    on_progress("load", 1, 1)
+    with one_step(on_progress, "load"):
+        subjects = open_subjects([model, *([reference] if reference else [])])
     participants = pair_up(subjects, _renamed(subjects[0], reference))
     data = data or _data_of(subjects[0], model)
     dataset, calibrated = choose_images(subjects, data, max_images)

@@ -186,7 +186,8 @@ class Subject:
 def open_subject(path: Path) -> Subject:
     """Open a model.toml or a NAME.edge folder."""
     if path.suffix == ".toml":
-        return _from_spec(path)
+        spec = load_model_spec(path)
+        return from_checked(spec.name, spec, check_model(spec, None))
     if is_file(path / MANIFEST_FILE):
         return _from_bundle(path)
     try:
@@ -204,12 +205,6 @@ def open_subjects(paths: Sequence[Path]) -> list[Subject]:
         if names.count(subject.name) > 1 and len(set(paths)) > 1:
             subject.name = f"{subject.name} ({path})"
     return subjects
-
-
-def _from_spec(path: Path) -> Subject:
-    spec = load_model_spec(path)
-    checked = check_model(spec, None)
-    return from_checked(spec.name, spec, checked)
 
 
 def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:
