@@ -23,7 +23,7 @@ from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk.core.frame import Detections, Frame, Image, Inferred
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.tasks.task import make_task
+from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.datasets.class_names import read_labels
 from tests.support.absent import not_installed
 from tests.support.broker import wait_until
@@ -145,7 +145,7 @@ def fp32_people(spec: ModelSpec, video: Path) -> Iterator[Boxes]:
     session = onnxruntime.InferenceSession(spec.model, providers=["CPUExecutionProvider"])
     prepare = Prepare(spec.input)
     shapes = [tuple(output.shape) for output in session.get_outputs()]
-    task = make_task(spec, len(read_labels(Path(spec.labels))), shapes)
+    task = make_stage(spec, len(read_labels(Path(spec.labels))), shapes)
     assert spec.thresholds.confidence == 0.25
     for seq, image in enumerate(itertools.islice(read_video(video), _FRAMES)):
         prepared = prepare(Frame(image, 0, 0.0, seq, "test"))

@@ -6,7 +6,7 @@ adds warnings about it. The model's task determines the figures (`tasks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Result
-from edge_sdk.tasks.decoders import entry_of
+from edge_sdk.tasks.detection import entry_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Format
 from edge_sdk_tools.datasets.images import Skipped
@@ -53,11 +53,10 @@ def constant_answer(observed: Observed, which: int) -> str:
     return ""
 
 
-def describe(result: Result, labels: Sequence[str], *, background_class: bool = False) -> str:
+def describe(result: Result) -> str:
     """What a result says, for people: the strongest three, by the first of their names."""
-    shift = 1 if background_class else 0
     entry = entry_of(result)
-    items = entry.items(result, lambda class_id: labels[class_id + shift].split(",")[0])
+    items = entry.items(result, lambda class_id: result.label(class_id).split(",")[0])
     named = [f"{item.label} {item.strength:.0%}" for item in items[:_DESCRIBED]]
     more = len(items) - len(named)
     found = ", ".join(named) or "nothing"

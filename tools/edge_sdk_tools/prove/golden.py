@@ -144,10 +144,7 @@ def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
 
 def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
     image = file.read()
-    int8, fp32 = (
-        describe(subject.open()(image).result, subject.labels, background_class=bool(subject.background))
-        for subject in subjects
-    )
+    int8, fp32 = (describe(subject.open()(image).result) for subject in subjects)
     return Sample(one_line(file.path.name), fp32, int8)
 
 

@@ -102,9 +102,7 @@ def _pictured(steps: Steps) -> list[WorstImage]:
         if pixels is None:
             continue  # the file was removed during the build
         fp32_result, int8_result = (model(pixels).result for model in models)
-        picture = side_by_side(
-            pixels, fp32_result, int8_result, labels, background_class=bool(steps.model.fp32.background)
-        )
+        picture = side_by_side(pixels, fp32_result, int8_result)
         found.append(
             WorstImage(image=one.file.name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import cv2
@@ -21,7 +20,6 @@ from msgspec import Meta
 
 from edge_sdk.bundle.manifest import BoardEstimate, Precision
 from edge_sdk.core.frame import Image, Result
-from edge_sdk.events.annotate import Annotator
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.graph.index import Value, attribute, element_name, initializers_of, nodes_of
 from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
@@ -414,28 +412,21 @@ _INK = (235, 235, 235)
 _JPEG_QUALITY = 85
 
 
-def side_by_side(
-    image: Image, fp32_result: Result, int8_result: Result, labels: Sequence[str], *, background_class: bool = False
-) -> bytes:
-    """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG.
-
-    Labels are in output order; `background_class` says that a classifier's first one is the background.
-    """
-    annotator = Annotator(labels, background_class=background_class)
+def side_by_side(image: Image, fp32_result: Result, int8_result: Result) -> bytes:
+    """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG."""
     factor = PANEL_PX / max(image.shape[:2])
     size_wh = max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor))
     # Drawn after scaling: lines and letters then have the same size in every picture.
     way = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
     small = cv2.resize(image, size_wh, interpolation=way).astype(np.uint8, copy=False)
-    halves = [_half(small, result, annotator, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))]
+    halves = [_half(small, result, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))]
     gap = np.full((halves[0].shape[0], _GAP_PX, 3), _GROUND, np.uint8)
     _, data = cv2.imencode(".jpg", np.hstack([halves[0], gap, halves[1]]), [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     return data.tobytes()
 
 
-def _half(small: Image, result: Result, annotator: Annotator, name: str) -> Image:
-    picture = small.copy()
-    annotator.draw(picture, result.on(picture))
+def _half(small: Image, result: Result, name: str) -> Image:
+    picture = result.on(small).plot()
     height_px, width_px = picture.shape[:2]
     canvas = np.full((_CAPTION_PX + height_px, max(width_px, _LEAST_WIDTH_PX), 3), _GROUND, np.uint8)
     canvas[_CAPTION_PX:, :width_px] = picture
