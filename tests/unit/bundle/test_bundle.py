@@ -173,6 +173,14 @@ def test_labels_that_are_not_text(tmp_path: Path) -> None:
         bundle.labels()
 
 
+def test_a_task_whose_answer_is_no_list_of_classes_leaves_none_out(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    assert Bundle.open(folder).ids_of(["dog"], "labels") == {1}
+    edit_manifest(folder, task="text", decoder="ctc")
+    with pytest.raises(UsageError, match="labels: tiny is for text, of which no classes can be left out"):
+        Bundle.open(folder).ids_of(["dog"], "labels")
+
+
 def test_a_signature_by_a_trusted_key_is_demanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_bundle(tmp_path / "a.edge")
     trusted = load_public_key(generate_key(tmp_path / "mine.key"))
