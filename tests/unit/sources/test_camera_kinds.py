@@ -230,15 +230,8 @@ def _gives_frames(source: OpenedSource, wanted: int = 5) -> None:
 @each_kind
 @pytest.mark.parametrize(
     ("openings", "reopenings", "waits"),
-    [
-        (("fff", "!", "!"), 1, False),
-        (("fffs",), 1, False),
-        (("fff", "s", "", "ff"), 2, True),
-        (("ffe",), 1, True),
-        (("x" * 60,), 0, False),
-        (("x" * 60,), 0, True),
-    ],
-    ids=["unplugged", "silent", "comes back and is silent, ends", "error", "rubbish", "waited for, and rubbish"],
+    [(("fffs", "!", "", "ff"), 2, True), (("ffe",), 1, False), (("x" * 60,), 0, False), (("x" * 60,), 0, True)],
+    ids=["silent, unplugged, ends", "error", "rubbish", "waited for, and rubbish"],
 )
 def test_a_camera_that_is_lost_gives_frames_again(
     monkeypatch: pytest.MonkeyPatch, location: str, openings: tuple[str, ...], reopenings: int, waits: bool
