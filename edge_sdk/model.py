@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import platform
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.errors import UsageError
+from edge_sdk.core.errors import UsageError, host_tools
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import Sink, Source
 from edge_sdk.inference.cascade import Cascade, CropSettings, going_on
@@ -24,6 +26,8 @@ from edge_sdk.tasks.spec import has_background
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+_log = logging.getLogger(__name__)
+_UNPROVED = (".toml", ".onnx")  # endings of files that are models, and no bundles
 _Kind = TypeVar("_Kind", Detections, Classification, Segmentation)
 
 
@@ -53,8 +57,11 @@ class Model:
     ) -> Model:
         """Load a model of a bundle, in the calling process, and replay its golden inputs.
 
+        A model.toml or an .onnx file, described as `edge-sdk init` does, is loaded in float and unproved: for a first
+        look on the workstation.
+
         Args:
-            bundle: a bundle's folder, or the result of `Bundle.open`.
+            bundle: a bundle's folder, the result of `Bundle.open`, or a model.toml or .onnx file.
             trusted_keys: for a folder, as for `Bundle.open`: with any, an unsigned bundle is refused.
             variant: name or file of the variant, such as `int8.320x320`; the bundle's first by default.
             settings: threads and execution providers; by default those of the bundle.
@@ -64,13 +71,29 @@ class Model:
             IncompatibleError: the bundle is for another machine or ONNX Runtime, or its golden results differ here.
             BundleError: it is not a bundle, no trusted key signed it, or a file was changed since it was opened.
             ModelError: the model's outputs are not those of its labels and decoder.
-            MissingDependencyError: the model needs operators of a package that is not installed.
+            MissingDependencyError: a package is not installed that the model's operators need, or, where it is no
+                bundle, the workstation's tools.
         """
+        if not isinstance(bundle, Bundle) and Path(bundle).suffix in _UNPROVED:
+            return cls._unproved(Path(bundle), trusted_keys, variant=variant, settings=settings)
         if not isinstance(bundle, Bundle):
             bundle = Bundle.open(bundle, trusted_keys)
         bundle.check_device(platform.machine(), onnxruntime_version())
         chosen = bundle if variant is None else bundle.with_primary(variant)
         return cls(chosen, Stages.open(chosen, settings))
+
+    @classmethod
+    def _unproved(cls, path: Path, trusted_keys: Sequence[object], **options: Any) -> Model:
+        if trusted_keys:
+            raise UsageError(f"{path}: only a bundle is signed; leave trusted_keys out, or build and sign a bundle")
+        with host_tools(f"Model.open of {path.name}"):
+            from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle  # the device has none of it
+        with tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
+            made, description = unproved_bundle(path, Path(folder))
+            for name, why in description.guessed.items() if description else ():
+                _log.warning(f"guessed {name}: {why}")
+            _log.warning(UNPROVED)
+            return cls.open(made, **options)
 
     @property
     def variant(self) -> str:

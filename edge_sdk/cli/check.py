@@ -8,8 +8,8 @@ import click
 
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import load_target
-from edge_sdk.cli.options import PATH, echo_json, host_tools
-from edge_sdk.core.errors import ModelError, UsageError
+from edge_sdk.cli.options import PATH, echo_json
+from edge_sdk.core.errors import ModelError, UsageError, host_tools
 
 
 @click.command("check")
@@ -28,7 +28,7 @@ from edge_sdk.core.errors import ModelError, UsageError
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(model: Path, target: str | None, prove_runtimes: tuple[str, ...], as_json: bool) -> None:
     """Check whether a device can run MODEL (a model.toml), what it costs there, and what is wrong with it."""
-    with host_tools("check"):
+    with host_tools("`edge-sdk check`"):
         from edge_sdk_tools.check.gate import as_admitted, examine
         from edge_sdk_tools.check.screen import render
         from edge_sdk_tools.evaluate.model import from_checked

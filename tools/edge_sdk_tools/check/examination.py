@@ -294,7 +294,9 @@ class _Examination:
         sides, size_wh = (report.declared or ())[1:], self._job.input.size_wh
         is_free = len(sides) == 3 and sum(isinstance(side, int) for side in sides) < 3
         is_odd = any(side % _STRIDE for side in size_wh)
-        if not (is_free and is_odd and any(finding.rule == "shape" for finding in self._findings)):
+        misfits = [finding.what for finding in self._findings if finding.rule == "shape"]
+        has_fixed_weights = any(f"({name})" in what for name in ("Gemm", "MatMul") for what in misfits)
+        if not (is_free and is_odd and misfits) or has_fixed_weights:  # such weights are for one size alone
             return
         down = [max(1, side // _STRIDE) * _STRIDE for side in size_wh]
         up = [-(-side // _STRIDE) * _STRIDE for side in size_wh]
