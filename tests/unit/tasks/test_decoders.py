@@ -181,9 +181,7 @@ def test_nanodet_finds_its_six_outputs_by_their_shapes(classes: int, order: list
     _check(_detect(_spec("nanodet"), classes, *shuffled), _nanodet(scores, sides, (8, 16, 32), 0.5))
 
 
-@pytest.mark.parametrize(
-    ("strides", "middle", "reg_max"), [((8, 16, 32), 0.5, 7), ((8, 16, 32, 64), 0.0, 10)]
-)
+@pytest.mark.parametrize(("strides", "middle", "reg_max"), [((8, 16, 32), 0.5, 7), ((8, 16, 32, 64), 0.0, 10)])
 def test_nanodet_in_one_output(strides: tuple[int, ...], middle: float, reg_max: int) -> None:
     """Four levels are NanoDet-Plus, which measures from the corners of its cells; stride 64 leaves half a cell over."""
     scores, sides = _nanodet_parts(len(_cells(SIZE, strides)), 5, reg_max + 1)
