@@ -153,18 +153,13 @@ def test_frames_in_opencvs_order_of_colours_with_the_sensors_time() -> None:
 
 
 @pytest.mark.usefixtures("_module")
-def test_a_time_that_is_no_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_that_is_no_time_is_left_out_and_another_size_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Picamera2, "clock", staticmethod(lambda: 10**18))
-    camera = Picamera(0, SourceOptions())
+    monkeypatch.setattr(Picamera2, "given", (1296, 972))
+    camera = Picamera(0, SourceOptions(size_wh=(1280, 960)))
     assert camera.grab()
     assert camera.stamp_ns is None
-
-
-@pytest.mark.usefixtures("_module")
-def test_another_size_than_asked_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Picamera2, "given", (1296, 972))
-    with closing(open_source("picamera2", options=SourceOptions(size_wh=(1280, 960)))) as source:
-        assert source.remarks == ("asked for 1280x960, the camera gives 1296x972",)
+    assert camera.remarks == ("asked for 1280x960, the camera gives 1296x972",)
 
 
 @pytest.mark.parametrize(
