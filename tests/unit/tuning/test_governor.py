@@ -62,14 +62,13 @@ class World:
         heat: Callable[[float], str] = lambda _s: "",
         budget_ms: float = 100,
         period_ms: float = 100,
-        ladder: tuple[Level, ...] = LADDER,
         short: Callable[[float], str] = lambda _s: "",
         load_s: float = 0.5,
         large_ms: Callable[[World], float] | None = None,
     ) -> None:
         self.clock, self.load, self.heat, self.large_ms = Clock(), load, heat, large_ms
         self.short, self.load_s = short, load_s
-        self.governor = Governor(ladder, int(budget_ms * MS), int(period_ms * MS), 0)
+        self.governor = Governor(LADDER, int(budget_ms * MS), int(period_ms * MS), 0)
         camera = Camera(self.clock, period_ms, 10**9)
         self.loop = Loop(camera, self.work, Collector(), Budget(budget_ms), clock_ns=self.clock)
         self.steps, self.postponed_s = list[Step](), list[float]()
