@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import platform
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.errors import UsageError
+from edge_sdk.core.errors import MissingDependencyError, UsageError
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import Sink, Source
 from edge_sdk.inference.cascade import Cascade, CropSettings, going_on
@@ -24,6 +28,7 @@ from edge_sdk.tasks.spec import has_background
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+_log = logging.getLogger(__name__)
 _Kind = TypeVar("_Kind", Detections, Classification, Segmentation)
 
 
@@ -53,8 +58,11 @@ class Model:
     ) -> Model:
         """Load a model of a bundle, in the calling process, and replay its golden inputs.
 
+        A model.toml or an .onnx file is loaded in float and unproved, as `edge-sdk run` does it, where the packages of
+        the workstation are installed.
+
         Args:
-            bundle: a bundle's folder, or the result of `Bundle.open`.
+            bundle: a bundle's folder, or the result of `Bundle.open`; or a model.toml or an .onnx file.
             trusted_keys: for a folder, as for `Bundle.open`: with any, an unsigned bundle is refused.
             variant: name or file of the variant, such as `int8.320x320`; the bundle's first by default.
             settings: threads and execution providers; by default those of the bundle.
@@ -67,7 +75,9 @@ class Model:
             MissingDependencyError: the model needs operators of a package that is not installed.
         """
         if not isinstance(bundle, Bundle):
-            bundle = Bundle.open(bundle, trusted_keys)
+            path = Path(bundle)
+            is_model = path.suffix.lower() in (".onnx", ".toml") and not path.is_dir()
+            bundle = _unproved(path, trusted_keys, variant) if is_model else Bundle.open(path, trusted_keys)
         bundle.check_device(platform.machine(), onnxruntime_version())
         chosen = bundle if variant is None else bundle.with_primary(variant)
         return cls(chosen, Stages.open(chosen, settings))
@@ -189,3 +199,28 @@ class Model:
 
 
 _MAX_MS = 1e12  # 30 years
+
+
+def _unproved(model: Path, trusted_keys: Sequence[object], variant: str | None) -> Bundle:
+    """Make a bundle of a model that is none yet; its files are removed together with the object."""
+    if trusted_keys or variant is not None:
+        raise UsageError(f"{model}: no bundle: it has no signature and no variants; leave trusted_keys and variant out")
+    try:
+        from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
+    except ImportError as cause:
+        raise MissingDependencyError(
+            f"{model}: no bundle, and making one needs {cause.name or 'the packages of the workstation'}; in the "
+            "checkout: pip install -c constraints.txt '.[host]'"
+        ) from cause
+    folder = tempfile.mkdtemp(prefix="edge-sdk-")
+    try:
+        path, description = unproved_bundle(model, Path(folder))
+        bundle = Bundle.open(path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(bundle, shutil.rmtree, folder, ignore_errors=True)
+    for key, why in description.guessed.items() if description else ():
+        _log.info(f"guessed {key}: {why}")
+    _log.warning(f"{model}: {UNPROVED}")
+    return bundle

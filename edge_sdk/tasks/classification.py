@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Classification, Inferred
 from edge_sdk.tasks.entry import ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape
+from edge_sdk.tasks.outputs import NORMALISING, Decoder, Layout, ModelOutput, SeenOutput, Shape
 from edge_sdk.tasks.spec import ClassificationSpec, TaskSpec
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ _IMAGENET: dict[str, Any] = {
     "std": (58.395, 57.12, 57.375),
 }
 
-_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid", **dict.fromkeys(NORMALISING, "vector")}
 
 
 def _is_activated_as(decoder: str) -> Callable[[Sequence[SeenOutput]], bool]:

@@ -18,6 +18,9 @@ from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec, Thresholds
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of an output; a dimension that is not fixed is a name or None and matches anything."""
 
+NORMALISING = ("BatchNormalization", "Div", "LpNormalization")
+"""Operators that compute a model's vectors, and no scores of classes."""
+
 ROWS, COLUMNS = "H", "W"
 """Placeholders in an expected shape for the rows and columns of cells, which match any size."""
 

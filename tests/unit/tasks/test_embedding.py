@@ -75,3 +75,10 @@ def test_a_gallery_that_does_not_fit_is_refused() -> None:
         make_task(SPEC, Labels.of(data.getvalue()), [(1, 2)])
     with pytest.raises(ValueError, match=r"not an \.npz with names"):
         Labels.of(data.getvalue()[:40])
+    data = io.BytesIO()
+    np.savez_compressed(data, names=np.array(["anna"]), vectors=np.zeros((1, 1 << 25)))
+    with pytest.raises(ValueError, match="unpacks to more than 64 MiB"):
+        Labels.of(data.getvalue())
+    with pytest.raises(ValueError, match="allow_pickle"):
+        np.savez(data := io.BytesIO(), names=np.array([{}]))
+        Labels.of(data.getvalue())

@@ -12,6 +12,8 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,6 +32,7 @@ from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
+from edge_sdk_tools.packages import last_words
 
 _USUAL_LABELS = {
     ("detection", 20): ("voc20", "Pascal VOC"),
@@ -90,13 +93,13 @@ def describe(
     labels: Path | None = None,
     size_wh: tuple[int, int] | None = None,
 ) -> Description:
-    """Describe an ONNX file; what is given counts more than what the file says.
+    """Describe an ONNX file, or a checkpoint of Ultralytics; what is given counts more than what the file says.
 
     Raises:
-        UsageError: it is no .onnx file; the message has the command that makes one.
+        UsageError: it is another file; the message has the command that makes an .onnx of it.
         ModelError: it cannot be read, its metadata contradict what is given or its shapes, or no decoder reads it.
     """
-    _refuse_other_files(model)
+    model = _as_onnx(model)
     examined, input_spec, is_free = _looked_at(model, size_wh)
     report = examined.report
     unfit = next(iter(report.of("error")), None)
@@ -199,14 +202,36 @@ def _line(key: str, value: Any, guessed: dict[str, str]) -> str:
     return f"{text:<34}# guessed: {guessed[key]}" if key in guessed else text
 
 
-def _refuse_other_files(model: Path) -> None:
-    if model.suffix == ".pt":
-        raise UsageError(
-            f"{model}: a PyTorch checkpoint, expected .onnx; with Ultralytics: yolo export model={model} format=onnx, "
-            f"then edge-sdk init {model.with_suffix('.onnx')}"
-        )
-    if model.suffix.lower() != ".onnx":
+_OF_TENSORFLOW = {".tflite": "--tflite", ".keras": "--keras", ".h5": "--keras"}
+"""tf2onnx's option by the ending of a file."""
+
+
+def _as_onnx(model: Path) -> Path:
+    """Return the .onnx of a model: a checkpoint of Ultralytics is exported where its program is installed.
+
+    Its program runs, and not this one, because to load a checkpoint is to run the code in it.
+    """
+    kind, made = model.suffix.lower(), model.with_suffix(".onnx")
+    then = f"then edge-sdk init {made}"
+    if kind == ".pt":
+        command, program = ["yolo", "export", f"model={model}", "format=onnx"], shutil.which("yolo")
+        if made.exists():
+            raise UsageError(f"{made}: exists and is kept; edge-sdk init {made} describes it")
+        if program is None or not model.is_file():
+            raise UsageError(
+                f"{model}: a PyTorch checkpoint, expected .onnx; with Ultralytics: {' '.join(command)}, {then}"
+            )
+        done = subprocess.run([program, *command[1:]], capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode or not made.exists():
+            raise ModelError(f"{model}: `{' '.join(command)}` failed: {last_words(done.stderr or done.stdout)}")
+        return made
+    option = "--saved-model" if (model / "saved_model.pb").exists() else _OF_TENSORFLOW.get(kind)
+    if option is not None:
+        line = f"python -m tf2onnx.convert {option} {model} --opset 17 --output {made}"
+        raise UsageError(f"{model}: a model of TensorFlow, expected .onnx; with tf2onnx: {line}, {then}")
+    if kind != ".onnx":
         raise UsageError(f"{model}: expected an .onnx file; docs/importing.md says how others become one")
+    return model
 
 
 def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, InputSpec, bool]:
@@ -296,11 +321,11 @@ def _recognised(
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
-    readings = [
-        r
-        for r in readings
-        if decoder is not None or (r.is_shown is not False if task or not r.entry.is_vague else r.is_shown is True)
-    ]
+    if decoder is None:
+        readings = [r for r in readings if r.is_shown is not False]
+    vague = dict.fromkeys(r.task for r in readings if r.entry.is_vague and r.is_shown is None)
+    if decoder is None and task is None:
+        readings = [r for r in readings if not r.entry.is_vague or r.is_shown]
     readings.sort(key=lambda reading: reading.is_shown is not True)
     if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
         readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
@@ -308,8 +333,9 @@ def _recognised(
     if not readings:
         raise ModelError(
             f"{model}: outputs {shown} are those of no decoder{f' for {task}' if task else ''} at "
-            f"{given.size_wh[0]}x{given.size_wh[1]}{resemblance(report.outputs, given.size_wh)}; docs/model-toml.md "
-            "has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
+            f"{given.size_wh[0]}x{given.size_wh[1]}{resemblance(report.outputs, given.size_wh)}; "
+            + (f"if it is one for {' or '.join(vague)}, say so with --task; " if vague and not task else "")
+            + "docs/model-toml.md has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
         )
     if names is None:
         readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)
@@ -391,6 +417,8 @@ def _labels(
         guessed["labels"] = f"{count} classes are mostly those of {of}"
         return _beside_background(read_labels(LISTS[name]), reading)
     guessed["labels"] = "the file does not name its classes"
+    if reading.task == "classification" and reading.decoder == "logits":
+        guessed["labels"] += "; if they are the numbers of a vector, give --task embedding"
     has_background = reading.classification.background_class
     return _beside_background([f"class_{number}" for number in range(count - has_background)], reading)
 
@@ -405,7 +433,7 @@ def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...])
     if report.producer:
         yield f"written by {report.producer}"
     if "description" in metadata:
-        yield one_line(metadata["description"])[:120]
+        yield one_line(metadata["description"])[:120].strip()
     if "names" in metadata and not names:
         yield "names that are no list of classes; they are ignored"
     if "character" in metadata:
