@@ -220,7 +220,7 @@ def _unproved(model: Path, trusted_keys: Sequence[object], variant: str | None) 
         shutil.rmtree(folder, ignore_errors=True)
         raise
     weakref.finalize(bundle, shutil.rmtree, folder, ignore_errors=True)
-    for key, why in description.guessed.items() if description else ():
-        _log.info(f"guessed {key}: {why}")
+    for line in description.guesses() if description else ():
+        _log.info(line)
     _log.warning(f"{model}: {UNPROVED}")
     return bundle

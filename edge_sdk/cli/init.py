@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from edge_sdk.cli.options import PATH, host_tools
+from edge_sdk.core.errors import UsageError
 from edge_sdk.core.logs import counted
 
 
@@ -24,7 +25,11 @@ def command(
     with host_tools("init"):
         from edge_sdk_tools.build.variants import parse_sizes
         from edge_sdk_tools.importers.describe import describe, write_description
-    size_wh = parse_sizes(size)[0] if size else None
+    size_wh = None
+    if size is not None:
+        size_wh, *more = parse_sizes(size, "--size")
+        if more:
+            raise UsageError(f"--size {size}: expected one size, such as 416 or 640x384")
     description = describe(model, task=task, decoder=decoder, labels=labels, size_wh=size_wh)
     written = write_description(description, output or model.parent)
     spec = description.spec
@@ -34,8 +39,8 @@ def command(
     click.echo(
         f"{spec.task} with decoder {spec.decoder}, {counted(len(description.labels), 'label')}, input {width}x{height}"
     )
-    for why in dict.fromkeys(description.guessed.values()):
-        click.echo(f"guessed {', '.join(key for key, its in description.guessed.items() if its == why)}: {why}")
+    for line in description.guesses():
+        click.echo(line)
     click.echo(f"wrote {' and '.join(map(str, written))}")
     toml = written[0]
     click.echo(f"next: edge-sdk check {toml}, then edge-sdk build {toml} --target arm64 --calibration IMAGES")

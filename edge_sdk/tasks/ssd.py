@@ -25,7 +25,7 @@ from edge_sdk.tasks.boxes import (
     sizes_of,
 )
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape, check_one_label
-from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
+from edge_sdk.tasks.spec import DetectionSpec, TaskSpec, Thresholds
 from edge_sdk.tasks.suppressed import ReadSuppressed
 
 _XY, _YX = [0, 1, 2, 3], [1, 0, 3, 2]
@@ -197,6 +197,7 @@ ULTRAFACE = Decoder(
     layouts=_ultraface_layouts,
     make=_make_ultraface,
     usual_input={"resize": "stretch", "mean": (127.0, 127.0, 127.0), "std": (128.0, 128.0, 128.0)},
+    usual_thresholds=Thresholds(0.7, 0.3),
     usual_labels=("face",),
     is_shown=lambda _seen: True,
 )

@@ -75,6 +75,13 @@ class Description(msgspec.Struct, frozen=True):
     guessed: dict[str, str]
     examined: Examined
 
+    def guesses(self) -> list[str]:
+        """Return what was guessed in lines for people, one for each reason."""
+        return [
+            f"guessed {', '.join(key for key, its in self.guessed.items() if its == why)}: {why}"
+            for why in dict.fromkeys(self.guessed.values())
+        ]
+
 
 class _Reading(TaskSpec, frozen=True, kw_only=True):
     """One decoder that reads all outputs, for so many classes."""
@@ -119,7 +126,8 @@ def describe(
             guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
     input_spec = _usual(input_spec, reading, report, guessed)
     if reading.thresholds != Thresholds():
-        guessed["confidence"] = "choose it by what `edge-sdk evaluate` counts"
+        why = f"as {reading.decoder} models are mostly used; choose it by what `edge-sdk evaluate` counts"
+        guessed.update(dict.fromkeys(("confidence", "iou"), why))
     for key in ("scores", "background_class"):
         if getattr(reading.detection, key) != getattr(DetectionSpec(), key):
             guessed[key] = "by the names and operators of its outputs"
@@ -231,6 +239,8 @@ def _as_onnx(model: Path) -> Path:
         raise UsageError(f"{model}: a model of TensorFlow, expected .onnx; with tf2onnx: {line}, {then}")
     if kind != ".onnx":
         raise UsageError(f"{model}: expected an .onnx file; docs/importing.md says how others become one")
+    if not model.exists():
+        raise UsageError(f"{model}: no such file")
     return model
 
 
@@ -314,10 +324,22 @@ def _recognised(
     said = report.metadata.get("task")
     if decoder is not None and decoder not in {entry.name for entry in TABLE}:
         raise UsageError(f"--decoder {decoder}: expected one of {', '.join(dict.fromkeys(e.name for e in TABLE))}")
+    if said and said not in _TASKS and task is None and decoder is None:
+        raise ModelError(
+            f"{model}: its metadata say task {one_line(said)[:40]}, expected one of {', '.join(_TASKS)}; if outputs "
+            f"{', '.join(map(show_shape, shapes))} are one of these all the same, give --task or --decoder"
+        )
+    read = {entry.said for entry in TABLE if entry.name == decoder}
+    if decoder is not None and _TASKS.get(said or "") == "detection" and said not in read:
+        raise ModelError(
+            f"{model}: its metadata say task {said}, which --decoder {decoder} does not read; leave it out"
+        )
     readings = [
         reading
         for entry in TABLE
-        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        if task in (None, entry.task)
+        and decoder in (None, entry.name)
+        and (_TASKS.get(said or "") != "detection" or entry.said == said)
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
@@ -403,7 +425,7 @@ def _labels(
     if given is not None:
         labels = _beside_background(read_labels(given), reading)
         if count not in (None, len(labels)):
-            raise ModelError(f"{given}: has {len(labels)} lines, and {model} has {count} classes; expected one a class")
+            raise ModelError(f"{given}: has {len(labels)} lines, expected one for each class of {model}: {count}")
         return labels
     if names:
         return names
