@@ -28,7 +28,6 @@ from edge_sdk.cli.options import (
     POSITIVE,
     connection_options,
     echo_json,
-    host_tools,
     key_option,
     logging_to,
     logging_to_standard_error,
@@ -36,7 +35,7 @@ from edge_sdk.cli.options import (
 )
 from edge_sdk.cli.root import unhurried
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, ThenConfig, TrustConfig
-from edge_sdk.core.errors import EdgeError, PublishError, UsageError, printable
+from edge_sdk.core.errors import EdgeError, PublishError, UsageError, host_tools, printable
 from edge_sdk.core.logs import counted, log_as_json
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import ignore_signals, stopping_on_signals
@@ -149,7 +148,7 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
 
         writer_of(options["annotate"], 1.0).close()  # says at once what would keep the picture from being written
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
-    with host_tools("run MODEL"):
+    with host_tools("`edge-sdk run MODEL`"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))

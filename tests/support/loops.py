@@ -98,8 +98,9 @@ class Scene:
         open_stages: Callable[[str], Stages] | None = None,
         throttled: Callable[[], str] | None = None,
         load_s: float = WAIT_S,
+        then_ms: float = 0.0,
     ) -> None:
-        self.folder, self.clock = folder, Clock()
+        self.folder, self.clock, self.then_ms = folder, Clock(), then_ms
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
         self.heat = ""
         self.said = SAID
@@ -108,7 +109,7 @@ class Scene:
         self.most_alive = 0
         self.is_held = False
         self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
-        self.loop = Loop(self, self.open_here(start), self, Budget(100), clock_ns=self.clock)
+        self.loop = Loop(self, self.open_here(start), self, Budget(100), then=self.look_again, clock_ns=self.clock)
         self._open_stages = open_stages
         self.governing = LevelChanger(
             Bundle.open(folder).manifest,
@@ -124,6 +125,10 @@ class Scene:
             clock_ns=self.clock,
         )
         self.governing.begin(start, "start")
+
+    def look_again(self, result: Result, _deadline_ns: float) -> Result:
+        self.clock.advance(self.then_ms)
+        return result
 
     def open(self, variant: str) -> Stages:
         if self._open_stages is not None:

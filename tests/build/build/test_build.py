@@ -15,7 +15,7 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
-from edge_sdk.tasks.task import make_task
+from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.datasets import reading
 from edge_sdk_tools.graph.profile import host_saturates
@@ -45,7 +45,7 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
     assert {f.name for f in manifest.files} == {*names, "required_operators_and_types.config"}
     session = Session.open(bundle)
     session.replay_golden(bundle, Prepare.of(manifest))
-    make_task(manifest, len(bundle.labels()), session.output_shapes)
+    make_stage(manifest, len(bundle.labels()), session.output_shapes)
 
 
 @pytest.mark.sandbox

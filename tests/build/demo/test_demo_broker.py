@@ -1,4 +1,4 @@
-"""The demo's broker and its independent subscriber: real processes, on this machine only."""
+"""The demo's broker and its subscriber, on this machine only."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from edge_sdk_tools.demo.broker import (
     Kind,
     child,
     find_mosquitto,
-    listening,
     running_broker,
+    subscribed,
     wait_until_quiet,
 )
 from tests.support.absent import not_installed
+from tests.support.broker import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -50,7 +51,7 @@ def test_messages_are_written_down_as_a_stranger_receives_them(tmp_path: Path, k
     sent = [("a/b", b'{"x": [1, "\xc3\xa4"]}'), ("a/c", b"no json"), ("a/d", b"\xff")]
     with running_broker(kind) as broker:
         assert (broker.kind, broker.url) == (kind, f"mqtt://127.0.0.1:{broker.port}")
-        with listening(broker.port, file, tmp_path / "errors.txt"):
+        with subscribed(broker.port, file):
             publish(broker, sent)
             wait_until_quiet(file)
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -76,17 +77,16 @@ def test_a_subscriber_without_a_broker_says_so(tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         with (
-            pytest.raises(PublishError, match="cannot subscribe: ConnectionRefusedError"),
-            listening(port, tmp_path / "messages.jsonl", tmp_path / "errors.txt"),
+            pytest.raises(PublishError, match="cannot connect: Connection refused"),
+            subscribed(port, tmp_path / "messages.jsonl"),
         ):
             pass
 
 
 @pytest.mark.parametrize(("action", "code"), [("SIG_DFL", -15), ("SIG_IGN", -9)])
 def test_a_child_ends_with_its_block_whether_it_listens_or_not(tmp_path: Path, action: str, code: int) -> None:
-    program = f"import signal as s; s.signal(s.SIGTERM, s.{action}); print('up', flush=True); s.pause()"
-    grace_s = 60.0 if code == -15 else 0.2
-    with child([sys.executable, "-c", program], tmp_path / "errors.txt", grace_s=grace_s) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "up\n"
+    program = f"import signal as s, sys; s.signal(s.SIGTERM, s.{action}); print('up', file=sys.stderr); s.pause()"
+    errors, grace_s = tmp_path / "errors.txt", 60.0 if code == -15 else 0.2
+    with child([sys.executable, "-c", program], errors, grace_s) as process:
+        wait_until(lambda: errors.read_text() == "up\n", "the child")
     assert process.returncode == code

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edge_sdk_tools.distillation.gate import compared_classes, mcnemar
+from edge_sdk_tools.evaluate.metrics import Pairs
 from edge_sdk_tools.evaluate.statistics import (
     CONFIDENCE,
     Interval,
@@ -23,7 +24,6 @@ from edge_sdk_tools.evaluate.statistics import (
     share_bounds,
     share_metric,
 )
-from edge_sdk_tools.evaluate.tasks import Pairs
 from tests.support.absent import Lazy
 
 stats = Lazy("scipy.stats")

@@ -24,20 +24,12 @@ from edge_sdk_tools.evaluate.average_precision import (
     LabelledBoxes,
     judge,
 )
+from edge_sdk_tools.evaluate.classification import divergences, probabilities_of, ranks_of, restricted, softened
+from edge_sdk_tools.evaluate.detection import likeness_of, match
 from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.evaluate.likeness import likeness_of
+from edge_sdk_tools.evaluate.metrics import CALIBRATION_BINS, calibration_error
 from edge_sdk_tools.evaluate.participants import align_labels
-from edge_sdk_tools.evaluate.scores import (
-    CALIBRATION_BINS,
-    calibration_error,
-    divergences,
-    overlap_of,
-    probabilities_of,
-    ranks_of,
-    restricted,
-    softened,
-)
-from edge_sdk_tools.evaluate.tasks import match
+from edge_sdk_tools.evaluate.segmentation import overlap_of
 from tests.support import models as tiny
 from tests.support.absent import Lazy
 from tests.support.models import changed

@@ -18,8 +18,8 @@ from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.distillation.gate import distill_check
+from edge_sdk_tools.evaluate.embedding import make_gallery
 from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.evaluate.gallery import make_gallery
 from edge_sdk_tools.evaluate.model import open_subject
 from tests.support import models as heads
 from tests.support import models as tiny
@@ -228,7 +228,7 @@ def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
     assert found.agreement[0].value.value == 1
     assert found.format == "texts.csv"
     (data / "texts.csv").write_text("file,text\n0.png\n")
-    with pytest.raises(DataError, match=r"texts\.csv: line 2: '0.png', expected an image in"):
+    with pytest.raises(DataError, match=r"texts\.csv: line 2: has 1 column, expected 2"):
         evaluate(toml, data)
 
 

@@ -22,6 +22,7 @@ from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 from edge_sdk_tools.importers.describe import describe, write_description
 from tests.support import models as tiny
+from tests.support.logs import SAID, refusal
 from tests.support.pictures import numbered_image
 from tests.support.program import edge_sdk
 
@@ -414,6 +415,15 @@ def test_a_bare_model_runs_on_a_picture_and_says_that_it_is_unproved(tmp_path: P
     assert json.loads(ran.stdout)["classes"][0]["label"].startswith("class_")
     assert cv2.imread(str(tmp_path / "found.png")).shape == numbered_image(5).shape
     assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_program_opens_a_bare_model(tmp_path: Path) -> None:
+    onnx.save(tiny.classifier(), tmp_path / "net.onnx")
+    model = Model.open(tmp_path / "net.onnx")
+    assert len(model.classify(numbered_image(5)).labels) > 0
+    assert model.clone().labels == model.labels
+    assert SAID[-1].endswith(UNPROVED)
+    assert "only a bundle is signed" in refusal(UsageError, Model.open, tmp_path / "net.onnx", ["fleet.key.pub"])
 
 
 def test_a_free_size_is_the_one_that_the_file_names_or_a_guess(tmp_path: Path) -> None:

@@ -134,8 +134,10 @@ def test_the_schema_fits_a_record() -> None:
 def test_both_results_side_by_side(fp32: Result, int8: Result, size_wh: tuple[int, int]) -> None:
     image = np.full((size_wh[1], size_wh[0], 3), 60, np.uint8)
     before = image.copy()
-    data = side_by_side(image, fp32, int8, ("cat", "<script>é"))
-    assert data == side_by_side(image, fp32, int8, ("cat", "<script>é"))
+    names = {0: "cat", 1: "<script>é"}
+    fp32, int8 = (msgspec.structs.replace(result, names=names) for result in (fp32, int8))
+    data = side_by_side(image, fp32, int8)
+    assert data == side_by_side(image, fp32, int8)
     picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     assert max(picture.shape[0], picture.shape[1]) >= PANEL_PX
     np.testing.assert_array_equal(image, before)
@@ -147,7 +149,7 @@ def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
         Frame.of(image), 0, np.array([[960, 480, 1900, 950]], np.float32), np.array([0.9], np.float32), np.array([0])
     )
     nothing = msgspec.structs.replace(box, xyxy=box.xyxy[:0], confidence=box.confidence[:0], class_id=box.class_id[:0])
-    data = np.frombuffer(side_by_side(image, nothing, box, ("cat",)), np.uint8)
+    data = np.frombuffer(side_by_side(image, nothing, box), np.uint8)
     picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
     below_caption = picture[-PANEL_PX // 2 :]
     coloured = below_caption.min(axis=2) < 200

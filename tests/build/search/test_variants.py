@@ -16,7 +16,7 @@ from edge_sdk.bundle.manifest import Difference, Rating, ratings
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, SizeGateError, UsageError
 from edge_sdk.inference.session import Session
-from edge_sdk.tasks.task import make_task
+from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.build import variants
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request, parse_sizes
@@ -54,7 +54,7 @@ def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) ->
     for name, variant in found.items():
         one = bundle.with_primary(name)
         session = Session.open(one)
-        make_task(one.manifest, len(bundle.labels()), session.output_shapes)
+        make_stage(one.manifest, len(bundle.labels()), session.output_shapes)
         taken = one.manifest.taken
         assert (session.input_shape, session.input_dtype) == (taken.shape(variant.size_wh), taken.dtype)
         assert one.manifest.input.size_wh == variant.size_wh

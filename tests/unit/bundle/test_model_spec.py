@@ -13,7 +13,8 @@ import pytest
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target, target_names, targets_folder
 from edge_sdk.core.errors import ModelError, TargetError
-from edge_sdk.tasks.decoders import TABLE, TASKS
+from edge_sdk.tasks.decoders import TABLE
+from edge_sdk.tasks.detection import TASKS
 from edge_sdk_tools.datasets.class_names import read_labels
 from tests.support.logs import refusal
 

@@ -61,7 +61,7 @@ def _complaint(folder: Path, text: str) -> str:
         ('cameras = [{url = "rtsp://x", rotate = 45}]', "cameras[0].rotate: 45, expected 0, 90 or 180"),
         ('cameras = [{url = "rtsp://x", ulr = 1}]', "cameras[0]: unknown key ulr; did you mean url?"),
         ('cameras = [{url = "rtsp://x"}, 3]', "cameras[1]: got a whole number, expected a table"),
-        ("[named.gate]\nfsp = 3", "named.gate: unknown key fsp; did you mean fps?\nnamed.gate.url is missing"),
+        ("[named.gate]\nfsp = 3", "named.gate: unknown key fsp; did you mean fps? (line 4)\nnamed.gate.url is missing"),
         ("[labels]\na = 3", "labels.a: got a whole number, expected a string"),
         ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0]: Expected `int` that's a multiple of 5"),
         ('sizes = ["a", "b", "c"]', "sizes has 3 items, expected 2 or less"),

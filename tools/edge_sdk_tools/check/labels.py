@@ -13,9 +13,8 @@ from typing import Any
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import ModelError, one_line
-from edge_sdk.tasks.decoders import TABLE, decoder_of
+from edge_sdk.tasks.decoders import TABLE, WrongLabelsError, decoder_of, labels_hint, make_stage
 from edge_sdk.tasks.spec import TRAITS
-from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
 from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
@@ -209,6 +208,6 @@ def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) 
     if not report.outputs or is_open or any(output.shape is None for output in report.outputs):
         return False
     shapes = [output.shape or () for output in report.outputs]
-    make_task(spec, len(labels), shapes)
+    make_stage(spec, len(labels), shapes)
     # An output of class ids does not show how many there are.
     return any(decoder_of(spec).class_outputs(spec, len(labels), shapes))
