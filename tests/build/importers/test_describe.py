@@ -16,7 +16,7 @@ from onnx import helper
 from edge_sdk import Model
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import ModelError, UsageError
+from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
 from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
@@ -70,55 +70,68 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
     return spec, read_labels(labels[0] if labels else Path(spec.labels)).file.decode().splitlines()
 
 
-def _classes(count: int) -> list[str]:
-    return [f"class_{number}" for number in range(count)]
-
-
-_RTDETR = "Ultralytics rtdetr-l"
-_DETECTION_API = {"detection_boxes": [1, 9, 4], "detection_classes": [1, 9], "detection_scores": [1, 9], "count": [1]}
-_SCORE_AND_MAP = {"y": [1], "m": [1, 1, 8, 8]}
-_CENTERFACE = {"537": [1, 1, 16, 16], "538": [1, 2, 16, 16], "539": [1, 2, 16, 16], "540": [1, 10, 16, 16]}
-
-
 @pytest.mark.parametrize(
-    ("decoder", "shapes", "labels", "metadata"),
+    ("shapes", "metadata", "decoder", "color", "labels"),
     [
-        ("yolov8", {"y": [1, 6, 84]}, ["a", "b"], ULTRALYTICS),
-        ("end_to_end", {"y": [1, 300, 6]}, ["a", "b"], ULTRALYTICS),
-        ("yolov8_pose", {"y": [1, 12, 84]}, ["a", "b"], {**ULTRALYTICS, "task": "pose", "kpt_shape": "[2, 3]"}),
-        ("end_to_end_seg", {"y": [1, 300, 38], "p": [1, 32, 16, 16]}, ["a", "b"], {**ULTRALYTICS, "task": "segment"}),
-        ("yolov5", {"y": [1, 252, 7]}, _classes(2), {}),
-        ("yolox", {"y": [1, 84, 85]}, COCO80, {}),
-        ("detr", {"logits": [1, 300, 4], "boxes": [1, 300, 2]}, _classes(2), {}),
-        ("detr_end_to_end", {"y": [1, 300, 6]}, ["a", "b"], {**ULTRALYTICS, "description": _RTDETR}),
-        ("detr", {"y": [1, 300, 83]}, _classes(79), {}),
-        ("yolov8_obb", {"y": [1, 7, 84]}, ["a", "b"], {**ULTRALYTICS, "task": "obb"}),
-        ("end_to_end_obb", {"y": [1, 300, 7]}, ["a", "b"], {**ULTRALYTICS, "task": "obb"}),
-        ("detr_softmax", {"pred_logits": [1, 100, 92], "pred_boxes": [1, 100, 4]}, COCO91, {}),
-        ("detr", {"dets": [1, 300, 4], "labels": [1, 300, 91]}, COCO91, {}),
-        ("tensorflow_nms", _DETECTION_API, COCO91[1:], {}),
-        ("torchvision_nms", {"boxes": [9, 4], "scores": [9], "labels": [9]}, COCO91[1:], {}),
-        ("efficientdet", {"detections": [1, 100, 7]}, COCO91[1:], {}),
-        ("ultraface", {"scores": [1, 235, 2], "boxes": [1, 235, 4]}, ["face"], {}),
-        ("movenet", {"y": [1, 1, 17, 3]}, ["person"], {}),
-        ("movenet", {"y": [1, 6, 56]}, ["person"], {}),
-        ("centerface", _CENTERFACE, ["face"], {}),
-        ("centernet", {"hm": [1, 80, 16, 16], "wh": [1, 2, 16, 16], "reg": [1, 2, 16, 16]}, COCO80, {}),
-        ("yunet", _levels(1, cls=1, obj=1, bbox=4, kps=10), ["face"], {}),
-        ("scrfd", _levels(2, score=1, bbox=4), ["face"], {}),
-        ("logits", {"y": [1, 5]}, _classes(5), {"task": "classify"}),
-        ("ctc", {"y": [1, 8, 5]}, ["a", " ", "c"], {"character": "a\n \nc\n"}),
-        ("logits", {"y": [1, 1000]}, IMAGENET, {}),
-        ("logits", {"y": [1, 1001]}, ["background", *IMAGENET], {}),
-        ("yolov8", {"y": [1, 24, 84]}, [*read_labels(LISTS["voc20"])], {}),
-        ("logits", {"y": [1, 3, 16, 16]}, _classes(3), {}),
+        ({"y": [1, 6, 84]}, ULTRALYTICS, "yolov8", "RGB", ["a", "b"]),
+        ({"y": [1, 300, 6]}, ULTRALYTICS, "end_to_end", "RGB", ["a", "b"]),
+        ({"y": [1, 12, 84]}, {**ULTRALYTICS, "task": "pose", "kpt_shape": "[2, 3]"}, "yolov8_pose", "RGB", ["a", "b"]),
+        (
+            {"y": [1, 300, 38], "p": [1, 32, 16, 16]},
+            {**ULTRALYTICS, "task": "segment"},
+            "end_to_end_seg",
+            "RGB",
+            ["a", "b"],
+        ),
+        ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
+        ({"y": [1, 84, 85]}, {}, "yolox", "BGR", COCO80),
+        ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
+        (
+            {"y": [1, 300, 6]},
+            {**ULTRALYTICS, "description": "Ultralytics rtdetr-l"},
+            "detr_end_to_end",
+            "RGB",
+            ["a", "b"],
+        ),
+        ({"y": [1, 300, 83]}, {}, "detr", "RGB", [f"class_{number}" for number in range(79)]),
+        ({"y": [1, 7, 84]}, {**ULTRALYTICS, "task": "obb"}, "yolov8_obb", "RGB", ["a", "b"]),
+        ({"y": [1, 300, 7]}, {**ULTRALYTICS, "task": "obb"}, "end_to_end_obb", "RGB", ["a", "b"]),
+        ({"pred_logits": [1, 100, 92], "pred_boxes": [1, 100, 4]}, {}, "detr_softmax", "RGB", COCO91),
+        ({"dets": [1, 300, 4], "labels": [1, 300, 91]}, {}, "detr", "RGB", COCO91),
+        (
+            {"detection_boxes": [1, 9, 4], "detection_classes": [1, 9], "detection_scores": [1, 9], "count": [1]},
+            {},
+            "tensorflow_nms",
+            "RGB",
+            COCO91[1:],
+        ),
+        ({"boxes": [9, 4], "scores": [9], "labels": [9]}, {}, "torchvision_nms", "RGB", COCO91[1:]),
+        ({"detections": [1, 100, 7]}, {}, "efficientdet", "RGB", COCO91[1:]),
+        ({"scores": [1, 235, 2], "boxes": [1, 235, 4]}, {}, "ultraface", "RGB", ["face"]),
+        ({"y": [1, 1, 17, 3]}, {}, "movenet", "RGB", ["person"]),
+        ({"y": [1, 6, 56]}, {}, "movenet", "RGB", ["person"]),
+        (
+            {"537": [1, 1, 16, 16], "538": [1, 2, 16, 16], "539": [1, 2, 16, 16], "540": [1, 10, 16, 16]},
+            {},
+            "centerface",
+            "RGB",
+            ["face"],
+        ),
+        ({"hm": [1, 80, 16, 16], "wh": [1, 2, 16, 16], "reg": [1, 2, 16, 16]}, {}, "centernet", "BGR", COCO80),
+        (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
+        (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
+        ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
+        ({"y": [1, 8, 5]}, {"character": "a\n \nc\n"}, "ctc", "BGR", ["a", " ", "c"]),
+        ({"y": [1, 1000]}, {}, "logits", "RGB", IMAGENET),
+        ({"y": [1, 1001]}, {}, "logits", "RGB", ["background", *IMAGENET]),
+        ({"y": [1, 24, 84]}, {}, "yolov8", "RGB", [*read_labels(LISTS["voc20"])]),
+        ({"y": [1, 3, 16, 16]}, {}, "logits", "RGB", ["class_0", "class_1", "class_2"]),
     ],
 )
 def test_what_the_file_says_becomes_a_model_toml(
-    tmp_path: Path, decoder: str, shapes: dict[str, list[int]], labels: list[str], metadata: dict[str, str]
+    tmp_path: Path, shapes: dict[str, list[int]], metadata: dict[str, str], decoder: str, color: str, labels: list[str]
 ) -> None:
     spec, lines = _described(_file(tmp_path, shapes, metadata))
-    color = "BGR" if decoder in ("yolox", "ctc", "centernet", "yunet") else "RGB"
     assert (spec.name, spec.decoder, spec.input.color, spec.input.size_wh) == ("my-net", decoder, color, (64, 64))
     assert lines == labels
 
@@ -133,18 +146,29 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
 
 
 @pytest.mark.parametrize(
-    ("shapes", "last", "options", "expected"),
+    ("shapes", "last", "metadata", "options", "expected"),
     [
-        ({"y": [1, 8, 6]}, "Softmax", {}, ("text", "ctc", 0.5, ["a", "b", "c", " "])),
-        ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, ("detection", "db", 0.6, ["text"])),
-        ({"y": [1, 64]}, "Add", {"task": "embedding"}, ("embedding", "vector", 0.4, ["unknown"])),
-        (_SCORE_AND_MAP, "Add", {"task": "anomaly"}, ("anomaly", "score", 0.5, ["normal", "anomaly"])),
+        ({"y": [1, 8, 6]}, "Softmax", {"character": "a\nb\nc\n "}, {}, ("text", "ctc", 0.5, ["a", "b", "c", " "])),
+        ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, {}, ("detection", "db", 0.6, ["text"])),
+        ({"y": [1, 64]}, "LpNormalization", {}, {}, ("embedding", "vector", 0.4, ["unknown"])),
+        ({"y": [1, 64]}, "Add", {}, {"task": "embedding"}, ("embedding", "vector", 0.4, ["unknown"])),
+        (
+            {"y": [1], "m": [1, 1, 8, 8]},
+            "Add",
+            {},
+            {"task": "anomaly"},
+            ("anomaly", "score", 0.5, ["normal", "anomaly"]),
+        ),
     ],
 )
 def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
-    tmp_path: Path, shapes: dict[str, list[int]], last: str, options: dict[str, str], expected: tuple[object, ...]
+    tmp_path: Path,
+    shapes: dict[str, list[int]],
+    last: str,
+    metadata: dict[str, str],
+    options: dict[str, str],
+    expected: tuple[str, str, float, list[str]],
 ) -> None:
-    metadata = {"character": "a\nb\nc\n "} if "ctc" in expected else {}
     spec, lines = _described(_file(tmp_path, shapes, metadata, last=last), **options)
     assert (spec.task, spec.decoder, spec.thresholds.confidence, lines) == expected
 
@@ -268,28 +292,77 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-_TWO_MASKS = {"y": [1, 84, 84], "z": [1, 33, 16, 16]}
-
-
 @pytest.mark.parametrize(
-    ("shapes", "metadata", "options", "expected"),
+    ("shapes", "metadata", "options", "error", "expected"),
     [
-        ({"y": [1, 4, 84]}, {"task": "obb"}, {}, "looks like a detector with 4 values a box, one for each"),
-        (_levels(1, cls=1, obj=1, bbox=4, kps=16), {}, {}, "looks like 12 outputs of 3 strides with 8 keypoints: a fa"),
-        (dict(zip("abc", ([1, 255, n, n] for n in (8, 4, 2)), strict=True)), {}, {}, r"raw heads of 3 strides \(8, 16"),
-        ({"boxes": [1, 9, 4], **{n: [1, 9] for n in "abc"}, "n": [1]}, {}, {}, "Detection API: tensorflow_nms reads"),
-        ({"y": [1, 56, 84]}, {"task": "pose", "kpt_shape": "[9]"}, {}, "are those of no decoder for detection"),
-        ({"y": [1, 34, 84]}, ULTRALYTICS, {}, "name 2 classes, and its outputs 1x34x84 have 30 for yolov8"),
-        (_TWO_MASKS, ULTRALYTICS, {}, "are those of no decoder for detection"),
-        ({"y": [1, 6, 84]}, ULTRALYTICS, {"task": "classification"}, "say detection .* and --task says"),
-        ({"y": [1, 6, 84]}, {}, {"size_wh": (32, 32)}, "its input is 64x64, expected 32x32"),
-        ({"y": [1, 6, 84]}, {}, {"decoder": "yolo99"}, "--decoder yolo99: expected one of logits"),
+        ({"y": [1, 4, 84]}, {"task": "obb"}, {}, ModelError, "looks like a detector with 4 values a box, one for each"),
+        (
+            _levels(1, cls=1, obj=1, bbox=4, kps=16),
+            {},
+            {},
+            ModelError,
+            "looks like 12 outputs of 3 strides with 8 keypoints: a face detector of YuNet's kind; docs",
+        ),
+        (
+            {"a": [1, 255, 8, 8], "b": [1, 255, 4, 4], "c": [1, 255, 2, 2]},
+            {},
+            {},
+            ModelError,
+            r"looks like raw heads of 3 strides \(8, 16, 32\): a YOLO whose boxes are not decoded",
+        ),
+        (
+            {"boxes": [1, 9, 4], **{name: [1, 9] for name in "abc"}, "n": [1]},
+            {},
+            {},
+            ModelError,
+            "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes",
+        ),
+        (
+            {"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]},
+            {},
+            {},
+            ModelError,
+            "are those of no decoder",
+        ),
+        ({"y": [1, 17, 16, 12]}, {}, {}, ModelError, "looks like 17 heatmaps of a person's keypoints"),
+        ({"y": [1, 1, 16, 16]}, {}, {}, ModelError, "if it is one for detection or anomaly, say so with --task"),
+        (
+            {"y": [1, 56, 84]},
+            {"task": "pose", "kpt_shape": "[9]"},
+            {},
+            ModelError,
+            "are those of no decoder for detection",
+        ),
+        ({"y": [1, 34, 84]}, ULTRALYTICS, {}, ModelError, "name 2 classes, and its outputs 1x34x84 have 30 for yolov8"),
+        (
+            {"y": [1, 84, 84], "z": [1, 33, 16, 16]},
+            ULTRALYTICS,
+            {},
+            ModelError,
+            "are those of no decoder for detection",
+        ),
+        ({"y": [1, 6, 84]}, ULTRALYTICS, {"task": "classification"}, ModelError, "say detection .* and --task says"),
+        ({"y": [1, 6, 84]}, {"task": "depth"}, {}, ModelError, "its metadata say task depth, expected one of detect"),
+        (
+            {"y": [1, 9, 84]},
+            {"task": "pose", "kpt_shape": "[1, 3]"},
+            {"decoder": "yolov8"},
+            ModelError,
+            "say task pose, which --decoder yolov8 does not read",
+        ),
+        ({"y": [1, 6, 84]}, {}, {"size_wh": (32, 32)}, ModelError, "its input is 64x64, expected 32x32"),
+        ({"y": [1, 6, 84]}, {}, {"decoder": "yolo99"}, UsageError, "--decoder yolo99: expected one of logits"),
     ],
 )
 def test_what_cannot_be_right_is_refused(
-    tmp_path: Path, shapes: dict[str, list[int]], metadata: dict[str, str], options: dict[str, object], expected: str
+    tmp_path: Path,
+    shapes: dict[str, list[int]],
+    metadata: dict[str, str],
+    options: dict[str, object],
+    error: type[EdgeError],
+    expected: str,
 ) -> None:
-    with pytest.raises(UsageError if "decoder" in options else ModelError, match=expected):
+    with pytest.raises(error, match=expected):
         describe(_file(tmp_path, shapes, metadata), **options)  # type: ignore[arg-type]
 
 
@@ -303,9 +376,32 @@ def test_the_command_says_what_it_read_and_overwrites_nothing(
     assert f"next: edge-sdk check {tmp_path / 'model.toml'}" in said
     assert run(["init", str(model)]) == 2
     assert "model.toml: exists and is kept" in capsys.readouterr().err
-    (tmp_path / "yolo.pt").touch()
-    assert run(["init", str(tmp_path / "yolo.pt")]) == 2
-    assert f"yolo export model={tmp_path / 'yolo.pt'} format=onnx" in capsys.readouterr().err
+    for name, line in (("yolo.pt", "yolo export model={} format=onnx"), ("m.tflite", "tf2onnx.convert --tflite {}")):
+        (tmp_path / name).touch()
+        assert run(["init", str(tmp_path / name)]) == 2
+        assert line.format(tmp_path / name) in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_exported_by_the_program_of_ultralytics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = _file(tmp_path, {"y": [1, 6, 84]}, ULTRALYTICS).rename(tmp_path / "made")
+    (tmp_path / "net.pt").touch()
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "yolo"
+    program.write_text(
+        f'#!/bin/sh\n[ "$*" = "export model={tmp_path}/net.pt format=onnx" ] && cp {made} {tmp_path}/net.onnx'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert run(["init", str(tmp_path / "net.pt")]) == 0
+    assert load_model_spec(tmp_path / "model.toml").decoder == "yolov8"
+    assert run(["init", str(tmp_path / "net.pt")]) == 2
+    assert "net.onnx: exists and is kept" in capsys.readouterr().err
+    (tmp_path / "net.onnx").unlink()
+    program.write_text("#!/bin/sh\necho it broke >&2; exit 1")
+    assert run(["init", str(tmp_path / "net.pt")]) == 2
+    assert "format=onnx` failed: it broke" in capsys.readouterr().err
 
 
 def test_a_bare_model_runs_on_a_picture_and_says_that_it_is_unproved(tmp_path: Path) -> None:
@@ -325,6 +421,7 @@ def test_a_program_opens_a_bare_model(tmp_path: Path) -> None:
     onnx.save(tiny.classifier(), tmp_path / "net.onnx")
     model = Model.open(tmp_path / "net.onnx")
     assert len(model.classify(numbered_image(5)).labels) > 0
+    assert model.clone().labels == model.labels
     assert SAID[-1].endswith(UNPROVED)
     assert "only a bundle is signed" in refusal(UsageError, Model.open, tmp_path / "net.onnx", ["fleet.key.pub"])
 
