@@ -143,6 +143,9 @@ _MAX_FPS = Control(
 CONTROLS = (_PAUSED, _CONFIDENCE, _MAX_FPS)
 """All settings of a camera that commands change."""
 
+THRESHOLDS = tuple(control.name for control in CONTROLS if control.is_threshold)
+"""Those that the model uses."""
+
 
 class CommandKind(NamedTuple):
     """One of the commands."""

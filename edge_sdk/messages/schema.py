@@ -21,7 +21,7 @@ from msgspec import Meta
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.toml import check_fields
 from edge_sdk.messages.commands import Command, ControlState, ResponseMessage
-from edge_sdk.tasks.decoders import TASKS
+from edge_sdk.tasks.detection import TASKS
 from edge_sdk.tasks.entry import Amount, Clock, Count, FrameSize, ModelRef, Moment, Unit
 
 SCHEMA_VERSION: Literal[1] = 1

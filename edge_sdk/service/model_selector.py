@@ -608,8 +608,9 @@ class LevelChanger:
         if loop.last_wait_ns - loop.last_delay_ns > self._limit_ns:
             return
         if tick is Tick.ON_TIME or tick is Tick.LATE:
-            # The time for which FFmpeg holds a frame back does not depend on the level either.
-            age_ns = loop.last_age_ns - loop.last_delay_ns
+            # The time for which FFmpeg holds a frame back does not depend on the level either, and a second model takes
+            # what is left of the budget.
+            age_ns = loop.last_age_ns - loop.last_delay_ns - loop.last_then_ns
             self._governor.note_result(is_late=age_ns > self._limit_ns, age_ns=age_ns, run_ns=loop.last_run_ns)
         elif tick is Tick.STALE:
             self._governor.note_stale()

@@ -33,6 +33,7 @@ class TaskTraits(NamedTuple):
         is_of_whole_picture: an answer is about the whole picture, and has one score a class.
         has_objects: an answer is boxes, which are counted, and never show a background.
         has_class_map: an answer is one class a cell.
+        has_unknown: an answer may be `unknown`, whose class id is -1.
     """
 
     truths: Truths
@@ -41,13 +42,17 @@ class TaskTraits(NamedTuple):
     is_of_whole_picture: bool = False
     has_objects: bool = False
     has_class_map: bool = False
+    has_unknown: bool = False
 
+
+UNKNOWN = "unknown"
+"""Label of what resembles nothing in a gallery; its class id is -1."""
 
 TRAITS: dict[Task, TaskTraits] = {
     "classification": TaskTraits("classes", is_of_whole_picture=True),
     "detection": TaskTraits("boxes", ("confidence", "iou"), 640, has_objects=True),
     "segmentation": TaskTraits("masks", side_px=512, has_class_map=True),
-    "embedding": TaskTraits("classes", ("confidence",), 112),
+    "embedding": TaskTraits("classes", ("confidence",), 112, has_unknown=True),
     "text": TaskTraits("texts", ("confidence",), 320),
     "anomaly": TaskTraits("classes", ("confidence",), 256),
 }
@@ -171,6 +176,7 @@ def has_background(spec: TaskSpec) -> bool:
 
 
 def labels_by_id(spec: TaskSpec, labels: Sequence[str]) -> dict[int, str]:
-    """Return labels in output order by class id, as in messages: -1 is a classifier's background."""
+    """Return labels in output order by class id, as in messages: -1 is a classifier's background, or `unknown`."""
     numbered = enumerate(labels, start=-1 if has_background(spec) else 0)
-    return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
+    unknown = {-1: UNKNOWN} if TRAITS[spec.task].has_unknown else {}
+    return unknown | {class_id: label or f"class_{class_id}" for class_id, label in numbered}

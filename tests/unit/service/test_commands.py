@@ -323,17 +323,24 @@ def test_a_threshold_holds_after_a_restart_unless_the_configuration_changed_sinc
         commanded.hear("set_threshold", camera="gate", confidence=0.1)
         commanded.hear("set_threshold", camera="gate", confidence=value)
         until(
-            lambda said=f":{value}": bool(
+            lambda said=f":[{value},": bool(
                 commanded.desk.look() or any(said in p.read_text() for p in tmp_path.rglob("*.json"))
             )
         )
         assert start(configured) == value
         assert start(configured, ("pause",)) is UNSET
+        renamed = msgspec.structs.replace(commanded.settings.mqtt, device="another")
+        commanded.desk.change_to(msgspec.structs.replace(commanded.settings, mqtt=renamed, commands=PERMISSIONS))
+        commanded.controls.of("gate").known = CameraTraits(name="gate", task="detection")
+        commanded.hear("set_threshold", camera="gate", confidence=0.2)
+        until(lambda: bool(commanded.desk.look() or any(":[0.2," in p.read_text() for p in tmp_path.rglob("*.json"))))
         assert start(configured) == value
         if configured:
-            next(tmp_path.rglob("*.json")).write_text("{")
+            for path in tmp_path.rglob("*.json"):
+                path.write_text("{")
             assert start(configured) is UNSET
-            assert any("that commands set before are not known" in line for line in commanded.said)
+            [line] = {line for line in commanded.said if "that commands set before are not known" in line}
+            assert line.endswith(".json: damaged")
 
 
 # The documentation.

@@ -197,9 +197,12 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
     suffix = path.suffix.lower()
     if suffix in FOREIGN_SUFFIXES:
         return Skipped(path, f"{suffix}: edge-sdk does not read it; convert it to JPEG or PNG")
-    data = _read(path)
-    if isinstance(data, str):
-        return Skipped(path, data)
+    try:
+        data = read_regular(path, MAX_BYTES)
+    except OSError as cause:
+        return Skipped(path, f"cannot be read: {cause.strerror}")
+    if not data:
+        return Skipped(path, "an empty file")
     size_wh = read_size(data)
     if size_wh is None:
         return Skipped(path, "not an image, or its header is damaged")
@@ -208,13 +211,6 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
     if decode and decode_image(data) is None:
         return Skipped(path, "cannot be decoded, expected a whole image")
     return ImageFile(path, hashlib.sha256(data).hexdigest(), size_wh)
-
-
-def _read(path: Path) -> bytes | str:
-    try:
-        return read_regular(path, MAX_BYTES) or "an empty file"
-    except OSError as cause:
-        return f"cannot be read: {cause.strerror}"
 
 
 def files_below(folder: Path) -> list[Path]:

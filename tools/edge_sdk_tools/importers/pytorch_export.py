@@ -138,13 +138,11 @@ def _failure(exporter: str, cause: BaseException, folder: Path) -> Failure:
     # By its words: the exception's class has moved from version to version, and names only symbols of its own.
     if "data-dependent" in str(cause):
         # The model's layers may come from a package, whose files are not in the user's folder.
-        place = place_of(cause, lambda path: path.is_relative_to(folder)) or place_of(cause, _may_be_the_model)
+        place = place_of(cause, lambda path: path.is_relative_to(folder)) or place_of(
+            cause, lambda path: not any(map(path.is_relative_to, _NOT_THE_MODEL))
+        )
         return Failure(exporter, "", (place or "a place that PyTorch does not name",))
     return Failure(exporter, first_line(cause).rstrip("."))
-
-
-def _may_be_the_model(path: Path) -> bool:
-    return not any(map(path.is_relative_to, _NOT_THE_MODEL))
 
 
 def _clear(proto: onnx.ModelProto) -> None:

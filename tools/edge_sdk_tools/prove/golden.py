@@ -26,10 +26,11 @@ from edge_sdk_tools.bundle_folder import golden_file
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet
 from edge_sdk_tools.evaluate.evaluation import Evaluation, describe, summarise
+from edge_sdk_tools.evaluate.metrics import WorstImage
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, observe
-from edge_sdk_tools.evaluate.tasks import TASKS, WorstImage
+from edge_sdk_tools.evaluate.tasks import TASKS
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
@@ -143,10 +144,7 @@ def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
 
 def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
     image = file.read()
-    int8, fp32 = (
-        describe(subject.open()(image).result, subject.labels, background_class=bool(subject.background))
-        for subject in subjects
-    )
+    int8, fp32 = (describe(subject.open()(image).result) for subject in subjects)
     return Sample(one_line(file.path.name), fp32, int8)
 
 
