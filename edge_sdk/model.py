@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import platform
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,12 +90,18 @@ class Model:
             raise UsageError(f"{path}: only a bundle is signed; leave trusted_keys out, or build and sign a bundle")
         with host_tools(f"Model.open of {path.name}"):
             from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle  # the device has none of it
-        with tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
+        folder = tempfile.mkdtemp(prefix="edge-sdk-")
+        try:
             made, description = unproved_bundle(path, Path(folder))
-            for name, why in description.guessed.items() if description else ():
-                _log.warning(f"guessed {name}: {why}")
+            for line in description.guesses() if description else ():
+                _log.warning(line)
             _log.warning(UNPROVED)
-            return cls.open(made, **options)
+            model = cls.open(made, **options)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(model.bundle, shutil.rmtree, folder, ignore_errors=True)  # `clone` and `then` read the labels
+        return model
 
     @property
     def variant(self) -> str:

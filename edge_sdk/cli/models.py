@@ -72,7 +72,11 @@ def init(
     with host_tools("`edge-sdk init`"):
         from edge_sdk_tools.build.variants import parse_sizes
         from edge_sdk_tools.importers.describe import describe, write_description
-    size_wh = parse_sizes(size)[0] if size else None
+    size_wh = None
+    if size is not None:
+        size_wh, *more = parse_sizes(size, "--size")
+        if more:
+            raise UsageError(f"--size {size}: expected one size, such as 416 or 640x384")
     description = describe(model, task=task, decoder=decoder, labels=labels, size_wh=size_wh)
     written = write_description(description, output or model.parent)
     spec = description.spec
@@ -82,8 +86,8 @@ def init(
     click.echo(
         f"{spec.task} with decoder {spec.decoder}, {counted(len(description.labels), 'label')}, input {width}x{height}"
     )
-    for why in dict.fromkeys(description.guessed.values()):
-        click.echo(f"guessed {', '.join(key for key, its in description.guessed.items() if its == why)}: {why}")
+    for line in description.guesses():
+        click.echo(line)
     click.echo(f"wrote {' and '.join(map(str, written))}")
     toml = written[0]
     click.echo(f"next: edge-sdk check {toml}, then edge-sdk build {toml} --target arm64 --calibration IMAGES")

@@ -154,8 +154,8 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))
     with interrupted_by_sigterm():
         bundle, description = unproved_bundle(path, Path(folder))
-    for guessed, why in description.guessed.items() if description else ():
-        _log.info(f"guessed {guessed}: {why}")
+    for line in description.guesses() if description else ():
+        _log.info(line)
     if "is_unproved" not in options:
         _log.info(UNPROVED)
     if key == "then":

@@ -62,9 +62,9 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
         OSError: as `open_regular`; or the file is larger than `limit`, or cannot be read.
     """
     with open_regular(path) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise OSError(errno.EFBIG, f"more than {limit >> 20} MiB, expected a smaller file")
+        # A file that grows meanwhile, or has no size, as those of /proc, shows its size as it is read.
+        if os.fstat(file.fileno()).st_size > limit or len(data := file.read(limit + 1)) > limit:
+            raise OSError(errno.EFBIG, f"more than {limit >> 20} MiB, expected a smaller file")
     return data
 
 

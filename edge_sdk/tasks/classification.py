@@ -15,7 +15,7 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Classification, Inferred
 from edge_sdk.tasks.boxes import Floats, sigmoid
 from edge_sdk.tasks.entry import ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
-from edge_sdk.tasks.outputs import IMAGENET, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import IMAGENET, NORMALISING, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _top_k(spec: TaskSpec, class_count: int) -> int:
     return min(spec.classification.top_k, class_count)
 
 
-_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid", **dict.fromkeys(NORMALISING, "vector")}
 
 
 def _decoder(

@@ -6,7 +6,6 @@ several may bear one name; `edge-sdk gallery` makes one. Without a gallery every
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +18,8 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Inferred, Result
 from edge_sdk.tasks.boxes import Floats
-from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
-from edge_sdk.tasks.outputs import SYMMETRIC, Decoder, ModelOutput
+from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit, gallery_arrays
+from edge_sdk.tasks.outputs import NORMALISING, SYMMETRIC, Decoder, ModelOutput
 from edge_sdk.tasks.spec import UNKNOWN, Thresholds
 
 if TYPE_CHECKING:
@@ -60,14 +59,14 @@ class Gallery:
         if not isinstance(labels, Labels) or labels.suffix != ".npz":
             return None
         try:
-            with np.load(io.BytesIO(labels.data), allow_pickle=False) as arrays:
-                names, vectors = arrays["names"].tolist(), normalised(np.asarray(arrays["vectors"], np.float32))
-        except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
-            raise ModelError(f"the gallery holds no vectors ({type(cause).__name__}: {cause})") from cause
-        if not names or vectors.shape[:-1] != (len(names),) or not np.isfinite(vectors).all():
+            names, vectors = gallery_arrays(labels.data, "names", "vectors")
+            vectors = normalised(np.asarray(vectors, np.float32))
+        except ValueError as cause:
+            raise ModelError(f"the gallery holds no vectors: {cause}") from cause
+        if not names.size or vectors.ndim != 2 or names.shape != vectors.shape[:1] or not np.isfinite(vectors).all():
             raise ModelError(f"the gallery has vectors {vectors.shape}, expected one of finite numbers a name")
         places = {label: place for place, label in enumerate(labels)}
-        return cls(vectors, np.array([places[str(name)] for name in names], np.int64))
+        return cls(vectors, np.array([places[str(name)] for name in names.tolist()], np.int64))
 
     def nearest(self, vectors: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Return the label, int64 (M,), and the cosine, float32 (M,), of the nearest of the gallery's vectors."""
@@ -124,6 +123,7 @@ VECTOR = Decoder(
     usual_thresholds=Thresholds(0.4),
     usual_labels=(UNKNOWN,),
     is_vague=True,
+    is_shown=lambda seen: seen[0].operator in NORMALISING or None,
 )
 
 

@@ -135,14 +135,10 @@ class Labels(tuple[str, ...]):
         Raises:
             ValueError: it is neither.
         """
-        if not data.startswith(_ZIP):
-            labels = cls(line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines())
+        if data.startswith(_ZIP):
+            labels = cls(dict.fromkeys(map(str, gallery_arrays(data, "names")[0].reshape(-1).tolist())))
         else:
-            try:
-                with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                    labels = cls(dict.fromkeys(map(str, arrays["names"].tolist())))
-            except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
-                raise ValueError(f"not an .npz with names ({type(cause).__name__}: {cause})") from cause
+            labels = cls(line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines())
         labels.data = data
         return labels
 
@@ -162,6 +158,20 @@ class Labels(tuple[str, ...]):
 
 
 _ZIP = b"PK\x03\x04"
+_UNPACKED_BYTES = 1 << 26  # of all arrays of a gallery: 32,000 vectors of 512 numbers
+
+
+def gallery_arrays(data: bytes, *names: str) -> list[NDArray[Any]]:
+    """Read arrays of an .npz by their names; raise ValueError where it has none such, or unpacks to over 64 MiB."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            if sum(member.file_size for member in arrays.zip.infolist()) > _UNPACKED_BYTES:
+                raise ValueError(f"it unpacks to more than {_UNPACKED_BYTES >> 20} MiB")
+            return [arrays[name] for name in names]
+    except Exception as cause:  # noqa: BLE001 - numpy and zipfile raise errors of ten types for other bytes
+        what = f"not an .npz with {' and '.join(names)}"
+        # Without the cause: a header that claims too much is no shortage of memory.
+        raise ValueError(f"{what} ({type(cause).__name__}: {cause})") from None
 
 
 class StageParts(NamedTuple):

@@ -11,7 +11,7 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import STRIDES, Candidates, Floats, Reader, cell_count, cells_of, corner_boxes, sizes_of
 from edge_sdk.tasks.instances import with_keypoints
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, check_one_label
-from edge_sdk.tasks.spec import TaskSpec
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 _SCRFD_ANCHORS = 2
 _LANDMARKS = 5
@@ -107,6 +107,7 @@ YUNET = Decoder(
     layouts=lambda spec, label_count, _got: _layouts(spec, label_count, anchors=1, scores=2),
     make=partial(_make, "yunet", YuNet),
     usual_input={"color": "BGR"},
+    usual_thresholds=Thresholds(0.7, 0.3),
     usual_labels=("face",),
 )
 SCRFD = Decoder(
@@ -114,5 +115,6 @@ SCRFD = Decoder(
     layouts=lambda spec, label_count, _got: _layouts(spec, label_count, _SCRFD_ANCHORS, scores=1),
     make=partial(_make, "scrfd", Scrfd),
     usual_input={"pad_anchor": "top_left", "mean": (127.5, 127.5, 127.5), "std": (128.0, 128.0, 128.0)},
+    usual_thresholds=Thresholds(0.5, 0.4),
     usual_labels=("face",),
 )

@@ -22,6 +22,9 @@ UNIT = {"std": (255.0, 255.0, 255.0)}
 SYMMETRIC = {"mean": (127.5, 127.5, 127.5), "std": (127.5, 127.5, 127.5)}
 """Usual normalisations of inputs, as keys of [input]: ImageNet's, to 0-1, and to -1 to 1."""
 
+NORMALISING = ("BatchNormalization", "Div", "LpNormalization")
+"""Operators that compute a model's vectors, and no scores of classes."""
+
 ROWS, COLUMNS = "H", "W"
 """Placeholders in an expected shape for the rows and columns of cells, which match any size."""
 

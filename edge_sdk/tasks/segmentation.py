@@ -180,7 +180,21 @@ def _make_scores(_spec: TaskSpec, label_count: int, layout: Layout) -> HighestSc
     return HighestScore(layout[0].class_axis or 0)
 
 
-CELL_LOGITS = Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores, reads_first=True)
+_KEYPOINTS = 17  # of COCO's persons: with so many maps a model is mostly one of poses
+
+
+def _are_keypoints(shape: Shape) -> bool:
+    return len(shape) == 4 and any(shape[axis] == _KEYPOINTS != shape[2] for axis in (1, 3))
+
+
+CELL_LOGITS = Decoder(
+    name="logits",
+    task="segmentation",
+    layouts=_score_layouts,
+    make=_make_scores,
+    reads_first=True,
+    is_shown=lambda seen: False if _are_keypoints(seen[0].shape or ()) else None,
+)
 ARGMAX = Decoder(
     name="argmax",
     task="segmentation",

@@ -41,7 +41,7 @@ from edge_sdk.tasks.outputs import (
     Shape,
     check_one_label,
 )
-from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
+from edge_sdk.tasks.spec import DetectionSpec, TaskSpec, Thresholds
 
 _XY, _YX = [0, 1, 2, 3], [1, 0, 3, 2]
 
@@ -266,6 +266,7 @@ ULTRAFACE = Decoder(
     layouts=_ultraface_layouts,
     make=_make_ultraface,
     usual_input={"resize": "stretch", "mean": (127.0, 127.0, 127.0), "std": (128.0, 128.0, 128.0)},
+    usual_thresholds=Thresholds(0.7, 0.3),
     usual_labels=("face",),
     is_shown=lambda _seen: True,
 )
@@ -276,7 +277,8 @@ TENSORFLOW = Decoder(
     suppresses=False,
     usual_input={"resize": "stretch", **SYMMETRIC},
     usual_count=90,
-    is_shown=lambda _seen: True,
+    # TensorFlow calls none of them so; DETR's exporters do, whose boxes are in pixels.
+    is_shown=lambda seen: all(output.name != "labels" for output in seen),
     section=_count_from,
 )
 TORCHVISION = Decoder(

@@ -78,3 +78,11 @@ def test_a_gallery_that_does_not_fit_is_refused() -> None:
         make_stage(SPEC, Labels.of(data.getvalue()), [(1, 2)])
     with pytest.raises(ValueError, match=r"not an \.npz with names"):
         Labels.of(data.getvalue()[:40])
+    data = io.BytesIO()
+    np.savez_compressed(data, names=np.array(["anna"]), vectors=np.zeros((1, 1 << 25)))
+    with pytest.raises(ValueError, match="unpacks to more than 64 MiB"):
+        Labels.of(data.getvalue())
+    data = io.BytesIO()
+    np.savez(data, names=np.array([{}]))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        Labels.of(data.getvalue())

@@ -132,19 +132,18 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         labels = read_labels(Path(spec.labels))
     except ModelError as cause:
         return [finding("error", spec, str(cause), _WRITE)]
-    is_counted, wrong = False, list[Finding]()
+    is_counted, wrong = False, [*_check_said(spec, report)]
     try:
         is_counted = _check_outputs(spec, labels, report)
     except WrongLabelsError as cause:
         step = labels_hint(spec, len(labels), cause.class_count).replace("expected", "write", 1)
-        return [finding("error", spec, str(cause).partition("; ")[0], step)]
+        return wrong or [finding("error", spec, str(cause).partition("; ")[0], step)]
     except ModelError as cause:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
         seen = "" if "this looks like" in step else resemblance(report.outputs, spec.input.size_wh)
-        wrong = [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
+        wrong = wrong or [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
     lines = [*check_lines(spec, labels, is_counted=is_counted), *_check_order(spec, labels, report)]
-    wrong += _check_said(spec, report)
     wrong += [] if wrong else _check_others(spec, len(labels), report)
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
 

@@ -71,6 +71,9 @@ def read_labels(path: Path) -> Labels:
         if path.name in LISTS:
             return read_labels(LISTS[path.name])
         raise ModelError(f"{path}: no such labels file, and no list of this name ({', '.join(LISTS)})") from None
+    except UnicodeDecodeError as cause:
+        line = cause.object.count(b"\n", 0, cause.start) + 1
+        raise ModelError(f"{path}: labels cannot be read: line {line} is not UTF-8; save it as UTF-8") from cause
     except ValueError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
     except OSError as cause:
