@@ -324,7 +324,6 @@ class Backoff:
         self._ceiling_s = self._first_s
 
 
-_T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
