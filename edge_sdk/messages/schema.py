@@ -203,21 +203,17 @@ class TelemetryMessage(_DeviceMessage, frozen=True, kw_only=True, tag="telemetry
     cameras: dict[str, CameraHealth] | msgspec.UnsetType = msgspec.UNSET
 
 
-class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="seen"):
+class SeenMessage(_DeviceMessage, frozen=True, kw_only=True, tag="seen"):
     """What a camera sees at present; retained, published when it changes, once a second at most.
 
     Attributes:
-        device, camera, boot_id, run_id: as in results.
+        camera: name of the camera.
         total: number of objects, for a detector.
         labels: number of objects by label, for a detector.
         label: the likeliest class, or the one that covers most of the picture, for other tasks.
     """
 
-    schema: Literal[1] = SCHEMA_VERSION
-    device: str
     camera: str
-    boot_id: str
-    run_id: str
     total: Count | msgspec.UnsetType = msgspec.UNSET
     labels: dict[str, Annotated[int, Meta(ge=1)]] | msgspec.UnsetType = msgspec.UNSET
     label: str | msgspec.UnsetType = msgspec.UNSET
