@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from edge_sdk.tasks.spec import TRAITS
+from edge_sdk.tasks.decoders import thresholds_of
 
 if TYPE_CHECKING:
     from edge_sdk.bundle.manifest import Manifest
@@ -127,8 +127,8 @@ _CONFIDENCE = Control(
     {**_NUMBER, "min": 0.01, "max": 1, "step": 0.01, "mode": "slider"},
     lambda manifest, _: (
         ""
-        if "confidence" in TRAITS[manifest.task].thresholds
-        else f"a bundle for {manifest.task} has no confidence threshold"
+        if "confidence" in thresholds_of(manifest)
+        else f"a bundle for {manifest.task} with decoder {manifest.decoder} has no confidence threshold"
     ),
     is_threshold=True,
 )
