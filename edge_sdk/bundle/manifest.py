@@ -287,7 +287,7 @@ def parse_version(text: str) -> tuple[int, int, int]:
     return padded[0], padded[1], padded[2]
 
 
-SCHEMA_VERSION = 1
+MANIFEST_VERSION = 1
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -344,7 +344,7 @@ class Manifest(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
         files: every file but the manifest and its signature.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = MANIFEST_VERSION
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     version: Annotated[int, Meta(ge=1)]
     created_at: str
@@ -445,11 +445,11 @@ def manifest_schema() -> bytes:
 def _check_schema_version(loose: Any, where: str) -> None:
     version = loose.get("schema_version") if isinstance(loose, dict) else None
     if not isinstance(version, int):
-        raise BundleError(f"{where}: schema_version is missing, expected {SCHEMA_VERSION}")
-    if version != SCHEMA_VERSION:
+        raise BundleError(f"{where}: schema_version is missing, expected {MANIFEST_VERSION}")
+    if version != MANIFEST_VERSION:
         raise BundleError(
-            f"{where}: schema_version is {version}, expected {SCHEMA_VERSION}; "
-            + ("update edge-sdk on this device" if version > SCHEMA_VERSION else "build the bundle again")
+            f"{where}: schema_version is {version}, expected {MANIFEST_VERSION}; "
+            + ("update edge-sdk on this device" if version > MANIFEST_VERSION else "build the bundle again")
         )
 
 

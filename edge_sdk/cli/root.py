@@ -47,7 +47,7 @@ _VERBS = {
     "targets": "List the devices that edge-sdk can build for.",
 }
 _SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo")
-_PLACES = {"import": "import_model.command", "keygen": "sign.keygen", "sign": "sign.sign"} | {
+_PLACES = {"import": "import_model.command", "keygen": "sign.keygen", "sign": "sign.sign_bundle"} | {
     verb: f"models.{verb}" for verb in _SHARED
 }
 """Functions in `edge_sdk.cli` of verbs that share a module, or whose name no module can have; else `VERB.command`."""

@@ -44,7 +44,7 @@ from edge_sdk.publishing.settings import BrokerSettings, read_password
 from edge_sdk.service.process import Notifier, Progress, Start
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import holds_password
-from edge_sdk.sources.opening import FORMS, TABLE
+from edge_sdk.sources.opening import FORMS, SOURCE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -445,7 +445,7 @@ def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
-    kind = "".join(f" ({entry.words})" for entry in TABLE if entry.name == pipeline.kind)
+    kind = "".join(f" ({entry.words})" for entry in SOURCE_KINDS if entry.name == pipeline.kind)
     yield "source", f"{pipeline.source}{kind}{_options(pipeline)}"
     bundle = pipeline.bundle
     if bundle is None:

@@ -26,7 +26,7 @@ from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opening import FORMS
 
-VERSION = 1
+CONFIG_VERSION = 1
 """Version of the format."""
 
 PASSWORD_KEYS = ("password_file", "password_env", "password_credential")

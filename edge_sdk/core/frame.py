@@ -206,12 +206,12 @@ _NO_CLASSES = np.empty(0, np.int64)
 _NO_CONFIDENCES = np.empty(0, np.float32)
 
 
-class _Told(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
+class _ResultBase(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
     is_finite: bool = True
     names: Mapping[int, str] = {}
 
 
-class Result(_Told, frozen=True, eq=False, gc=False):
+class Result(_ResultBase, frozen=True, eq=False, gc=False):
     """What a model found in one frame; every task has a class of it.
 
     Attributes:

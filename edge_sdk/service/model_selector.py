@@ -322,7 +322,7 @@ _ADVICE = 1.25  # times the median: room for the camera's wait and for peaks
 _CHANCE = 1.1  # times the budget: the measured run may have been a slow one
 _REACHABLE = 2.0  # times the budget: a slower variant cannot keep it with another number of threads
 
-Open: TypeAlias = Callable[[str, int | None], Stages]
+OpenVariant: TypeAlias = Callable[[str, int | None], Stages]
 """Takes a variant's name and a number of threads (None: the default); returns its stages, loaded and proved."""
 
 
@@ -400,7 +400,7 @@ def choose_start(
     bundle: Bundle,
     loaded: list[Stages],
     budget_ms: float,
-    open_stages: Open,
+    open_stages: OpenVariant,
     *,
     threads: Sequence[int] = (),
     fixed: bool,

@@ -31,7 +31,7 @@ from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, 
 from edge_sdk.service.process import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
-from edge_sdk.tasks.spec import TRAITS
+from edge_sdk.tasks.decoders import thresholds_of
 from edge_sdk.tuning.live import Window
 
 _log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class PipelineRunner:
         }
         wanted = {name: getattr(settings, name) for name in ("confidence", "iou")}
         self._configured: dict[str, float] = {name: value for name, value in wanted.items() if value is not None}
-        absent = [name for name in self._configured if name not in TRAITS[manifest.task].thresholds]
+        absent = [name for name in self._configured if name not in thresholds_of(manifest)]
         if absent:
             _log.warning(f"{' and '.join(absent)}: a bundle for {manifest.task} has no such threshold")
             self._configured = {name: value for name, value in self._configured.items() if name not in absent}

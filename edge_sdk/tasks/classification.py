@@ -109,6 +109,7 @@ def _decoder(
         make=make,
         usual_input={"resize": "center_crop", "crop_fraction": 0.875, **IMAGENET},
         reads_first=True,
+        thresholds=("confidence",) if name.startswith("sigmoid") else None,
         is_shown=lambda seen: _ACTIVATIONS.get(seen[0].operator, "logits") == name,
     )
 

@@ -90,6 +90,12 @@ def decoder_of(spec: TaskSpec) -> Decoder:
     return DECODERS[spec.task][spec.decoder]
 
 
+def thresholds_of(spec: TaskSpec) -> tuple[str, ...]:
+    """Return which of the section [thresholds] count for a model."""
+    own = decoder_of(spec).thresholds
+    return TRAITS[spec.task].thresholds if own is None else own
+
+
 def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:
     """Raise a ValueError where the task has no such decoder, or a key that it needs is missing."""
     decoder = DECODERS[task].get(name)

@@ -118,6 +118,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         needs: the key that a hint names beside the decoder; empty where it needs none.
         reads_first: whether only the model's first output is read, whatever others there are.
         reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
+        thresholds: which of the section [thresholds] its models have, where these are not the task's.
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
         usual_thresholds: the [thresholds] with which such models are mostly used.
@@ -142,6 +143,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     usual_input: dict[str, Any] = {}
     usual_thresholds: Thresholds = Thresholds()
     usual_labels: tuple[str, ...] = ()
+    thresholds: tuple[str, ...] | None = None
     suppresses: bool = True
     is_vague: bool = False
     said: str = "detect"

@@ -1,6 +1,6 @@
 """Schema of the sections of model.toml and manifest that describe how to read a model's outputs.
 
-The sections [thresholds], [classification] and [detection]; `ModelSpec` and `Manifest` hold them and are `TaskSpec`s.
+`ModelSpec` and `Manifest` hold these sections and are `TaskSpec`s. `TRAITS` says what the program asks about a task.
 """
 
 from __future__ import annotations
@@ -70,9 +70,12 @@ def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed.
+    """The section [thresholds]: when an answer counts.
 
-    The confidence counts for classes that do not exclude each other as well.
+    Attributes:
+        confidence: what is less confident is dropped, 0-1: a detection, a class of several that do not exclude each
+            other, the match of an embedding, a text, or an anomaly's score.
+        iou: of two detections that overlap by more than this, 0-1, the less confident is dropped.
     """
 
     confidence: _Unit = 0.25

@@ -149,8 +149,9 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
             env=environment,
         )
         assert done.returncode == 1, (limit, done.stderr)
-        assert "no space left on the disk" in done.stderr
-        assert done.stderr.count("\n") == 1
+        # On a busy machine a line about progress stands before it.
+        [line] = [line for line in done.stderr.splitlines() if ", after " not in line]
+        assert "no space left on the disk" in line
         assert Bundle.open(tmp_path / "a.edge").manifest.version == 1
         assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 

@@ -33,6 +33,7 @@ from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandHandler, Reply
 from edge_sdk.service.runner import Controls, Shot
+from tests.support.bundles import make_manifest
 from tests.support.connections import WAIT_S, until
 from tests.support.service import CommandedDevice
 
@@ -193,6 +194,18 @@ def test_a_control_that_a_camera_lacks_is_not_set(
     said = [(answer["error"]["code"], answer["error"]["message"]) for answer in refused]
     assert said == [("not_possible", "this camera's model is not loaded yet"), ("not_possible", "no threshold")]
     assert (done["ok"], control.state) == (True, ControlState(paused=False, max_fps=5))
+
+
+@pytest.mark.parametrize(
+    ("task", "decoder", "has_one"),
+    [("classification", "softmax", False), ("classification", "sigmoid", True), ("detection", "yolox", True)],
+)
+def test_models_whose_classes_do_not_exclude_each_other_have_a_confidence(
+    task: str, decoder: str, has_one: bool
+) -> None:
+    manifest = msgspec.structs.replace(make_manifest(), task=task, decoder=decoder)
+    [control] = [control for control in CONTROLS if control.name == "confidence"]
+    assert (control.refusal(manifest, True) == "") is has_one
 
 
 def _shoot(commanded: CommandedDevice, number: int) -> None:

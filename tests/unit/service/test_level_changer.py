@@ -16,7 +16,7 @@ from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Tick
 from edge_sdk.messages.schema import Running
 from tests.support.bundles import LARGE, SMALL, open_variant, write_graded
-from tests.support.loops import WAIT_S, Scene
+from tests.support.loops import WAIT_S, Camera, Scene
 
 Make = Callable[..., Scene]
 
@@ -60,6 +60,7 @@ def test_down_and_up_again_with_at_most_two_models_loaded(scene: Scene) -> None:
 
 def test_the_time_of_a_second_model_moves_no_level(make: Make) -> None:
     scene = make(then_ms=95.0)
+    scene.camera = Camera(scene.clock, 200, 10**9)  # slow enough that no frame waits for the one before it
     scene.until(lambda: scene.variant == SMALL)
     scene.costs_ms[LARGE] = 10.0
     scene.until(lambda: scene.variant == LARGE)

@@ -139,7 +139,7 @@ class ClassNames:
         return found[0]
 
     def checked(self, class_id: int, where: str) -> int:
-        """The same id."""
+        """Return the class id; raise a DataError where no label of the model has it."""
         if not 0 <= class_id < len(self):
             raise DataError(f"{where}: class_id is {class_id}, expected 0 to {len(self) - 1}, one a label of the model")
         return class_id

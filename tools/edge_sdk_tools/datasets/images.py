@@ -33,7 +33,7 @@ from edge_sdk.core.frame import Image
 from edge_sdk.sources.opencv import MAX_READ_PX, set_up_opencv
 
 MAX_PIXELS = MAX_READ_PX
-"""Of one image: decoded it takes three times as many bytes, and OpenCV decodes no larger ones."""
+"""The most pixels of one image: decoded it takes three times as many bytes, and OpenCV decodes no larger ones."""
 
 # Image.open would refuse what is large in its own words, by a limit that all of the process shares.
 _READERS: tuple[tuple[bytes, Callable[[io.BytesIO], PilFile]], ...] = (
@@ -88,7 +88,7 @@ def _orientation(exif: bytes) -> object:
 
 
 MAX_BYTES = 1 << 30
-"""Of one image file: 67 million pixels of 16 bits in four channels, and no compression, are 540 MB."""
+"""The most bytes of one image file: 67 million pixels of 16 bits in four channels, and no compression, are 540 MB."""
 
 _EVERY_NTH_HELD_OUT = 4
 
@@ -177,7 +177,7 @@ def decode_image(data: bytes) -> Image | None:
 
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
-"""Of images that are read, in small letters."""
+"""Suffixes of images that are read, in lower case."""
 
 FOREIGN_SUFFIXES = (
     *(".heic", ".heif", ".avif", ".jxl", ".gif", ".tif", ".tiff", ".jp2", ".tga", ".exr", ".pgm", ".pbm", ".pnm"),

@@ -1,4 +1,4 @@
-"""What the demo looks with and looks at: a detector, pictures and videos, pinned by hash, and the bundle made of them.
+"""The detector, pictures and videos of the demo, pinned by hash, and the bundle made of them.
 
 The bundle is built for this machine once for the same inputs, with frames that are spread over a video, in two folders
 that share no picture. annotated.jpg shows one frame with what a message says about it.
@@ -229,7 +229,7 @@ def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> 
 
 
 def _open(folder: Path) -> DemoBundle | None:
-    """What an earlier demo left, when it is complete and verifies."""
+    """Return the bundle that an earlier demo built, where it is complete and verifies; else None."""
     path, model = folder / f"{_NAME}.edge", folder / "model" / "model.toml"
     try:
         Bundle.open(path)

@@ -82,7 +82,7 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def pooled(self) -> Judged:
-        """The same as if all were of one class, without the weakest detections, which cost time and tell nothing."""
+        """These detections as if all were of one class, without the weakest, which cost time and tell nothing."""
         keep = self.confidences >= _TELLING
         return msgspec.structs.replace(
             self,

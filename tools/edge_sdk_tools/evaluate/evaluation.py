@@ -54,7 +54,7 @@ def constant_answer(observed: Observed, which: int) -> str:
 
 
 def describe(result: Result) -> str:
-    """What a result says, for people: the strongest three, by the first of their names."""
+    """Say for people what a result holds: its strongest three items, each by the first of its names."""
     entry = entry_of(result)
     items = entry.items(result, lambda class_id: result.label(class_id).split(",")[0])
     named = [f"{item.label} {item.strength:.0%}" for item in items[:_DESCRIBED]]
@@ -98,7 +98,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def figure(self) -> Figure:
-        """What a model is called by: quality by labels, and without them agreement."""
+        """The figure that stands for a model: quality by labels, and without them agreement."""
         return next(iter((*self.quality, *self.agreement)))
 
 
@@ -182,7 +182,7 @@ def summarise(
 
 
 def _renamed(subject: Subject, reference: Path | None) -> Mapping[str, str]:
-    """What the model's own [teacher.labels] says, when it is its teacher that it is measured beside."""
+    """Return the model's own [teacher.labels] where it is measured beside its teacher; else nothing."""
     teacher = subject.spec.teacher if isinstance(subject.spec, ModelSpec) else None
     if teacher is None or reference is None or Path(teacher.model).resolve() != reference.resolve():
         return {}

@@ -95,7 +95,7 @@ Look = Callable[[int, Image], T]
 
 
 class Seen(msgspec.Struct, Generic[T], frozen=True):
-    """What the images gave."""
+    """What the workers returned for the images that could be read, and the others."""
 
     indices: tuple[int, ...]
     values: tuple[T, ...]
@@ -184,10 +184,10 @@ Answers: TypeAlias = Sequence[tuple[Participant, Answer]]
 """The answers of all models to one image."""
 
 Kept: TypeAlias = tuple[tuple[object, ...], object]
-"""What is kept of them: the `rows` of a `Record`, and what lies `between` two models."""
+"""What is kept of the answers to one image: the `rows` of a `Record`, and what lies `between` two models."""
 
 Keep: TypeAlias = Callable[[Answers, Truth | None], Kept]
-"""Takes the answers to one image and its truth."""
+"""A function that takes the answers to one image and its truth, and returns what is kept of them."""
 
 
 class Observed(msgspec.Struct, frozen=True, eq=False):

@@ -24,4 +24,4 @@ TASKS: dict[Task, TaskMetrics] = {
 }
 
 AGREEMENTS = {entry.agreement_metric: entry for entry in TASKS.values()}
-"""The same entries by the manifest's name of their agreement."""
+"""The metrics of each task by the manifest's name of its agreement."""

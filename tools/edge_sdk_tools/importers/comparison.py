@@ -79,9 +79,9 @@ def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
 
 
 ABSOLUTE_TOLERANCE = 1e-4
-"""What float32 sums of another order may come to: four times the largest seen on EfficientNet-Lite0 and 2."""
+"""How far apart float32 sums of another order may be: four times the largest seen on EfficientNet-Lite0 and 2."""
 RELATIVE_TOLERANCE = 1e-3
-"""Of the largest value; the `rtol` with which torch.onnx.verification compares by default."""
+"""The same as a share of the largest value; the `rtol` with which torch.onnx.verification compares by default."""
 _INTEGER_SHARE = 1e-3  # of whole numbers that may differ: an argmax of two scores that are equal but for rounding
 _FATAL = 4  # what goes wrong reaches the caller as an exception, once
 
@@ -209,7 +209,7 @@ def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -
 
 
 def _scale(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What each value is measured with: the largest of the thinnest slice through it.
+    """Return what each value is measured with: the largest of the thinnest slice through it.
 
     A detector's boxes in pixels and its scores of 0-1 often share one tensor; measured with the largest value of all,
     every score would pass.

@@ -58,7 +58,7 @@ def needed_by(source: str, package: str, remedy: str) -> Iterator[None]:
 
 
 def describe_fault(cause: BaseException, folder: Path) -> str:
-    """One line: the type, its first line of text, and file and line, in `folder` where there is one."""
+    """Describe an exception in one line: its type, its first line, and the place, in `folder` where it can be."""
     name = type(cause).__name__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{name}: {cause.msg} ({Path(cause.filename).name}:{cause.lineno})"

@@ -21,8 +21,8 @@ from edge_sdk_tools.importers.pytorch_model import TorchModel
 
 INPUT_NAME = "images"
 PREFERRED_OPSET = 18
-"""What torch.export's exporter is written for; to lower ones it converts, and was seen to fail or to write a model that
-does not load."""
+"""The opset that torch.export's exporter is written for; to lower ones it converts, and was seen to fail or to write a
+model that does not load."""
 
 _BATCH = "batch"
 _PROGRAM, _TRACE = "torch.export", "TorchScript"
@@ -132,7 +132,7 @@ def _frozen_at(heard: Sequence[warnings.WarningMessage], folder: Path) -> tuple[
 
 
 def _failure(exporter: str, cause: BaseException, folder: Path) -> Failure:
-    """What lies at the bottom of an exporter's exceptions."""
+    """Return the failure that lies at the bottom of an exporter's exceptions."""
     while cause.__cause__ is not None:
         cause = cause.__cause__
     # By its words: the exception's class has moved from version to version, and names only symbols of its own.

@@ -147,7 +147,7 @@ class SerialExecutor:
             yield key, outcome_of(function, item, shared, key)
 
     def close(self, *, interrupted: bool) -> None:
-        """Nothing to let go."""
+        """Do nothing: this process has no workers."""
 
 
 PACKAGES = ("edge-sdk", "msgspec", "numpy", "onnx", "onnxruntime", "opencv-python-headless")

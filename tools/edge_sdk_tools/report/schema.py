@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def _writable(value: object) -> object:
-    """The same value; what no file can hold is replaced in a text, a tuple of texts, and a dict of texts."""
+    """Return a value in which what no file can hold is replaced: a text, a tuple of texts, or a dict of texts."""
     if isinstance(value, str):
         return _UNWRITABLE.sub(_REPLACEMENT, value)
     if isinstance(value, tuple):
