@@ -24,7 +24,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edge_sdk.core.errors import OutputError, failure_line, printable
-from edge_sdk.core.files import read_regular, state_folder, write_record
+from edge_sdk.core.files import read_record, state_folder, write_record
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import problems, shown
 from edge_sdk.events.snapshots import jpeg_of
@@ -282,11 +282,9 @@ class ThresholdMemory:
 
     def _read(self) -> dict[str, _Thresholds]:
         try:
-            return msgspec.json.decode(read_regular(self._path()), type=dict[str, _Thresholds])
-        except FileNotFoundError:
-            return {}
-        except (OSError, OutputError, *_UNREADABLE) as cause:
-            _log.warning(f"the thresholds that commands set before are not known: {failure_line(cause)}")
+            return read_record(self._path(), dict[str, _Thresholds]) or {}
+        except OutputError as cause:
+            _log.warning(f"the thresholds that commands set before are not known: {cause}")
             return {}
 
     def _write(self, data: bytes) -> None:

@@ -22,6 +22,7 @@ _NAMES = sorted(
 )
 
 
+@pytest.mark.long
 def test_every_benchmark_can_be_imported_and_shows_its_options() -> None:
     for name in (*_NAMES, "__main__"):
         main = getattr(importlib.import_module(f"benchmarks.{name}"), "main", None)

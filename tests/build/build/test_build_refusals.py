@@ -56,7 +56,6 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
     [
         (_one_picture, DataError, "a.png; equal files count once), expected 2 or more"),
         (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
-        (_edit("[16, 16]", "[32, 16]"), ModelError, "has shape 1x3x16x16, model.toml says 1x3x16x32"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
         (
             _edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"),

@@ -247,7 +247,7 @@ def _project(folder: Path, task: str) -> Path:
     return write_project(folder, text, _with_layers(tiny.segmenter(_LARGE)), labels="background\nred\nblue\n")
 
 
-@pytest.mark.parametrize("task", ["detection", "segmentation"])
+@pytest.mark.parametrize("task", ["detection", pytest.param("segmentation", marks=pytest.mark.long)])
 def test_a_build_takes_levels(tmp_path: Path, task: str) -> None:
     model, output = _project(tmp_path / "p", task), tmp_path / "a.edge"
     write_pictures(tmp_path / "e", 6, first=50)
@@ -286,15 +286,9 @@ def test_a_model_whose_outputs_would_differ_stays_as_it_is(tmp_path: Path, targe
         proto = tiny.classifier()
         first = proto.graph.initializer[0]
         first.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(first) * np.float32(scale), first.name))
-        folder = tmp_path / name
-        folder.mkdir()
-        simplified = simplify(proto, folder)
-        activations = watch_activations(simplified, images, spec.input, symmetric=False)
-        recipe = first_recipe(target, reduce_range=host_saturates())
-        quantized.append(
-            quantize(simplified, activations.ranges(recipe.calibration), recipe, folder / "int8.onnx").path
-        )
-        converted.append(convert(quantized[-1], target, folder))
+        _quantized(tmp_path / name, proto, spec.input)
+        quantized.append(tmp_path / name / "int8.onnx")
+        converted.append(convert(quantized[-1], target, tmp_path / name))
     proof = flawless_proof(images)
     choice = model_variant(proof, spec=spec, onnx=quantized[0], converted=converted[1])
     unchanged, trial = choose_input(choice, target, tmp_path)

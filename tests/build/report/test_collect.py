@@ -81,18 +81,12 @@ def test_bytes_of_weights_belong_to_the_operator_that_reads_them() -> None:
         "z": np.array(0, np.uint8),
         "unread": np.zeros(99, np.float32),
     }
-    nodes = [
-        helper.make_node("QuantizeLinear", ["images", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"]),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0),
-        helper.make_node("Conv", ["x", "wf"], ["c"]),
-        helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.zeros(2, np.int64))),
-        helper.make_node("Reshape", ["c", "k"], ["y"]),
-    ]
-    proto = tiny.model(nodes, [1, 3, 8, 8], {"y": [1, 4, 8, 8]}, weights)
+    text = """q = QuantizeLinear(images, s, z) x = DequantizeLinear(q, s, z) wf = DequantizeLinear<axis=0>(w, ws, wz)
+        c = Conv(x, wf) k = Constant<value = int64[2] {0, 0}>() y = Reshape(c, k)"""
+    proto = tiny.parsed(text, {"y": [1, 4, 8, 8]}, weights, shape=[1, 3, 8, 8])
     assert size_by_operator(proto) == {"Conv": 12 + 16 + 4, "Reshape": 16, "QuantizeLinear": 5}
-    float_proto = tiny.model([helper.make_node("Conv", ["images", "w"], ["y"])], [1, 3, 8, 8], {"y": [1, 4, 8, 8]},
-                             {"w": np.zeros((4, 3, 1, 1), np.float32)})  # fmt: skip
+    floats = {"w": np.zeros((4, 3, 1, 1), np.float32)}
+    float_proto = tiny.parsed("y = Conv(images, w)", {"y": [1, 4, 8, 8]}, floats, shape=[1, 3, 8, 8])
     assert operator_sizes(float_proto, proto) == (
         OperatorSize("Conv", 48, 32),
         OperatorSize("Reshape", 0, 16),

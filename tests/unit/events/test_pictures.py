@@ -454,7 +454,6 @@ def test_the_one_that_waits_is_made_before_the_end() -> None:
     [
         ((64, 48), 640, (64, 48)),
         ((1280, 720), 640, (640, 360)),
-        ((1014, 760), 480, (480, 360)),
         ((1000, 10), 16, (16, 1)),
         ((100, 10_000), 1920, (77, 7680)),
     ],
@@ -468,7 +467,7 @@ def test_larger_pictures_are_made_smaller(size_wh: tuple[int, int], width: int, 
 
 
 @pytest.mark.parametrize(
-    ("size_wh", "expected_wh"), [((1920, 1080), (1920, 1080)), ((4096, 3000), (2048, 1500))], ids=["worse", "smaller"]
+    ("size_wh", "expected_wh"), [((1920, 1080), (1920, 1080)), ((4096, 2048), (2048, 1024))], ids=["worse", "smaller"]
 )
 def test_noise_is_made_worse_until_it_fits(size_wh: tuple[int, int], expected_wh: tuple[int, int]) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (size_wh[1], size_wh[0], 3), np.uint8)

@@ -339,7 +339,8 @@ def test_a_threshold_holds_after_a_restart_unless_the_configuration_changed_sinc
             for path in tmp_path.rglob("*.json"):
                 path.write_text("{")
             assert start(configured) is UNSET
-            assert any("that commands set before are not known" in line for line in commanded.said)
+            [line] = {line for line in commanded.said if "that commands set before are not known" in line}
+            assert line.endswith(".json: damaged")
 
 
 # The documentation.

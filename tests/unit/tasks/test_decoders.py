@@ -117,9 +117,10 @@ def _yolov8_output(*columns: list[float]) -> np.ndarray:
     return output
 
 
-def test_yolov8_columns_hold_a_box_and_its_classes() -> None:
+def test_yolov8_columns_hold_a_box_and_its_classes_and_the_result_is_a_copy() -> None:
     output = _yolov8_output([32, 32, 20, 10, 0.1, 0.9], [10, 10, 4, 4, 0.31, 0.2], [50, 50, 4, 4, 0.29, 0.1])
     got = _detect(SPEC, 2, output)
+    output[:] = 0  # a result owns its arrays
     assert got.xyxy.tolist() == [[22, 27, 42, 37], [8, 8, 12, 12]]
     assert got.class_id.tolist() == [1, 0]
     assert got.confidence == pytest.approx([0.9, 0.31])
@@ -167,7 +168,6 @@ def _nanodet_parts(cells: int, classes: int, bins: int = 8) -> tuple[np.ndarray,
 @pytest.mark.parametrize(
     ("classes", "order", "batched"),
     [
-        (3, [0, 1, 2, 3, 4, 5], False),
         (3, [5, 4, 3, 2, 1, 0], True),
         # As many classes as bins, or as cells of NanoDet-Plus: the first are taken for scores.
         (32, [0, 3, 1, 4, 2, 5], False),
@@ -181,9 +181,7 @@ def test_nanodet_finds_its_six_outputs_by_their_shapes(classes: int, order: list
     _check(_detect(_spec("nanodet"), classes, *shuffled), _nanodet(scores, sides, (8, 16, 32), 0.5))
 
 
-@pytest.mark.parametrize(
-    ("strides", "middle", "reg_max"), [((8, 16, 32), 0.5, 7), ((8, 16, 32, 64), 0.0, 7), ((8, 16, 32, 64), 0.0, 10)]
-)
+@pytest.mark.parametrize(("strides", "middle", "reg_max"), [((8, 16, 32), 0.5, 7), ((8, 16, 32, 64), 0.0, 10)])
 def test_nanodet_in_one_output(strides: tuple[int, ...], middle: float, reg_max: int) -> None:
     """Four levels are NanoDet-Plus, which measures from the corners of its cells; stride 64 leaves half a cell over."""
     scores, sides = _nanodet_parts(len(_cells(SIZE, strides)), 5, reg_max + 1)
@@ -626,14 +624,6 @@ def test_boxes_are_mapped_to_the_frame_and_those_in_the_padding_are_none() -> No
     assert isinstance(result, Detections)
     assert result.xyxy.tolist() == [[54, 22, 74, 42]]
     assert result.confidence == pytest.approx([0.8])
-
-
-def test_results_own_their_memory() -> None:
-    output = _yolov8_output([32, 32, 20, 10, 0.9, 0])
-    got = _detect(SPEC, 2, output)
-    output[:] = 0
-    assert got.xyxy.tolist() == [[22, 27, 42, 37]]
-    assert got.confidence == pytest.approx([0.9])
 
 
 def test_classes_that_do_not_exclude_each_other_are_all_that_reach_the_threshold() -> None:

@@ -74,12 +74,12 @@ def test_keypoints_go_with_their_boxes(decoder: str) -> None:
     picture = msgspec.structs.replace(got, keypoints=got.keypoints * np.float32([[[1, 1, 1], [1e30, 1, 9]]])).plot()
     assert picture[24, 20].any()
     assert not picture[44, 32].any()  # a point that is not sure
-
-
-def test_points_without_confidences_are_sure() -> None:
-    got = _detect("yolov8_pose", _output("yolov8_pose", [(POSES[0][0], 0, 0.9, [10.0, 20.0])], 2), keypoints=(1, 2))
-    assert got.keypoints is not None
-    assert got.keypoints.tolist() == [[[20, 24, 1]]]
+    sure = _detect(decoder, _output(decoder, [(POSES[0][0], 0, 0.9, [10.0, 20.0])], 2), keypoints=(1, 2))
+    assert sure.keypoints is not None
+    assert sure.keypoints.tolist() == [[[20, 24, 1]]]
+    none = _detect(decoder, _output(decoder, [], 6), keypoints=(2, 3))
+    assert none.keypoints is not None
+    assert none.keypoints.shape == (0, 2, 3)
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_seg", "end_to_end_seg"])
@@ -109,6 +109,9 @@ def test_masks_lie_within_their_boxes(decoder: str) -> None:
     assert picture[40, 24].any()
     assert not picture[40, 40].any()
     assert not got.frame.image.any()
+    none = _detect(decoder, _output(decoder, [], 2), prototypes)
+    assert none.mask is not None
+    assert none.mask.shape == (0, 96, 128)
 
 
 @pytest.mark.parametrize("box", [[127.2, 10, 127.9, 20], [10, 95.1, 30, 95.9], [10.2, 10, 10.8, 40]])
@@ -187,15 +190,3 @@ def test_large_oriented_boxes_hide_none_of_another_class() -> None:
     scores = np.array([0.9, 0.8], np.float32)
     found = read_oriented(lambda _outputs: Candidates(boxes, scores, np.array([0, 1]), extras=angles), [])
     assert keep_oriented(found, Thresholds()).tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("decoder", ["yolov8_pose", "yolov8_seg"])
-def test_where_nothing_is_found_there_are_no_points_and_no_masks(decoder: str) -> None:
-    outputs = [_output(decoder, [], 6)] + [np.zeros((1, 6, 16, 16), np.float32)] * (decoder == "yolov8_seg")
-    got = _detect(decoder, *outputs, keypoints=(2, 3) if decoder == "yolov8_pose" else None)
-    if decoder == "yolov8_pose":
-        assert got.keypoints is not None
-        assert got.keypoints.shape == (0, 2, 3)
-    else:
-        assert got.mask is not None
-        assert got.mask.shape == (0, 96, 128)

@@ -338,12 +338,9 @@ def _teacher_of(spec: ModelSpec | None, path: Path, teacher: Path | None) -> Tea
 
 
 def _gates(spec: ModelSpec | None, max_drop_points: float | None, min_agreement: float | None) -> Gates:
+    given = {"distill_max_drop_points": max_drop_points, "distill_min_agreement": min_agreement}
     gates = spec.gates if spec else Gates()
-    if max_drop_points is not None:
-        gates = msgspec.structs.replace(gates, distill_max_drop_points=max_drop_points)
-    if min_agreement is not None:
-        gates = msgspec.structs.replace(gates, distill_min_agreement=min_agreement)
-    return gates
+    return msgspec.structs.replace(gates, **{key: value for key, value in given.items() if value is not None})
 
 
 class Distilled(msgspec.Struct, frozen=True):

@@ -120,7 +120,11 @@ def evaluate(
     with one_step(on_progress, "load"):
         subjects = open_subjects([model, *([reference] if reference else [])])
     participants = pair_up(subjects, _renamed(subjects[0], reference))
-    data = data or _data_of(subjects[0], model)
+    spec = subjects[0].spec
+    if data is None and isinstance(spec, ModelSpec) and spec.data.evaluation:
+        data = Path(spec.data.evaluation)
+    if data is None:
+        raise UsageError(f"{model}: no images to measure on: give --data, or [data] evaluation in model.toml")
     dataset, calibrated = choose_images(subjects, data, max_images)
     if dataset.truths is None and reference is None:
         raise UsageError(
@@ -175,12 +179,6 @@ def summarise(
         images_per_second=len(observed.records) / observed.seconds,
         warnings=warnings_about(observed),
     )
-
-
-def _data_of(subject: Subject, path: Path) -> Path:
-    if isinstance(subject.spec, ModelSpec) and subject.spec.data.evaluation:
-        return Path(subject.spec.data.evaluation)
-    raise UsageError(f"{path}: no images to measure on: give --data, or [data] evaluation in model.toml")
 
 
 def _renamed(subject: Subject, reference: Path | None) -> Mapping[str, str]:

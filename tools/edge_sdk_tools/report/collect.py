@@ -22,7 +22,7 @@ from edge_sdk_tools.datasets.images import MAX_BYTES, ImageSet, decode_image
 from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
-from edge_sdk_tools.evaluate.statistics import Figure, Interval
+from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.prove.parity import Chain, OutputChange, StepKind
@@ -309,7 +309,12 @@ def _verdict(steps: Steps) -> Verdict:
         "lower gates.int8_max_drop_relative or int8_min_agreement",
     )
     loss = loss_of(evaluation) if reason is None else None
-    held = ", ".join(_change_line(one) for one in evaluation.gated or (figure,))
+    held = ", ".join(
+        f"{one.name} {one.value.value:.1%}"
+        if one.difference is None
+        else f"{one.name} changes by {100 * one.difference.value + 0.0:+.1f} points"
+        for one in evaluation.gated or (figure,)
+    )
     return Verdict(
         carries="int8" if reason is None else "fp32",
         why=reason or steps.search.doubt or f"INT8 holds its gates: {held}",
@@ -319,12 +324,6 @@ def _verdict(steps: Steps) -> Verdict:
         band=loss.band if loss else None,
         loss=loss.line if loss else "",
     )
-
-
-def _change_line(figure: Figure) -> str:
-    if figure.difference is None:
-        return f"{figure.name} {figure.value.value:.1%}"
-    return f"{figure.name} changes by {100 * figure.difference.value + 0.0:+.1f} points"
 
 
 def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
