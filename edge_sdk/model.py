@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import platform
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +23,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop
-from edge_sdk.tasks.spec import has_background
+from edge_sdk.tasks.spec import labels_by_id
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -44,7 +46,7 @@ class Model:
         self._second = second
         self._cascade = None if second is None else Cascade(second[0]._stages, second[1], going_on(bundle, second[1]))
         self.latency_budget_ms = bundle.manifest.latency_budget_ms
-        self._background = has_background(bundle.manifest)
+        self._names = labels_by_id(bundle.manifest, self.labels)
 
     @classmethod
     def open(
@@ -88,12 +90,18 @@ class Model:
             raise UsageError(f"{path}: only a bundle is signed; leave trusted_keys out, or build and sign a bundle")
         with host_tools(f"Model.open of {path.name}"):
             from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle  # the device has none of it
-        with tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
+        folder = tempfile.mkdtemp(prefix="edge-sdk-")
+        try:
             made, description = unproved_bundle(path, Path(folder))
-            for name, why in description.guessed.items() if description else ():
-                _log.warning(f"guessed {name}: {why}")
+            for line in description.guesses() if description else ():
+                _log.warning(line)
             _log.warning(UNPROVED)
-            return cls.open(made, **options)
+            model = cls.open(made, **options)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(model.bundle, shutil.rmtree, folder, ignore_errors=True)  # `clone` and `then` read the labels
+        return model
 
     @property
     def variant(self) -> str:
@@ -205,10 +213,7 @@ class Model:
 
     def label_of(self, class_id: int) -> str:
         """Return the label of a result's class id; `class_N` if it has none."""
-        number = int(class_id)
-        line = number + 1 if self._background else number
-        label = self.labels[line] if 0 <= line < len(self.labels) else ""
-        return label or ("background" if number == -1 else f"class_{number}")
+        return self._names.get(int(class_id)) or ("background" if class_id == -1 else f"class_{class_id}")
 
 
 _MAX_MS = 1e12  # 30 years

@@ -44,7 +44,7 @@ from edge_sdk.publishing.settings import BrokerSettings, read_password
 from edge_sdk.service.process import Notifier, Progress, Start
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import holds_password
-from edge_sdk.sources.opening import FORMS, TABLE
+from edge_sdk.sources.opening import FORMS, SOURCE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,8 +154,8 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))
     with interrupted_by_sigterm():
         bundle, description = unproved_bundle(path, Path(folder))
-    for guessed, why in description.guessed.items() if description else ():
-        _log.info(f"guessed {guessed}: {why}")
+    for line in description.guesses() if description else ():
+        _log.info(line)
     if "is_unproved" not in options:
         _log.info(UNPROVED)
     if key == "then":
@@ -445,7 +445,7 @@ def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
-    kind = "".join(f" ({entry.words})" for entry in TABLE if entry.name == pipeline.kind)
+    kind = "".join(f" ({entry.words})" for entry in SOURCE_KINDS if entry.name == pipeline.kind)
     yield "source", f"{pipeline.source}{kind}{_options(pipeline)}"
     bundle = pipeline.bundle
     if bundle is None:

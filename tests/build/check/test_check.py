@@ -440,12 +440,6 @@ def _findings(
         (["a", "", "b", "c", "d"], 3, False, [("error", "5 lines", ONE_A_CLASS)]),
         (TEN, 11, True, [("error", "10 lines", "is the line for output 0 missing?")]),
         (["background", *TEN], 10, False, [("error", "11 lines", TAKE_OUT)]),
-        (
-            ["a", "background", "b"],
-            3,
-            False,
-            [("warning", "line 2 of 3 is 'background', and model", "nothing to do, ")],
-        ),
     ],
 )
 def test_what_the_lines_show(
@@ -562,8 +556,3 @@ def test_probabilities_are_told_from_logits(tmp_path: Path, decoder: str, operat
     output = TensorInfo("y", "float", (1, 3), operator)
     found = check_labels(spec, CheckReport(name="m", model="m.onnx", target=None, onnxruntime="", outputs=(output,)))
     assert [one.next_step for one in found if one.severity == "error"] == ([step] if step else [])
-
-
-def test_the_operator_of_an_output_is_the_one_that_computes_it(tmp_path: Path) -> None:
-    model = write_project(tmp_path, CLASSIFIER.replace("softmax", "logits"), pictures=0)
-    assert [error.next_step for error in examine(load_model_spec(model)).of("error")] == ['set decoder = "softmax"']

@@ -13,9 +13,8 @@ from typing import Any
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import ModelError, one_line
-from edge_sdk.tasks.decoders import TABLE, decoder_of
+from edge_sdk.tasks.decoders import TABLE, WrongLabelsError, decoder_of, labels_hint, make_stage
 from edge_sdk.tasks.spec import TRAITS
-from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
 from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
@@ -136,19 +135,18 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         labels = read_labels(Path(spec.labels))
     except ModelError as cause:
         return [finding("error", spec, str(cause), _WRITE)]
-    is_counted, wrong = False, list[Finding]()
+    is_counted, wrong = False, [*_check_said(spec, report)]
     try:
         is_counted = _check_outputs(spec, labels, report)
     except WrongLabelsError as cause:
         step = labels_hint(spec, len(labels), cause.class_count).replace("expected", "write", 1)
-        return [finding("error", spec, str(cause).partition("; ")[0], step)]
+        return wrong or [finding("error", spec, str(cause).partition("; ")[0], step)]
     except ModelError as cause:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
         seen = "" if "this looks like" in step else resemblance(report.outputs, spec.input.size_wh)
-        wrong = [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
+        wrong = wrong or [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
     lines = [*check_lines(spec, labels, is_counted=is_counted), *_check_order(spec, labels, report)]
-    wrong += _check_said(spec, report)
     wrong += [] if wrong else _check_others(spec, len(labels), report)
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
 
@@ -213,6 +211,6 @@ def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) 
     if not report.outputs or is_open or any(output.shape is None for output in report.outputs):
         return False
     shapes = [output.shape or () for output in report.outputs]
-    make_task(spec, len(labels), shapes)
+    make_stage(spec, len(labels), shapes)
     # An output of class ids does not show how many there are.
     return any(decoder_of(spec).class_outputs(spec, len(labels), shapes))
