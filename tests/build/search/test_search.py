@@ -77,38 +77,15 @@ def test_layers_are_ranked_by_their_noise(tmp_path: Path) -> None:
 
 
 def test_a_layer_goes_back_to_float_with_its_activation_and_what_lies_before_it() -> None:
-<<<<<<< HEAD
     """SiLU is two nodes, HardSwish may be four; float nodes alone read the slices of a focus layer, and their join."""
-    nodes = [
-        onnx.helper.make_node("Slice", ["x", "start", "end"], ["even"], "even"),
-        onnx.helper.make_node("Slice", ["x", "start", "end"], ["odd"], "odd"),
-        onnx.helper.make_node("Concat", ["even", "odd"], ["joined"], "join", axis=1),
-        onnx.helper.make_node("Conv", ["joined", "w"], ["a"], "first"),
-        onnx.helper.make_node("Sigmoid", ["a"], ["gate"], "gate"),
-        onnx.helper.make_node("Mul", ["a", "gate"], ["b"], "silu"),
-        onnx.helper.make_node("MaxPool", ["b"], ["c"], "pool", kernel_shape=[1, 1]),
-        onnx.helper.make_node("Conv", ["c", "w"], ["d"], "second"),
-        onnx.helper.make_node("Add", ["d", "w"], ["plus"], "plus"),
-        onnx.helper.make_node("Clip", ["plus"], ["clipped"], "clip"),
-        onnx.helper.make_node("Mul", ["d", "clipped"], ["times"], "times"),
-        onnx.helper.make_node("Div", ["times", "w"], ["e"], "sixth"),
-        onnx.helper.make_node("Add", ["b", "e"], ["f"], "add"),
-        onnx.helper.make_node("Sigmoid", ["f"], ["y"], "tail"),
-    ]
-    proto = onnx.helper.make_model(onnx.helper.make_graph(nodes, "graph", [], []))
-    proto.graph.initializer.extend(
-        onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [1], [0.0]) for name in ("start", "end", "w")
-=======
-    """SiLU is two nodes; the slices of a focus layer, and their join, are read by float nodes alone."""
     proto = onnx.helper.make_model(
         onnx.parser.parse_graph(
             """graph (float[1] x) => (float[1] y) <float[1] start = {0}, float[1] end = {0}, float[1] w = {0}>
             { [even] even = Slice(x, start, end) [odd] odd = Slice(x, start, end)
               [join] joined = Concat<axis=1>(even, odd) [first] a = Conv(joined, w) [gate] gate = Sigmoid(a)
               [silu] b = Mul(a, gate) [pool] c = MaxPool<kernel_shape=[1,1]>(b) [second] d = Conv(c, w)
-              [swish] e = HardSwish(d) [add] f = Add(b, e) [tail] y = Sigmoid(f) }"""
+              [plus] p = Add(d, w) [clip] q = Clip(p) [times] r = Mul(d, q) [sixth] e = Div(r, w) [add] f = Add(b, e) [tail] y = Sigmoid(f) }"""
         )
->>>>>>> main
     )
     first, second = ("first", "gate", "silu"), ("second", "plus", "clip", "times", "sixth")
     assert layers_of(proto, {"tail"}) == [
