@@ -84,7 +84,8 @@ def test_a_layer_goes_back_to_float_with_its_activation_and_what_lies_before_it(
             { [even] even = Slice(x, start, end) [odd] odd = Slice(x, start, end)
               [join] joined = Concat<axis=1>(even, odd) [first] a = Conv(joined, w) [gate] gate = Sigmoid(a)
               [silu] b = Mul(a, gate) [pool] c = MaxPool<kernel_shape=[1,1]>(b) [second] d = Conv(c, w)
-              [plus] p = Add(d, w) [clip] q = Clip(p) [times] r = Mul(d, q) [sixth] e = Div(r, w) [add] f = Add(b, e) [tail] y = Sigmoid(f) }"""
+              [plus] p = Add(d, w) [clip] q = Clip(p) [times] r = Mul(d, q) [sixth] e = Div(r, w)
+              [add] f = Add(b, e) [tail] y = Sigmoid(f) }"""
         )
     )
     first, second = ("first", "gate", "silu"), ("second", "plus", "clip", "times", "sixth")
