@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +13,7 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import Sink, Source
 from edge_sdk.inference.cascade import Cascade, CropSettings, going_on
-from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.runtime import check_device
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
@@ -68,7 +67,7 @@ class Model:
         """
         if not isinstance(bundle, Bundle):
             bundle = Bundle.open(bundle, trusted_keys)
-        bundle.check_device(platform.machine(), onnxruntime_version())
+        check_device(bundle)
         chosen = bundle if variant is None else bundle.with_primary(variant)
         return cls(chosen, Stages.open(chosen, settings))
 
