@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,15 +43,24 @@ from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.quantize.convert import operators_config, operators_of, ort_format_of
 from edge_sdk_tools.runtime import sources
 from edge_sdk_tools.runtime.package import LIBRARY, Runtime, bill_of_materials, said, write_wheel
-from edge_sdk_tools.runtime.prove import Proof, prove
-from edge_sdk_tools.runtime.recipe import FLAGS, HOOK, PROTOC, TOOLCHAIN, patches_of, recipe_digest
+from edge_sdk_tools.runtime.prove import Proof, prove, undefined_symbols
+from edge_sdk_tools.runtime.recipe import (
+    FLAGS,
+    HOOK,
+    PROTOC,
+    TOOLCHAIN,
+    UNNEEDED,
+    defining,
+    patches_of,
+    recipe_digest,
+    registered,
+    unneeded_sources,
+)
 
 _COMPILER = "aarch64-linux-gnu-"
 _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
-_COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
-_REGISTERED = re.compile(r"BuildKernelCreateInfo<[^>]*?\bk(Onnx|MS)Domain\b[^>]*?,\s*(\w+)\)>")
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
 
 
@@ -109,7 +118,7 @@ def build_runtime(
         check_room(work, shutil.disk_usage(work).free)
         with locked(work):
             steps = _Steps(work, on_progress)
-            return _build(steps, needs, device, python or device.python, source, definitions, jobs, output)
+            return _Build(steps, needs, device, python or device.python, source, definitions, jobs).run(output)
     except OSError as cause:
         what = "the disk is full" if is_full(cause) else cause.strerror or str(cause)
         raise OutputError(f"{cause.filename or work}: {what}; a runtime's build needs 3 GB") from cause
@@ -265,87 +274,127 @@ class _Steps:
             raise EdgeError(f"{name}: {Path(command[0]).name} ended with {process.returncode}; see {log}:", *words)
 
 
-def _build(
-    steps: _Steps,
-    needs: Needs,
-    device: Target,
-    python: str,
-    source: Path | None,
-    definitions: Sequence[str],
-    jobs: int | None,
-    output: Path,
-) -> BuiltRuntime:
-    work, downloads = steps.work, steps.work / "downloads"
-    downloads.mkdir(exist_ok=True)
-    headers, tools = downloads / f"python{python}", sources.tools_folder(downloads)
+class _Build:
+    """The steps of one build, in the order in which `run` takes them; each one's input is what was done before it."""
 
-    def download() -> None:
-        sources.fetch_tools(downloads)
-        sources.fetch_python_headers(python, downloads)
-        if source is None:
-            sources.download_debian(downloads)
+    def __init__(
+        self,
+        steps: _Steps,
+        needs: Needs,
+        device: Target,
+        python: str,
+        source: Path | None,
+        definitions: Sequence[str],
+        jobs: int | None,
+    ) -> None:
+        self._steps, self._needs, self._device, self._python = steps, needs, device, python
+        self._source, self._definitions, self._jobs = source, tuple(definitions), jobs
+        self._downloads, self._made = steps.work / "downloads", steps.work / "made"
+        self._objects = steps.work / f"build-cp{python.replace('.', '')}"
+        self._headers, self._tools = self._downloads / f"python{python}", sources.tools_folder(self._downloads)
+        self._compiler = said([f"{_COMPILER}g++", "--version"]).splitlines()[0]
 
-    steps.do("download", (python, source is None, tools), tools, download)
-    sources.check_python_headers(headers, python)
+    def run(self, output: Path) -> BuiltRuntime:
+        """Do what no earlier build has finished, and copy what it made into `output`."""
+        do, needs = self._steps.do, self._needs
+        do("download", (self._python, self._source is None, self._tools), self._tools, self._download)
+        sources.check_python_headers(self._headers, self._python)
+        given = sources.state_of(self._source) if self._source else "debian"
+        tree_file = self._steps.work / "source" / "tree.json"
+        do("patch", (given, recipe_digest()), tree_file, lambda: self._patch(tree_file))
+        tree = msgspec.json.decode(tree_file.read_bytes(), type=sources.Tree, dec_hook=lambda kind, text: kind(text))
+        _check_format(tree, needs.ort_format)
+        settings = (given, recipe_digest(), self._python, self._compiler, self._definitions, np.__version__)
+        do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree))
+        do("compile", (*settings, needs.config), self._objects / LIBRARY, lambda: self._compile(tree))
+        runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
+        digests = tuple(bundle.digest for bundle in needs.bundles)
+        inputs = (*settings, needs.config, digests, self._device.name)
+        do("package", inputs, runtime_file, lambda: self._package(tree, runtime_file))
+        runtime = msgspec.json.decode(runtime_file.read_bytes(), type=Runtime)
+        do("prove", (runtime.sha256, digests), proof_file, lambda: self._prove(runtime, proof_file))
+        for path in self._made.iterdir():
+            shutil.copyfile(path, output / path.name)
+        proof = msgspec.json.decode(proof_file.read_bytes(), type=Proof)
+        return BuiltRuntime(output, runtime, proof, tuple(self._steps.remembered))
 
-    given = sources.state_of(source) if source else "debian"
-    tree_file = work / "source" / "tree.json"
+    def _download(self) -> None:
+        self._downloads.mkdir(exist_ok=True)
+        sources.fetch_tools(self._downloads)
+        sources.fetch_python_headers(self._python, self._downloads)
+        if self._source is None:
+            sources.download_debian(self._downloads)
 
-    def patch() -> None:
+    def _patch(self, tree_file: Path) -> None:
         folder = tree_file.parent
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        made = sources.copy_checkout(source, folder) if source else sources.unpack_debian(downloads, folder)
-        tree_file.write_bytes(msgspec.json.encode(made, enc_hook=str))
+        if self._source:
+            tree = sources.copy_checkout(self._source, folder)
+        else:
+            tree = sources.unpack_debian(self._downloads, folder)
+        tree_file.write_bytes(msgspec.json.encode(tree, enc_hook=str))
 
-    steps.do("patch", (given, recipe_digest()), tree_file, patch)
-    tree = msgspec.json.decode(tree_file.read_bytes(), type=sources.Tree, dec_hook=lambda kind, text: kind(text))
-    readable = _ort_format_read_by(tree.root)
-    if needs.ort_format > readable:
-        raise IncompatibleError(
-            f"the bundles' models have version {needs.ort_format} of the ORT format, ONNX Runtime {tree.version} reads "
-            f"{readable} and older"
-        )
-
-    objects = work / f"build-cp{python.replace('.', '')}"
-    compiler = said([f"{_COMPILER}g++", "--version"]).splitlines()[0]
-    settings = (given, recipe_digest(), python, compiler, tuple(definitions), np.__version__, str(work))
-
-    def configure() -> None:
+    def _configure(self, tree: sources.Tree) -> None:
+        objects = self._objects
         shutil.rmtree(objects, ignore_errors=True)
         objects.mkdir()
-        _reduce(steps, tree, needs, objects)  # CMake wants to see the files
-        _configure(steps, tree, objects, headers, python, definitions, tools)
+        _reduce(self._steps, tree, self._needs, objects)  # CMake wants to see the files
+        toolchain, hook = objects / "toolchain.cmake", objects / "hook.cmake"
+        toolchain.write_text(TOOLCHAIN.format(compiler=_COMPILER))
+        hook.write_text(HOOK)
+        system = self._headers / "usr" / "include"
+        # The wheel must not name folders of this machine; of several that match, the last one counts.
+        folders = (self._steps.work, objects, tree.root.parent, tree.root)
+        maps = dict(zip(folders, ("runtime", "build", "dependencies", "onnxruntime"), strict=True))
+        flags = " ".join(f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items())
+        flags += f" -isystem {system}"
+        settings = {
+            **FLAGS,
+            "CMAKE_TOOLCHAIN_FILE": toolchain,
+            "CMAKE_PROJECT_onnxruntime_INCLUDE": hook,
+            "CMAKE_MAKE_PROGRAM": self._tools / "bin" / "ninja",
+            **{f"CMAKE_{language}_FLAGS": flags for language in ("C", "CXX", "ASM")},
+            "ONNX_CUSTOM_PROTOC_EXECUTABLE": shutil.which("protoc"),
+            "Python_EXECUTABLE": sys.executable,
+            "Python_INCLUDE_DIR": system / f"python{self._python}",
+            "Python_NumPy_INCLUDE_DIR": np.get_include(),
+            **{f"FETCHCONTENT_SOURCE_DIR_{name.upper()}": folder for name, folder in tree.dependencies.items()},
+        }
+        if tree.dependencies:
+            settings["FETCHCONTENT_FULLY_DISCONNECTED"] = "ON"
+        if ccache := shutil.which("ccache"):
+            settings |= {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
+        command: list[str | Path] = [self._tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja"]
+        command += ["--compile-no-warning-as-error", "-S", tree.root / "cmake", "-B", objects]
+        command += [f"-D{name}={value}" for name, value in settings.items()]
+        command += [f"-D{definition}" for definition in self._definitions]
+        self._steps.run("configure", command, objects, PYTHONPATH=str(self._tools))
 
-    steps.do("configure", settings, objects / "build.ninja", configure)
+    def _compile(self, tree: sources.Tree) -> None:
+        _reduce(self._steps, tree, self._needs, self._objects)
+        jobs = self._jobs or os.cpu_count() or 1
+        command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", Path(LIBRARY).stem]
+        is_whole = False
+        while not is_whole:
+            self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._tools))
+            is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / LIBRARY, _COMPILER))
 
-    def compile_() -> None:
-        _reduce(steps, tree, needs, objects)
-        command: list[str | Path] = [
-            tools / "bin" / "ninja",
-            f"-j{jobs or os.cpu_count() or 1}",
-            "onnxruntime_pybind11_state",
-        ]
-        steps.run("compile", command, objects, PYTHONPATH=str(tools))
-
-    steps.do("compile", (*settings, needs.config), objects / LIBRARY, compile_)
-
-    made = work / "made"
-    runtime_file = made / "runtime.json"
-
-    def package() -> None:
+    def _package(self, tree: sources.Tree, runtime_file: Path) -> None:
+        made, needs = self._made, self._needs
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
         sets = [bundle.manifest.entry(OPERATORS_FILE) for bundle in needs.bundles]
         record = ReducedRuntime(needs.operators, tuple(sorted({entry.sha256 for entry in sets if entry})))
-        wheel, sizes = write_wheel(tree, objects / LIBRARY, record, python, _COMPILER, tools, made)
+        library = self._objects / LIBRARY
+        wheel, sizes = write_wheel(tree, library, record, self._python, _COMPILER, self._tools, made)
         runtime = Runtime(
             wheel=wheel.name,
             sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
             onnxruntime=tree.version,
-            python=python,
-            target=device.name,
-            compiler=compiler,
+            python=self._python,
+            target=self._device.name,
+            compiler=self._compiler,
             flags=FLAGS,
             operators=tuple(needs.config.splitlines()),
             patches=tuple(f"{patch.file}: {patch.name}" for patch in patches_of(tree.version)),
@@ -356,116 +405,69 @@ def _build(
         (made / "sbom.json").write_bytes(bill_of_materials(runtime))
         runtime_file.write_bytes(_pretty(runtime))
 
-    digests = tuple(bundle.digest for bundle in needs.bundles)
-    steps.do("package", (*settings, needs.config, digests, device.name), runtime_file, package)
-    runtime = msgspec.json.decode(runtime_file.read_bytes(), type=Runtime)
-    proof_file = made / "proof.json"
-
-    def check() -> None:
+    def _prove(self, runtime: Runtime, proof_file: Path) -> None:
         proof = prove(
-            made / runtime.wheel,
-            needs.bundles,
-            needs.operators,
-            device,
-            version=tree.version,
+            self._made / runtime.wheel,
+            self._needs.bundles,
+            self._needs.operators,
+            self._device,
+            version=runtime.onnxruntime,
             binutils=_COMPILER,
-            private=(work, Path.home()),
-            downloads=downloads,
-            on_progress=steps.on_progress,
+            private=(self._steps.work, Path.home()),
+            downloads=self._downloads,
+            on_progress=self._steps.on_progress,
         )
         proof_file.write_bytes(_pretty(proof))
-
-    steps.do("prove", (runtime.sha256, digests), proof_file, check)
-    for path in made.iterdir():
-        shutil.copyfile(path, output / path.name)
-    proof = msgspec.json.decode(proof_file.read_bytes(), type=Proof)
-    return BuiltRuntime(output, runtime, proof, tuple(steps.remembered))
 
 
 def _pretty(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-def _ort_format_read_by(root: Path) -> int:
-    """Return the newest version of the ORT format that a source reads."""
-    file = root / "onnxruntime" / "core" / "flatbuffers" / "ort_format_version.h"
+def _check_format(tree: sources.Tree, needed: int) -> None:
+    """Raise IncompatibleError where the source does not read that version of the ORT format."""
+    file = tree.root / "onnxruntime" / "core" / "flatbuffers" / "ort_format_version.h"
     found = _FORMAT.search(file.read_text(encoding="utf-8"))
     if found is None:
         raise UsageError(f"{file}: no kOrtModelVersion there, expected a source of ONNX Runtime")
-    return int(found[1])
+    if needed > int(found[1]):
+        raise IncompatibleError(
+            f"the bundles' models have version {needed} of the ORT format, ONNX Runtime {tree.version} reads "
+            f"{found[1]} and older"
+        )
 
 
 def _reduce(steps: _Steps, tree: sources.Tree, needs: Needs, objects: Path) -> None:
-    """Write the files that register kernels with those of the needed operators and types only."""
+    """Write the files that register kernels with those of the needed operators only, and what is not compiled then.
+
+    Raises:
+        IncompatibleError: the source has no kernel for an operator.
+    """
     config = objects / "operators.config"
     if config.is_file() and config.read_text() == needs.config:
-        return  # Ninja compiles what is newer, and these would be
+        return  # what is written is newer than its objects, and would be compiled again
     config.unlink(missing_ok=True)
     script = tree.root / "tools" / "ci_build" / "reduce_op_kernels.py"
-    options: list[str | Path] = [
-        "--enable_type_reduction",
-        "--is_extended_minimal_build_or_higher",
-        "--cmake_build_dir",
-        objects,
-    ]
+    options: list[str | Path] = ["--enable_type_reduction", "--is_extended_minimal_build_or_higher"]
     fresh = objects / "operators.fresh"
     fresh.write_text(needs.config)
-    steps.run("reduce", [sys.executable, script, *options, fresh], objects)
-    check_registered(objects / "op_reduction.generated", needs.operators, tree.version)
+    steps.run("reduce", [sys.executable, script, *options, "--cmake_build_dir", objects, fresh], objects)
+    found = registered(objects / "op_reduction.generated")
+    missing = ", ".join(sorted({*needs.operators} - found))
+    if missing:
+        raise IncompatibleError(f"ONNX Runtime {tree.version} has no {missing} for the CPU")
+    _write_unneeded(objects, unneeded_sources(tree.root, found))
     fresh.rename(config)
 
 
-def check_registered(folder: Path, operators: Sequence[str], version: str) -> None:
-    """Raise IncompatibleError where an operator (`domain:name`) has no kernel in the source of that version."""
-    domains = {"Onnx": "ai.onnx", "MS": "com.microsoft"}
-    found = {
-        f"{domains[domain]}:{name}"
-        for path in folder.rglob("*.cc")
-        for domain, name in _REGISTERED.findall(_COMMENT.sub("", path.read_text(encoding="utf-8")))
-    }
-    missing = sorted({*operators} - found)
-    if missing:
-        raise IncompatibleError(f"ONNX Runtime {version} has no {', '.join(missing)} for the CPU")
+def _write_unneeded(objects: Path, files: Iterable[Path]) -> None:
+    (objects / UNNEEDED).write_text("".join(f"{path}\n" for path in sorted(files)))
 
 
-def _configure(
-    steps: _Steps,
-    tree: sources.Tree,
-    objects: Path,
-    headers: Path,
-    python: str,
-    definitions: Sequence[str],
-    tools: Path,
-) -> None:
-    toolchain, hook = objects / "toolchain.cmake", objects / "hook.cmake"
-    toolchain.write_text(TOOLCHAIN.format(compiler=_COMPILER))
-    hook.write_text(HOOK)
-    system = headers / "usr" / "include"
-    # The wheel must not name folders of this machine.
-    maps = {tree.root: "onnxruntime", tree.root.parent: "dependencies", objects: "build", steps.work: "runtime"}
-    flags = " ".join(f"-ffile-prefix-map={folder}={name}" for folder, name in reversed(maps.items()))
-    flags += f" -isystem {system}"
-    settings = {
-        **FLAGS,
-        "CMAKE_TOOLCHAIN_FILE": toolchain,
-        "CMAKE_PROJECT_onnxruntime_INCLUDE": hook,
-        "CMAKE_MAKE_PROGRAM": tools / "bin" / "ninja",
-        **{f"CMAKE_{language}_FLAGS": flags for language in ("C", "CXX", "ASM")},
-        "ONNX_CUSTOM_PROTOC_EXECUTABLE": shutil.which("protoc"),
-        "Python_EXECUTABLE": sys.executable,
-        "Python_INCLUDE_DIR": system / f"python{python}",
-        "Python_NumPy_INCLUDE_DIR": np.get_include(),
-        **{f"FETCHCONTENT_SOURCE_DIR_{name.upper()}": folder for name, folder in tree.dependencies.items()},
-    }
-    if tree.dependencies:
-        settings["FETCHCONTENT_FULLY_DISCONNECTED"] = "ON"
-    if ccache := shutil.which("ccache"):
-        settings |= {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
-    command: list[str | Path] = [
-        tools / "cmake" / "data" / "bin" / "cmake",
-        "-G",
-        "Ninja",
-        "--compile-no-warning-as-error",
-    ]
-    command += ["-S", tree.root / "cmake", "-B", objects, *(f"-D{name}={value}" for name, value in settings.items())]
-    steps.run("configure", [*command, *(f"-D{one}" for one in definitions)], objects, PYTHONPATH=str(tools))
+def _restore_sources(objects: Path, undefined: Sequence[str]) -> bool:
+    """Have those sources compiled that seem to define symbols, all of them where none does; return whether any were."""
+    unneeded = {Path(line) for line in (objects / UNNEEDED).read_text().splitlines()}
+    if not undefined or not unneeded:
+        return False  # the proof refuses symbols that are still undefined
+    _write_unneeded(objects, unneeded - (defining(undefined, unneeded) or unneeded))
+    return True

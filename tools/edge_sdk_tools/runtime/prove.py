@@ -187,19 +187,23 @@ def check_library(wheel: Path, binutils: str) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="edge-sdk-prove-") as scratch, zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".so")]
         library = archive.extract(name, scratch)
-        symbols = said([f"{binutils}nm", "-D", "--undefined-only", library])
+        unknown = undefined_symbols(Path(library), binutils)
         dynamic = said([f"{binutils}readelf", "-d", "-W", library])
-    unknown = [
-        symbol for kind, symbol in (line.split() for line in symbols.splitlines()) if not _is_known(kind, symbol)
-    ]
     if unknown:
         raise IncompatibleError(f"{wheel.name}: undefined symbols: {', '.join(unknown[:5])}")
     return tuple(line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line)
 
 
+def undefined_symbols(library: Path, binutils: str) -> list[str]:
+    """Return the symbols of a library, C++ names in words, that neither the C and C++ libraries nor Python have."""
+    lines = said([f"{binutils}nm", "-D", "-C", "--undefined-only", str(library)]).splitlines()
+    found = (line.split(maxsplit=1) for line in lines)
+    return [symbol for kind, symbol in found if not _is_known(kind, symbol)]
+
+
 def _is_known(kind: str, symbol: str) -> bool:
     """Tell whether a symbol is weak, Python's, or one of a library with versioned symbols."""
-    _, _, version = symbol.partition("@")
+    version = symbol.rpartition("@")[2]
     return kind == "w" or symbol.startswith(("Py", "_Py")) or version.startswith(_BEHIND)
 
 
@@ -209,7 +213,7 @@ def check_leaks(wheel: Path, private: Sequence[Path]) -> None:
         for name in archive.namelist():
             data = archive.read(name)
             for folder in private:
-                if os.fsencode(folder) in data:
+                if os.fsencode(f"{folder}/") in data:
                     raise IncompatibleError(f"{wheel.name}: {name} contains the path {folder}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,15 +217,66 @@ set(CMAKE_CXX_COMPILER {compiler}g++)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 """
 
+UNNEEDED = "unneeded.txt"
+"""File in the folder of objects with the source files that are not compiled, one a line."""
+
 # Everything is compiled for size but the kernels: DequantizeLinear alone would be several times slower.
 HOOK = """\
 function(edge_sdk_optimise_kernels)
   target_compile_options(onnxruntime_mlas PRIVATE -O3)
   set_source_files_properties("${ONNXRUNTIME_ROOT}/core/providers/cpu/quantization/quantize_linear.cc"
     TARGET_DIRECTORY onnxruntime_providers PROPERTIES COMPILE_OPTIONS -O3)
+  set(listed "${CMAKE_BINARY_DIR}/unneeded.txt")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${listed}")
+  file(STRINGS "${listed}" unneeded)
+  get_target_property(sources onnxruntime_providers SOURCES)
+  list(REMOVE_ITEM sources ${unneeded})
+  set_target_properties(onnxruntime_providers PROPERTIES SOURCES "${sources}")
 endfunction()
 cmake_language(DEFER CALL edge_sdk_optimise_kernels)
 """
+
+_COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
+_REGISTERED = re.compile(r"BuildKernelCreateInfo<[^>]*?\bk(Onnx|MS)Domain\b[^>]*?,\s*(\w+)\)>")
+_DOMAINS = {"Onnx": "ai.onnx", "MS": "com.microsoft"}
+_REGISTERS = re.compile(r"\b(?:ONNX|REG|REGISTER)_\w*\(")
+_KERNELS = ("core/providers/cpu", "contrib_ops/cpu")
+_GENERATED = ("cpu_execution_provider.cc", "cpu_contrib_kernels.cc")
+
+
+def registered(folder: Path) -> set[str]:
+    """Return `domain:name` of the operators that the files of registration in `folder` still have."""
+    texts = (_COMMENT.sub("", path.read_text(encoding="utf-8")) for path in folder.rglob("*.cc"))
+    return {f"{_DOMAINS[domain]}:{name}" for text in texts for domain, name in _REGISTERED.findall(text)}
+
+
+def unneeded_sources(root: Path, operators: Iterable[str]) -> set[Path]:
+    """Return the files of kernels in a source that name none of the operators, and register others.
+
+    They are two thirds of the time to compile. Where another file calls one of them, the linked library lacks a symbol;
+    `defining` finds the file then.
+    """
+    named = re.compile(rf"\b(?:{'|'.join(name.split(':')[1] for name in operators)})\b")
+    found = set()
+    for path in (path for part in _KERNELS for path in (root / "onnxruntime" / part).rglob("*.cc")):
+        text = path.read_text(encoding="utf-8")
+        if path.name not in _GENERATED and _REGISTERS.search(text) and not named.search(text):
+            found.add(path)
+    return found
+
+
+def defining(symbols: Iterable[str], files: Iterable[Path]) -> set[Path]:
+    """Return those of the files that seem to define one of the symbols, C++ names as `nm -C` writes them."""
+    names = {_unqualified(symbol) for symbol in symbols}
+    named = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names))
+    return {path for path in files if named.search(path.read_text(encoding="utf-8"))}
+
+
+def _unqualified(symbol: str) -> str:
+    """Return `A::b` of `onnxruntime::A::b(int) const`, and `A` of `vtable for onnxruntime::A`."""
+    plain = re.sub(r"<[^<>]*>", "", symbol.split("(")[0].split(" for ")[-1])
+    parts = plain.removeprefix("onnxruntime::").split("::")
+    return "::".join(parts[-2:] if parts[-2:-1] and parts[-2][:1].isupper() else parts[-1:])
 
 
 def recipe_digest() -> str:
