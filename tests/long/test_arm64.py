@@ -345,7 +345,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
         description = write(folder / "project")
         for target in TARGET_OF.values():
             bundle = folder / f"{target}.edge"
-            _on_host("-m", "edge_sdk", "build", str(description), "--target", target, "--fresh", "-o", str(bundle))
+            on_host("-m", "edge_sdk", "build", str(description), "--target", target, "--fresh", "-o", str(bundle))
             built[target, task] = bundle
     return built
 
@@ -364,7 +364,7 @@ def answers(
             return Answer(facts, dict(tensors))
 
     runs: dict[str, Callable[..., str]] = {name: board.checked for name, board in boards.items()}
-    runs["host"] = _on_host
+    runs["host"] = on_host
     with ThreadPoolExecutor() as pool:
         return dict(zip(runs, pool.map(ask, runs.keys(), runs.values()), strict=True))
 
@@ -438,7 +438,7 @@ def test_run_publishes_what_it_sees(
     assert any(result.get("detections") or result.get("classes") for result in results)
 
 
-def _on_host(*arguments: str) -> str:
+def on_host(*arguments: str) -> str:
     done = subprocess.run([sys.executable, *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
     return done.stdout

@@ -24,6 +24,7 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.arm_cost.installation import Apt
+from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.quantize import convert
 from edge_sdk_tools.runtime import build, prove, sources
 from edge_sdk_tools.runtime.prove import Proof
@@ -379,7 +380,7 @@ def test_sources_of_other_operators_are_compiled_only_where_something_calls_them
         (kernels / name).with_suffix(".cc").write_text(f"{text}\n")
 
     def left_out() -> set[str]:
-        [listed] = build.cache_folder().rglob("unneeded.txt")
+        [listed] = cache_folder().rglob("unneeded.txt")
         return {Path(line).stem for line in listed.read_text().splitlines()}
 
     stage.build(pi_bundle(tmp_path / "a.edge", made["classifier"]))

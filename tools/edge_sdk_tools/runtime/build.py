@@ -246,7 +246,7 @@ class _Steps:
         log = self.work / f"{name}.log"
         last = deque[str](maxlen=_LAST_LINES)
         with (
-            log.open("a", encoding="utf-8") as file,
+            log.open("a", encoding="utf-8", buffering=1) as file,
             subprocess.Popen(
                 list(map(str, command)),
                 cwd=folder,
@@ -377,7 +377,8 @@ class _Build:
         command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", Path(LIBRARY).stem]
         is_whole = False
         while not is_whole:
-            self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._tools))
+            environment = {"PYTHONPATH": str(self._tools), "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
+            self._steps.run("compile", command, self._objects, **environment)
             is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / LIBRARY, _COMPILER))
 
     def _package(self, tree: sources.Tree, runtime_file: Path) -> None:
