@@ -120,8 +120,8 @@ def build_runtime(
             steps = _Steps(work, on_progress)
             return _Build(steps, needs, device, python or device.python, source, definitions, jobs).run(output)
     except OSError as cause:
-        what = "the disk is full" if is_full(cause) else cause.strerror or str(cause)
-        raise OutputError(f"{cause.filename or work}: {what}; a runtime's build needs 3 GB") from cause
+        what = "the disk is full; a runtime's build needs 3 GB" if is_full(cause) else cause.strerror or str(cause)
+        raise OutputError(f"{cause.filename or work}: {what}") from cause
 
 
 class Needs(NamedTuple):
