@@ -83,6 +83,18 @@ def test_the_needs_of_bundles_are_joined(tmp_path: Path, made: dict[str, bytes])
     assert [bundle.path for bundle in both.bundles] == paths
 
 
+def test_an_operator_of_two_versions_is_there_in_both(tmp_path: Path) -> None:
+    paths = [
+        pi_bundle(tmp_path / f"{opset}.edge", ort_of(tiny.classifier(opset=opset), tmp_path / f"model-{opset}"))
+        for opset in (12, 13)
+    ]
+    versions = {line.split(";")[1] for line in build.read_needs(paths, load_target(PI)).config.splitlines()}
+    assert {"11", "13"} <= versions
+    assert not {"11", "13"} <= {
+        line.split(";")[1] for line in build.read_needs(paths[:1], load_target(PI)).config.splitlines()
+    }
+
+
 def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, made: dict[str, bytes]) -> None:
     device, model = load_target(PI), made["classifier"]
     plain = make_manifest()
