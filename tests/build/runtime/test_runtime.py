@@ -163,6 +163,7 @@ def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, kn
         "VERSION_NUMBER": f"{version}\n",
         "LICENSE": "MIT\n",
         "ThirdPartyNotices.txt": "others\n",
+        "cmake/CMakeLists.txt": 'string(APPEND ORT_BUILD_INFO ", cmake cxx flags: ${CMAKE_CXX_FLAGS}")\n',
         "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)\n",
         "onnxruntime/__init__.py": "",
         "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,

@@ -53,6 +53,7 @@ _CONVERTER = _import("convert_onnx_models_to_ort")
 OptimizationStyle = _CONVERTER.OptimizationStyle
 convert_onnx_models_to_ort = _CONVERTER.convert_onnx_models_to_ort
 create_config_from_models = _import("ort_format_model").create_config_from_models
+logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)  # it tells the path of each file
 _SESSION = _import("ort_format_model.ort_flatbuffers_py.fbs.InferenceSession").InferenceSession
 
 
@@ -88,7 +89,6 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     source = work / "model.onnx"
     shutil.copyfile(onnx_path, source)
     ort.set_default_logger_severity(4)
-    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
     libraries = extension_libraries(source.read_bytes())
     platform = "arm" if target.machine == "aarch64" else None
     try:

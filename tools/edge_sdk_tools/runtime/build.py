@@ -414,7 +414,7 @@ class _Build:
             self._device,
             version=runtime.onnxruntime,
             binutils=_COMPILER,
-            private=(self._steps.work, Path.home()),
+            private=(self._steps.work, Path.home(), Path(sys.prefix)),
             downloads=self._downloads,
             on_progress=self._steps.on_progress,
         )

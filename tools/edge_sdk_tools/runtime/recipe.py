@@ -46,6 +46,13 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
             1,
         ),
         Patch(
+            "the library does not name folders of the machine that built it",
+            "cmake/CMakeLists.txt",
+            r"^string\(APPEND ORT_BUILD_INFO \", cmake cxx flags: \$\{CMAKE_CXX_FLAGS\}\"\)\n",
+            "",
+            1,
+        ),
+        Patch(
             "a minimal build has no schemas that Python could list",
             _SCHEMA,
             r'^  m\.def\(\n      "get_all_operator_schema".*?(?=^  m\.def\(\n      "get_all_opkernel_def")',
