@@ -130,6 +130,7 @@ class Loop:
         last_hang: message of the last run that hung; empty when there was none.
         last_serial_ns: part of `last_age_ns` for prepare, run, decode and outbox.
         last_run_ns: part of `last_serial_ns` for the bare run.
+        last_then_ns: part of `last_serial_ns` for the second model, which takes what is left of the budget.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Loop:
         self.every = 1.0
         self.least_gap_ns = self._due_ns = 0
         self.last_wait_ns = self.last_delay_ns = self.last_age_ns = self.last_serial_ns = self.last_run_ns = 0
+        self.last_then_ns = 0
         self.last_hang = ""
         self._last_seq: int | None = None
         self._behind = 0.0  # of the last frame, behind where `every` has it: below 1
@@ -229,9 +231,11 @@ class Loop:
             return Tick.HUNG, None
         if self.class_ids is not None:
             result = result.of_classes(self.class_ids)
-        self._budget.record(self._clock_ns() - started_ns)
+        decoded_ns = self._clock_ns()
+        self._budget.record(decoded_ns - started_ns)
         if self._then is not None:
             result = self._then(result, self._budget.deadline_ns(frame.captured_ns + frame.delay_ns, started_ns))
+            self.last_then_ns = self._clock_ns() - decoded_ns
         if self._sink is not None:
             self._sink.put(result)
         delivered_ns = self._clock_ns()

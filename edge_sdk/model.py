@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.errors import UsageError
+from edge_sdk.core.errors import UsageError, host_tools
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import Sink, Source
 from edge_sdk.inference.cascade import Cascade, CropSettings, going_on
@@ -18,11 +22,13 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop
-from edge_sdk.tasks.spec import has_background
+from edge_sdk.tasks.spec import labels_by_id
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+_log = logging.getLogger(__name__)
+_UNPROVED = (".toml", ".onnx")  # endings of files that are models, and no bundles
 _Kind = TypeVar("_Kind", Detections, Classification, Segmentation)
 
 
@@ -39,7 +45,7 @@ class Model:
         self._second = second
         self._cascade = None if second is None else Cascade(second[0]._stages, second[1], going_on(bundle, second[1]))
         self.latency_budget_ms = bundle.manifest.latency_budget_ms
-        self._background = has_background(bundle.manifest)
+        self._names = labels_by_id(bundle.manifest, self.labels)
 
     @classmethod
     def open(
@@ -52,8 +58,11 @@ class Model:
     ) -> Model:
         """Load a model of a bundle, in the calling process, and replay its golden inputs.
 
+        A model.toml or an .onnx file, described as `edge-sdk init` does, is loaded in float and unproved: for a first
+        look on the workstation.
+
         Args:
-            bundle: a bundle's folder, or the result of `Bundle.open`.
+            bundle: a bundle's folder, the result of `Bundle.open`, or a model.toml or .onnx file.
             trusted_keys: for a folder, as for `Bundle.open`: with any, an unsigned bundle is refused.
             variant: name or file of the variant, such as `int8.320x320`; the bundle's first by default.
             settings: threads and execution providers; by default those of the bundle.
@@ -63,13 +72,35 @@ class Model:
             IncompatibleError: the bundle is for another machine or ONNX Runtime, or its golden results differ here.
             BundleError: it is not a bundle, no trusted key signed it, or a file was changed since it was opened.
             ModelError: the model's outputs are not those of its labels and decoder.
-            MissingDependencyError: the model needs operators of a package that is not installed.
+            MissingDependencyError: a package is not installed that the model's operators need, or, where it is no
+                bundle, the workstation's tools.
         """
+        if not isinstance(bundle, Bundle) and Path(bundle).suffix in _UNPROVED:
+            return cls._unproved(Path(bundle), trusted_keys, variant=variant, settings=settings)
         if not isinstance(bundle, Bundle):
             bundle = Bundle.open(bundle, trusted_keys)
         check_device(bundle)
         chosen = bundle if variant is None else bundle.with_primary(variant)
         return cls(chosen, Stages.open(chosen, settings))
+
+    @classmethod
+    def _unproved(cls, path: Path, trusted_keys: Sequence[object], **options: Any) -> Model:
+        if trusted_keys:
+            raise UsageError(f"{path}: only a bundle is signed; leave trusted_keys out, or build and sign a bundle")
+        with host_tools(f"Model.open of {path.name}"):
+            from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle  # the device has none of it
+        folder = tempfile.mkdtemp(prefix="edge-sdk-")
+        try:
+            made, description = unproved_bundle(path, Path(folder))
+            for line in description.guesses() if description else ():
+                _log.warning(line)
+            _log.warning(UNPROVED)
+            model = cls.open(made, **options)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(model.bundle, shutil.rmtree, folder, ignore_errors=True)  # `clone` and `then` read the labels
+        return model
 
     @property
     def variant(self) -> str:
@@ -181,10 +212,7 @@ class Model:
 
     def label_of(self, class_id: int) -> str:
         """Return the label of a result's class id; `class_N` if it has none."""
-        number = int(class_id)
-        line = number + 1 if self._background else number
-        label = self.labels[line] if 0 <= line < len(self.labels) else ""
-        return label or ("background" if number == -1 else f"class_{number}")
+        return self._names.get(int(class_id)) or ("background" if class_id == -1 else f"class_{class_id}")
 
 
 _MAX_MS = 1e12  # 30 years

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from asyncapi import asyncapi_document
 from edge_sdk.bundle.manifest import manifest_schema
 from edge_sdk.config.schema import config_schema
 from edge_sdk.messages.schema import MESSAGES, message_schema
-from edge_sdk_tools.asyncapi import asyncapi_document
 from edge_sdk_tools.report.schema import report_schema
 
 _DOCS = Path(__file__).parent.parent / "docs"

@@ -51,7 +51,7 @@ def parts() -> dict[str, Callable[[], object]]:
     """What is measured, by name."""
     identity, model = Identity("gate-pi"), ModelRef("yolov8n", 3, "0" * 64)
     labels = [f"class {number}" for number in range(_CLASSES)]
-    encoder, events = ResultEncoder(identity, labels, model), EventEncoder(identity, "gate", model)
+    encoder, events = ResultEncoder(identity, dict(enumerate(labels)), model), EventEncoder(identity, "gate", model)
     some, none = detections(_OBJECTS), detections(0)
     items = msgspec.json.decode(encoder.encode(some))["detections"]
     ready = msgspec.convert(items, list[DetectionItem])

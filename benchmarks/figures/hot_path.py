@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import click
@@ -34,21 +34,14 @@ _MISSED = 4  # exit code of a part whose own limit is missed: its figures are th
 Say = Callable[[str], None]
 
 
-def measure(models: BenchModels, rounds: int, say: Say) -> list[Figure]:
-    """All figures, those of one kind after the other."""
+def measure(models: BenchModels, rounds: int, say: Say, only: Collection[str] = ()) -> list[Figure]:
+    """All figures, or those of some parts, one part after the other."""
     figures: list[Figure] = []
-    for name, part in (
-        ("serial frame", serial_frame),
-        ("age", live_age),
-        ("CPU", cpu_at_pace),
-        ("start", starts),
-    ):
-        say(f"{name}: {rounds} rounds")
-        figures += part(models, rounds)
-    say(f"prepare and session: {rounds} rounds")
-    figures += [*prepares(rounds), *wrappers(rounds)]
-    say(f"throughput: {rounds} rounds")
-    return figures + throughput.measure(models, rounds, frames=60)
+    for name, part in PARTS.items():
+        if not only or name in only:
+            say(f"{name}: {rounds} rounds")
+            figures += part(models, rounds)
+    return figures
 
 
 def serial_frame(models: BenchModels, rounds: int) -> list[Figure]:
@@ -146,6 +139,16 @@ def wrappers(rounds: int) -> list[Figure]:
     ]
 
 
+PARTS: dict[str, Callable[[BenchModels, int], list[Figure]]] = {
+    "serial": serial_frame,
+    "age": live_age,
+    "cpu": cpu_at_pace,
+    "start": starts,
+    "prepare": lambda _models, rounds: [*prepares(rounds), *wrappers(rounds)],
+    "throughput": lambda models, rounds: throughput.measure(models, rounds, frames=60),
+}
+
+
 def _reported(module: str, *arguments: object) -> dict[str, dict[str, float]]:
     """What a benchmark writes with `--json`."""
     with tempfile.TemporaryDirectory() as work:
@@ -164,13 +167,14 @@ def _edge_sdk(*arguments: object) -> str:
 
 @click.command()
 @click.option("--rounds", default=5, show_default=True)
-def main(rounds: int) -> None:
+@click.option("--only", type=click.Choice([*PARTS]), multiple=True, help="A part; all of them take many minutes.")
+def main(rounds: int, only: tuple[str, ...]) -> None:
     """Measure and print."""
 
     def say(line: str) -> None:
         print(line, file=sys.stderr)
 
-    print_figures(measure(bench_models(cache_folder(), say), rounds, say))
+    print_figures(measure(bench_models(cache_folder(), say), rounds, say, only))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,9 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.bundle.signing import SIGNATURE_BYTES, is_signed_by_any, public_keys
 from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.core.files import open_regular
-from edge_sdk.core.frame import Tensor
+from edge_sdk.core.frame import Result, Tensor
 from edge_sdk.core.toml import missing_labels
+from edge_sdk.tasks.detection import TASKS
 from edge_sdk.tasks.entry import Labels
 from edge_sdk.tasks.spec import labels_by_id
 
@@ -140,6 +141,9 @@ class Bundle:
 
     def ids_of(self, labels: Collection[str], key: str) -> frozenset[int]:
         """Return the class ids of these labels; raise a UsageError that names the key where the bundle lacks one."""
+        task = self.manifest.task
+        if TASKS[task].result.of_classes is Result.of_classes:
+            raise UsageError(f"{key}: {self.manifest.name} is for {task}, of which no classes can be left out")
         by_id = self.labels_by_id()
         if unknown := missing_labels(labels, by_id.values(), f"is no label of {self.manifest.name}"):
             raise UsageError(f"{key}: {'; '.join(unknown)}")

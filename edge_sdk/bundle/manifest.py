@@ -20,7 +20,7 @@ from edge_sdk.core.toml import problems
 from edge_sdk.tasks.decoders import DecoderName, check_decoder
 from edge_sdk.tasks.spec import AgreementMetric, TaskSpec
 
-InputType: TypeAlias = Literal["float32", "uint8"]
+InputType: TypeAlias = Literal["float32", "uint8", "int8"]
 TensorColor: TypeAlias = Literal["RGB", "BGR", "GRAY", "RGBA", "BGRA"]
 
 _CHANNELS = {"GRAY": 1, "RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4}
@@ -30,7 +30,7 @@ class InputTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tensor that a device gives a model file instead of the one that `input` describes.
 
     Attributes:
-        dtype: `float32`: (level - mean) / std; `uint8`: integers.
+        dtype: `float32`: (level - mean) / std; `uint8`: integers; `int8`: each of them less 128.
         color: order of its channels; the values of a fourth channel, A, do not matter.
         scale: for integers, 0-255: normalised value / scale, rounded to even, + `zero_point` is the integer. None if
             the integers are the resized picture's levels.
@@ -303,7 +303,7 @@ def parse_version(text: str) -> tuple[int, int, int]:
     return padded[0], padded[1], padded[2]
 
 
-SCHEMA_VERSION = 1
+MANIFEST_VERSION = 1
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -360,7 +360,7 @@ class Manifest(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
         files: every file but the manifest and its signature.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = MANIFEST_VERSION
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     version: Annotated[int, Meta(ge=1)]
     created_at: str
@@ -463,11 +463,11 @@ def manifest_schema() -> bytes:
 def _check_schema_version(loose: Any, where: str) -> None:
     version = loose.get("schema_version") if isinstance(loose, dict) else None
     if not isinstance(version, int):
-        raise BundleError(f"{where}: schema_version is missing, expected {SCHEMA_VERSION}")
-    if version != SCHEMA_VERSION:
+        raise BundleError(f"{where}: schema_version is missing, expected {MANIFEST_VERSION}")
+    if version != MANIFEST_VERSION:
         raise BundleError(
-            f"{where}: schema_version is {version}, expected {SCHEMA_VERSION}; "
-            + ("update edge-sdk on this device" if version > SCHEMA_VERSION else "build the bundle again")
+            f"{where}: schema_version is {version}, expected {MANIFEST_VERSION}; "
+            + ("update edge-sdk on this device" if version > MANIFEST_VERSION else "build the bundle again")
         )
 
 

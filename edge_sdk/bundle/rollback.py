@@ -15,7 +15,7 @@ import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import BundleError, OutputError
-from edge_sdk.core.files import read_regular, state_folder, write_record
+from edge_sdk.core.files import read_record, state_folder, write_record
 
 _remembering = threading.Lock()  # two streams may prove two versions of one bundle at the same time
 
@@ -67,15 +67,8 @@ def remember_version(bundle: Bundle) -> str:
 
 def _newest(bundle: Bundle) -> int:
     """Read the newest version that was proved here; 0 where there is none; raise OutputError."""
-    path = _path(bundle)
-    try:
-        return msgspec.json.decode(read_regular(path), type=_Newest).version
-    except FileNotFoundError:
-        return 0
-    except OSError as cause:
-        raise OutputError(f"{path}: cannot be read: {cause.strerror}") from cause
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
-        raise OutputError(f"{path}: damaged") from cause
+    record = read_record(_path(bundle), _Newest)
+    return 0 if record is None else record.version
 
 
 def _path(bundle: Bundle) -> Path:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.cli.options import PATH, NumberRange, echo_json, folded, host_tools
-from edge_sdk.core.errors import MissingDependencyError, TargetError
+from edge_sdk.cli.options import PATH, NumberRange, echo_json, folded
+from edge_sdk.core.errors import MissingDependencyError, TargetError, host_tools
 
 if TYPE_CHECKING:
     from edge_sdk_tools.arm_cost.counter import Counts, Cpu
@@ -34,7 +34,7 @@ def command(ctx: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress.")
 def _set_up(as_json: bool) -> None:
     """Fetch an emulator and an arm64 Python with ONNX Runtime into the cache; nothing is installed on this machine."""
-    with host_tools(_VERB):
+    with host_tools(f"`edge-sdk {_VERB}`"):
         from edge_sdk_tools.arm_cost.installation import set_up
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
         from edge_sdk_tools.progress import StepProgress
@@ -61,7 +61,7 @@ def _set_up(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def _count(model: Path, target: str, time_limit_s: float, as_json: bool) -> None:
     """Count one inference of MODEL (an .onnx, an .ort or a bundle) on one thread of a board's core."""
-    with host_tools(_VERB):
+    with host_tools(f"`edge-sdk {_VERB}`"):
         from edge_sdk_tools.arm_cost.counter import find_counter
         from edge_sdk_tools.arm_cost.estimate import estimate
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm

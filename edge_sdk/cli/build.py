@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge_sdk.bundle.manifest import PRECISIONS
-from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, points, points_of, warn
+from edge_sdk.cli.options import PATH, echo_json, folded, points, points_of, warn
+from edge_sdk.core.errors import host_tools
 
 if TYPE_CHECKING:
     from edge_sdk_tools.build.result import BuildResult
@@ -77,7 +78,7 @@ def command(
     **options: Any,
 ) -> None:
     """Check, quantize, convert and prove MODEL (a model.toml) and write a bundle for a device."""
-    with host_tools("build"):
+    with host_tools("`edge-sdk build`"):
         from edge_sdk_tools.build.pipeline import build
         from edge_sdk_tools.build.variants import Request, parse_sizes
         from edge_sdk_tools.jobs.runner import JobRunner

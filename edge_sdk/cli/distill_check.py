@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_sdk.cli.options import (
-    PATH,
-    NumberRange,
-    echo_json,
-    folded,
-    host_tools,
-    measuring_options,
-    show_figures,
-    show_images,
-)
-from edge_sdk.core.errors import AccuracyGateError, printable
+from edge_sdk.cli.options import PATH, NumberRange, echo_json, folded, measuring_options, show_figures, show_images
+from edge_sdk.core.errors import AccuracyGateError, host_tools, printable
 
 if TYPE_CHECKING:
     from edge_sdk_tools.distillation.gate import ClassRow, DistillReport
@@ -38,7 +29,7 @@ _WORST = 5
 @measuring_options
 def command(student: Path, teacher: Path | None, data: Path | None, as_json: bool, **options: Any) -> None:
     """Compare STUDENT, a model.toml or a bundle, with the teacher that it was distilled from."""
-    with host_tools("distill-check"):
+    with host_tools("`edge-sdk distill-check`"):
         from edge_sdk_tools.distillation.gate import distill_check
         from edge_sdk_tools.progress import StepProgress
     with StepProgress(quiet=as_json) as progress:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_sdk.cli.options import PATH, echo_json, host_tools, show_skipped, warn
-from edge_sdk.core.errors import UsageError
+from edge_sdk.cli.options import PATH, echo_json, show_skipped, warn
+from edge_sdk.core.errors import UsageError, host_tools
 
 if TYPE_CHECKING:
     from edge_sdk_tools.importers.plan import ImportReport
@@ -57,7 +57,7 @@ def command(ctx: click.Context) -> None:
 @click.option("--dynamic-batch", is_flag=True, help="Leave the batch free; a build fixes it to 1 again.")
 def pytorch(source: str, weights: Path | None, dynamic_batch: bool, **options: Any) -> None:
     """Export SOURCE: FILE.py:FUNCTION that returns a torch.nn.Module, a .pt2 (torch.export) or a .pt (TorchScript)."""
-    with host_tools("import pytorch", "torch"):
+    with host_tools("`edge-sdk import pytorch`", "torch"):
         from edge_sdk_tools.importers.pytorch import import_pytorch
     _run(functools.partial(import_pytorch, source, weights=weights, dynamic_batch=dynamic_batch), **options)
 
@@ -67,7 +67,7 @@ def pytorch(source: str, weights: Path | None, dynamic_batch: bool, **options: A
 @_with(_INTO_MODEL_TOML)
 def onnx(source: Path, **options: Any) -> None:
     """Rewrite SOURCE, an .onnx of opset 7 or more: opset raised, weights inside, shapes fixed."""
-    with host_tools("import onnx"):
+    with host_tools("`edge-sdk import onnx`"):
         from edge_sdk_tools.importers.onnx_model import import_onnx
     _run(functools.partial(import_onnx, source), **options)
 
@@ -77,7 +77,7 @@ def onnx(source: Path, **options: Any) -> None:
 @_with(_INTO_MODEL_TOML)
 def tensorflow(source: Path, **options: Any) -> None:
     """Convert SOURCE with tf2onnx: a .tflite, .keras or .h5 file, or the folder of a SavedModel."""
-    with host_tools("import tensorflow"):
+    with host_tools("`edge-sdk import tensorflow`"):
         from edge_sdk_tools.importers.tensorflow import import_tensorflow
     _run(functools.partial(import_tensorflow, source), **options)
 
@@ -91,7 +91,7 @@ def tensorflow(source: Path, **options: Any) -> None:
 @_with(_SHOWN)
 def darknet(cfg: Path, weights: Path, output: Path, **options: Any) -> None:
     """Convert the detector of CFG and WEIGHTS; writes the .onnx, labels.txt and a model.toml that describes them."""
-    with host_tools("import darknet"):
+    with host_tools("`edge-sdk import darknet`"):
         from edge_sdk_tools.importers.darknet import import_darknet
     if (output / "model.toml").exists():
         raise UsageError(f"{output / 'model.toml'}: exists; choose another folder with -o, or move it away")

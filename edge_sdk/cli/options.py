@@ -2,7 +2,7 @@
 
 `key_option` makes a flag from a key of a configuration file. `connection_options` and `mqtt_settings` are for every
 command that connects to a broker. `measuring_options`, `show_figures` and `show_images` are what `evaluate` and
-`distill-check` have in common. `host_tools` says what to install where a command of the workstation lacks a package.
+`distill-check` have in common.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from edge_sdk.core.errors import MissingDependencyError, UsageError, is_out_of_memory, one_line
+from edge_sdk.core.errors import UsageError, one_line
 from edge_sdk.core.logs import LineFormatter
 from edge_sdk.core.toml import key_of
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
@@ -224,21 +224,6 @@ def show_skipped(skipped: Sequence[Skipped]) -> None:
         click.echo(one_line(f"  {one.path}: {one.reason}"), err=True)
     if len(skipped) > _NAMED:
         click.echo(f"  and {len(skipped) - _NAMED} more, all of them in --json", err=True)
-
-
-@contextlib.contextmanager
-def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
-    """Turn an ImportError within the context into an error that says what to install."""
-    try:
-        yield
-    except ImportError as cause:
-        if is_out_of_memory(cause):
-            raise
-        missing = cause.name or "a package"
-        raise MissingDependencyError(
-            f"`edge-sdk {verb}` runs on the workstation and needs {missing}; in the checkout: "
-            f"pip install -c constraints.txt '.[{extra}]'"
-        ) from cause
 
 
 class _StandardError(logging.Handler):

@@ -47,13 +47,17 @@ _VERBS = {
     "arm-cost": "Count what an inference costs on an ARM board that is not here.",
     "targets": "List the devices that edge-sdk can build for.",
 }
-_MODULES = {"import": "import_model"}  # verbs whose name cannot be the name of a Python module
+_SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo")
+_PLACES = {"import": "import_model.command", "keygen": "sign.keygen", "sign": "sign.sign_bundle"} | {
+    verb: f"models.{verb}" for verb in _SHARED
+}
+"""Functions in `edge_sdk.cli` of verbs that share a module, or whose name no module can have; else `VERB.command`."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class _LazyVerbs(click.Group):
-    """A click group whose commands live in `edge_sdk.cli.VERB` and are imported on use."""
+    """A click group whose commands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
@@ -61,11 +65,11 @@ class _LazyVerbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
+        module, _, name = _PLACES.get(cmd_name, f"{cmd_name.replace('-', '_')}.command").rpartition(".")
         with no_collection():
-            command = importlib.import_module(f"edge_sdk.cli.{module}").command
+            command = getattr(importlib.import_module(f"edge_sdk.cli.{module}"), name)
         if not isinstance(command, click.Command):
-            raise TypeError(f"edge_sdk.cli.{module}.command is not a click command")
+            raise TypeError(f"edge_sdk.cli.{module}.{name} is not a click command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -28,7 +28,6 @@ from edge_sdk.cli.options import (
     POSITIVE,
     connection_options,
     echo_json,
-    host_tools,
     key_option,
     logging_to,
     logging_to_standard_error,
@@ -36,7 +35,7 @@ from edge_sdk.cli.options import (
 )
 from edge_sdk.cli.root import unhurried
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, ThenConfig, TrustConfig
-from edge_sdk.core.errors import EdgeError, PublishError, UsageError, printable
+from edge_sdk.core.errors import EdgeError, PublishError, UsageError, host_tools, printable
 from edge_sdk.core.logs import counted, log_as_json
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import ignore_signals, stopping_on_signals
@@ -45,7 +44,7 @@ from edge_sdk.publishing.settings import BrokerSettings, read_password
 from edge_sdk.service.process import Notifier, Progress, Start
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import holds_password
-from edge_sdk.sources.opening import FORMS, TABLE
+from edge_sdk.sources.opening import FORMS, SOURCE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,14 +148,14 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
 
         writer_of(options["annotate"], 1.0).close()  # says at once what would keep the picture from being written
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
-    with host_tools("run MODEL"):
+    with host_tools("`edge-sdk run MODEL`"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-"))
     with interrupted_by_sigterm():
         bundle, description = unproved_bundle(path, Path(folder))
-    for guessed, why in description.guessed.items() if description else ():
-        _log.info(f"guessed {guessed}: {why}")
+    for line in description.guesses() if description else ():
+        _log.info(line)
     if "is_unproved" not in options:
         _log.info(UNPROVED)
     if key == "then":
@@ -446,7 +445,7 @@ def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
-    kind = "".join(f" ({entry.words})" for entry in TABLE if entry.name == pipeline.kind)
+    kind = "".join(f" ({entry.words})" for entry in SOURCE_KINDS if entry.name == pipeline.kind)
     yield "source", f"{pipeline.source}{kind}{_options(pipeline)}"
     bundle = pipeline.bundle
     if bundle is None:

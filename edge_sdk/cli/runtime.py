@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge_sdk.cli.options import PATH, echo_json, folded, host_tools
+from edge_sdk.cli.options import PATH, echo_json, folded
+from edge_sdk.core.errors import host_tools
 
 if TYPE_CHECKING:
     from edge_sdk_tools.runtime.build import BuiltRuntime
@@ -52,7 +53,7 @@ def _build(
     """
     if from_debian and source is not None:
         raise click.UsageError("--from-debian and --source exclude each other")
-    with host_tools(_VERB):
+    with host_tools(f"`edge-sdk {_VERB}`"):
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
         from edge_sdk_tools.progress import StepProgress
         from edge_sdk_tools.runtime.build import build_runtime

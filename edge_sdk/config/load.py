@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from edge_sdk.config.schema import (
+    CONFIG_VERSION,
     PASSWORD_KEYS,
     TLS_KEYS,
-    VERSION,
     BrokerConfig,
     Config,
     DeviceConfig,
@@ -85,9 +85,9 @@ def read_config(path: Path) -> Config:
     """
     document = read_document(path, ConfigError)
     version = document.get("version")
-    if version != VERSION:
+    if version != CONFIG_VERSION:
         given_version = version if isinstance(version, int) else "missing"
-        expected = f"expected version = {VERSION} at the top, above the first [table]"
+        expected = f"expected version = {CONFIG_VERSION} at the top, above the first [table]"
         raise ConfigError(f"{path}: version is {given_version}, {expected}; a newer one needs a newer edge-sdk")
     found: list[str] = []
     public = _without_secrets(document, "", found)

@@ -26,7 +26,7 @@ from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opening import FORMS
 
-VERSION = 1
+CONFIG_VERSION = 1
 """Version of the format."""
 
 PASSWORD_KEYS = ("password_file", "password_env", "password_credential")
@@ -117,8 +117,13 @@ class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_
     password_env: _PasswordEnv | None = None
     password_credential: _PasswordCredential | None = None
     latency_ms: _LatencyMs | None = None
-    confidence: Annotated[float, _in("a share", "how confident an object must be to count", ge=0, le=1)] | None = None
-    iou: Annotated[float, _in("a share", "drop an object that overlaps a surer one by more", ge=0, le=1)] | None = None
+    confidence: (
+        Annotated[float, Meta(description="how confident an object must be to count, 0 to 1", ge=0, le=1)] | None
+    ) = None
+    iou: (
+        Annotated[float, Meta(description="drop an object that overlaps a surer one by more, 0 to 1", ge=0, le=1)]
+        | None
+    ) = None
     labels: (
         Annotated[
             tuple[Annotated[str, Meta(min_length=1)], ...],

@@ -5,7 +5,7 @@ Sizes follow the picture, and a class has the same bright colour everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -29,28 +29,27 @@ class Drawing:
 
     Args:
         image: uint8 (H, W, 3), BGR.
-        labels: labels in output order; with `background_class` a classifier's first label has the class id -1.
+        name: returns the label of a class id.
 
     Attributes:
         line_px: width of lines, in pixels.
     """
 
-    def __init__(self, image: Image, labels: Sequence[str], *, background_class: bool = False) -> None:
-        self.image, self._labels, self._offset = image, labels, int(background_class)
+    def __init__(self, image: Image, name: Callable[[int], str]) -> None:
+        self.image, self.name = image, name
         factor: float = min(image.shape[:2]) / _REFERENCE_PX
         self._scale = min(max(0.75 * factor, 0.45), 3.0)
         self._text_px = max(1, round(1.5 * self._scale))
         self._margin_px = max(2, round(6 * self._scale))
         self.line_px = max(1, round(3 * factor))
 
-    def name(self, class_id: int) -> str:
-        """Return the label of a class, or `class N`."""
-        index = class_id + self._offset
-        return self._labels[index] if 0 <= index < len(self._labels) else f"class {class_id}"
-
-    def colour(self, class_id: int) -> Colour:
-        """Return the colour of a class."""
-        return class_colour(class_id)
+    @staticmethod
+    def colour(class_id: int) -> Colour:
+        """Return the colour of a class; it is constant, bright, and unlike that of neighbouring classes."""
+        hue = (0.05 + class_id * _GOLDEN_RATIO) % 1.0
+        hsv = np.array([[[int(hue * 180), 200, 240]]], np.uint8)
+        blue, green, red = cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0].tolist()
+        return blue, green, red
 
     def box(self, corners: Sequence[int], colour: Colour) -> None:
         """Draw a rectangle: left, top, right, bottom."""
@@ -106,14 +105,6 @@ class Drawing:
             text = text[: max(1, min(len(text) - 1, len(text) * room_px // size_wh[0]))]
             size_wh, below_px = cv2.getTextSize(text, _FONT, self._scale, self._text_px)
         return text, size_wh, below_px
-
-
-def class_colour(class_id: int) -> Colour:
-    """Return the colour of a class; it is constant, bright, and unlike that of neighbouring classes."""
-    hue = (0.05 + class_id * _GOLDEN_RATIO) % 1.0
-    hsv = np.array([[[int(hue * 180), 200, 240]]], np.uint8)
-    blue, green, red = cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0].tolist()
-    return blue, green, red
 
 
 def _readable_on(colour: Colour) -> Colour:

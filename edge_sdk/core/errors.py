@@ -8,6 +8,7 @@ them: no memory, no permission, and no file descriptor left.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
@@ -245,6 +246,21 @@ def first_line(cause: BaseException) -> str:
     frames = traceback.extract_tb(cause.__traceback__)
     place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(cause).__name__}{place}"
+
+
+@contextlib.contextmanager
+def host_tools(what: str, extra: str = "host") -> Iterator[None]:
+    """Turn an ImportError within the context into an error that says what `what` needs, and how to install it."""
+    try:
+        yield
+    except ImportError as cause:
+        if is_out_of_memory(cause):
+            raise
+        missing = cause.name or "a package"
+        raise MissingDependencyError(
+            f"{what} runs on the workstation and needs {missing}; in the checkout: "
+            f"pip install -c constraints.txt '.[{extra}]'"
+        ) from cause
 
 
 def missing_permission(path: Path) -> str:

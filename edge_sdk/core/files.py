@@ -17,6 +17,9 @@ import stat
 import tempfile
 from io import BufferedReader
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from edge_sdk.core.errors import OutputError
 
@@ -25,6 +28,7 @@ SMALL_BYTES = 1 << 20
 LIST_BYTES = 1 << 24
 """Limit in bytes for a list with a line for each class or each certificate authority."""
 
+_Record = TypeVar("_Record")
 _EXPECTED = "expected a regular file"
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
@@ -58,9 +62,9 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
         OSError: as `open_regular`; or the file is larger than `limit`, or cannot be read.
     """
     with open_regular(path) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise OSError(errno.EFBIG, f"more than {limit >> 20} MiB, expected a smaller file")
+        # A file that grows meanwhile, or has no size, as those of /proc, shows its size as it is read.
+        if os.fstat(file.fileno()).st_size > limit or len(data := file.read(limit + 1)) > limit:
+            raise OSError(errno.EFBIG, f"more than {limit >> 20} MiB, expected a smaller file")
     return data
 
 
@@ -113,6 +117,22 @@ def write_record(path: Path, data: bytes) -> None:
             raise
     except OSError as cause:
         raise OutputError(f"{path}: cannot be written: {cause.strerror or cause}") from cause
+
+
+def read_record(path: Path, kind: type[_Record]) -> _Record | None:
+    """Read a record of a type, JSON, as `write_record` wrote it; None where there is none.
+
+    Raises:
+        OutputError: it cannot be read, or is damaged.
+    """
+    try:
+        return msgspec.json.decode(read_regular(path), type=kind)
+    except FileNotFoundError:
+        return None
+    except OSError as cause:
+        raise OutputError(f"{path}: cannot be read: {cause.strerror}") from cause
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
+        raise OutputError(f"{path}: damaged") from cause
 
 
 def forget_oldest(folder: Path, most: int) -> None:

@@ -206,12 +206,12 @@ _NO_CLASSES = np.empty(0, np.int64)
 _NO_CONFIDENCES = np.empty(0, np.float32)
 
 
-class _Told(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
+class _ResultBase(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
     is_finite: bool = True
     names: Mapping[int, str] = {}
 
 
-class Result(_Told, frozen=True, eq=False, gc=False):
+class Result(_ResultBase, frozen=True, eq=False, gc=False):
     """What a model found in one frame; every task has a class of it.
 
     Attributes:
@@ -240,7 +240,11 @@ class Result(_Told, frozen=True, eq=False, gc=False):
     @property
     def labels(self) -> list[str]:
         """The label of each, in the same order; `class_N` where it has none."""
-        return [self.names.get(class_id) or f"class_{class_id}" for class_id in self.class_id.tolist()]
+        return list(map(self.label, self.class_id.tolist()))
+
+    def label(self, class_id: int) -> str:
+        """Return the label of a class; `class_N` where it has none."""
+        return self.names.get(class_id) or f"class_{class_id}"
 
     def of_classes(self, class_ids: Collection[int], /) -> Result:
         """Return the result without all other classes; the same where it has none."""
@@ -249,11 +253,8 @@ class Result(_Told, frozen=True, eq=False, gc=False):
     def plot(self, image: Image | None = None) -> Image:
         """Return a copy of a picture, by default the frame's, with the result drawn on it."""
         picture: Image = (self.frame.image if image is None else image).copy()
-        labels = [
-            self.names.get(number, "") for number in range(min(self.names, default=0), max(self.names, default=-1) + 1)
-        ]
-        drawing: Any = importlib.import_module("edge_sdk.events.annotate")  # few programs draw, and it stands above
-        drawing.Annotator(labels, background_class=-1 in self.names).draw(picture, self)
+        tasks: Any = importlib.import_module("edge_sdk.tasks.detection")  # few programs draw, and it stands above
+        tasks.draw(picture, self)
         return picture
 
     def summary(self, label: Callable[[int], str]) -> str | None:
@@ -281,6 +282,8 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         from edge_sdk.core.opencv import cv2  # most models have no masks
 
         left, top, right, bottom = np.ceil(box_xyxy).astype(int).tolist()
+        if left >= right or top >= bottom:  # no pixel's centre lies in the box, and OpenCV would take another size
+            return left, top, np.zeros((max(0, bottom - top), max(0, right - left)), np.uint8)
         own = self.geometry
         to_cells = np.array(
             [
@@ -302,6 +305,8 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         from edge_sdk.core.opencv import cv2
 
         left, top, seen = self.within(index, box_xyxy)
+        if not seen.size:
+            return []
         found, _ = cv2.findContours(seen, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
         outlines = [cv2.approxPolyDP(outline, _OUTLINE_PX, closed=True)[:, 0] for outline in found]
         areas = [cv2.contourArea(outline) for outline in outlines]
@@ -346,15 +351,12 @@ class Detections(Result, frozen=True, eq=False, gc=False):
     def __getitem__(self, chosen: int | slice | list[int] | NDArray[Any]) -> Detections:
         """Return some of the objects: by a number, a slice, bool (N,), or integers in any order."""
         places = np.atleast_1d(np.arange(len(self))[chosen])
+        names = "xyxy", "confidence", "class_id", "keypoints", "corners", "tracker_id"
+        arrays = {name: values[places] for name in names if (values := getattr(self, name)) is not None}
         return msgspec.structs.replace(
             self,
-            xyxy=self.xyxy[places],
-            confidence=self.confidence[places],
-            class_id=self.class_id[places],
-            keypoints=None if self.keypoints is None else self.keypoints[places],
+            **arrays,
             masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
-            corners=None if self.corners is None else self.corners[places],
-            tracker_id=None if self.tracker_id is None else self.tracker_id[places],
             data={name: np.asarray(values)[places] for name, values in self.data.items()},
             then=None if self.then is None else tuple(self.then[place] for place in places.tolist()),
         )

@@ -95,13 +95,13 @@ def _empty(stream: TextIO) -> bool:
     return True
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _LOOK_S = 0.1  # the delay until a request to stop is noticed
 _PATIENCE_S = 0.5  # a program must stop within two seconds, even while a model loads or a camera is silent
 
 
-class BackgroundTask(Generic[T]):
+class BackgroundTask(Generic[_T]):
     """One piece of work in a thread, which starts at once. As a context it waits at most half a second for the end.
 
     `take` raises the error of the work. Log lines of the work name the same camera as those of the code that starts it.
@@ -114,22 +114,22 @@ class BackgroundTask(Generic[T]):
 
     def __init__(
         self,
-        work: Callable[[], T],
+        work: Callable[[], _T],
         name: str,
-        undo: Callable[[T], None] | None = None,
+        undo: Callable[[_T], None] | None = None,
         limit_s: float = math.inf,
     ) -> None:
         self._work, self._undo = work, undo
         self._limit_s, self._until_s = limit_s, time.monotonic() + limit_s
         self._done = Event()
         self._is_closed = False
-        self._results: list[T] = []
+        self._results: list[_T] = []
         self._failure: BaseException | None = None
         # A daemon thread, because work that hangs must not keep the process from ending.
         self._thread = Thread(target=contextvars.copy_context().run, args=(self._run,), name=name, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> BackgroundTask[T]:
+    def __enter__(self) -> BackgroundTask[_T]:
         return self
 
     def __exit__(
@@ -155,7 +155,7 @@ class BackgroundTask(Generic[T]):
                 return True
         return False
 
-    def take(self) -> T:
+    def take(self) -> _T:
         """Wait for the result and return it, or raise what the work raised; the task keeps no reference to it.
 
         Raises SessionError where the load of a model is given up.
@@ -324,7 +324,6 @@ class Backoff:
         self._ceiling_s = self._first_s
 
 
-_T = TypeVar("_T")
 _R = TypeVar("_R")
 
 

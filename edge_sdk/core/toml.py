@@ -33,7 +33,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
@@ -106,7 +106,7 @@ def _line_of(problem: str, text: str) -> str:
     return ""
 
 
-def convert(document: object, schema: type[T], folder: Path = Path()) -> T:
+def convert(document: object, schema: type[_T], folder: Path = Path()) -> _T:
     """Convert a document to its type; each Path in it is relative to `folder`.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Results drawn on pictures, as their tasks draw them, and videos of such pictures.
+"""Pictures with results drawn on them, and videos of such pictures.
 
-`Annotator` draws on copies that the caller owns, never on a source's frame. `AnnotatedVideo` writes such pictures as an
-.mp4 that keeps the source's pace: beside its place, moved there when it is whole. H.264 needs the `ffmpeg` program,
-because OpenCV's wheels cannot write it; without it MPEG-4 part 2 is written, which not every browser plays.
+`AnnotatedVideo` writes an .mp4 that keeps the source's pace: beside its place, moved there when it is whole. H.264
+needs the `ffmpeg` program, because OpenCV's wheels cannot write it; without it MPEG-4 part 2 is written, which not
+every browser plays.
 """
 
 from __future__ import annotations
@@ -12,30 +12,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from edge_sdk.core.drawing import Drawing
 from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.opencv import cv2
-from edge_sdk.tasks.decoders import entry_of
-
-
-class Annotator:
-    """Draws results on pictures; with `background_class` a classifier's first label has the class id -1."""
-
-    def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
-        self._labels, self._background_class = tuple(labels), background_class
-
-    def draw(self, image: Image, result: Result) -> None:
-        """Draw a result on a picture, in place."""
-        entry_of(result).draw(Drawing(image, self._labels, background_class=self._background_class), result)
-
+from edge_sdk.tasks.detection import draw
 
 _CLOSE_TIMEOUT_S = 120  # time to finish a long video on a slow board
 _LOG_TAIL = 300  # bytes of ffmpeg's log that go into an error
@@ -225,8 +211,8 @@ _LONGEST_STILL_S = 1  # if results are missing for longer the video jumps, becau
 class AnnotatedVideo:
     """A sink that draws each result on a copy of its frame and writes it for as long as the frame lasted."""
 
-    def __init__(self, annotator: Annotator, writer: VideoWriter | PictureWriter, fps: float) -> None:
-        self._annotator, self._writer, self._fps = annotator, writer, fps
+    def __init__(self, writer: VideoWriter | PictureWriter, fps: float) -> None:
+        self._writer, self._fps = writer, fps
         self._copy: Image = np.empty((0, 0, 3), np.uint8)
         self._last_ns: int | None = None
 
@@ -241,5 +227,5 @@ class AnnotatedVideo:
         if self._copy.shape != frame.image.shape:
             self._copy = np.empty_like(frame.image)
         np.copyto(self._copy, frame.image)
-        self._annotator.draw(self._copy, result)
+        draw(self._copy, result)
         self._writer.write(self._copy)

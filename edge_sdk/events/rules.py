@@ -190,9 +190,12 @@ class EventWatch:
             self._awake = [presence for presence in self._awake if not presence.is_idle]
 
     def _see(self, result: Result) -> None:
+        class_ids = result.class_id.tolist()
+        if not class_ids:
+            return
         confidences, boxes = result.confidence.tolist(), result.xyxy
         found = self._watched.get
-        for index, class_id in enumerate(result.class_id.tolist()):
+        for index, class_id in enumerate(class_ids):
             presence = found(class_id)
             # The most confident sighting of a class comes first. NaN is below every threshold.
             if presence is not None and not presence.is_seen and 0 < confidences[index] >= presence.least:

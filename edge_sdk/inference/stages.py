@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.frame import Frame, Geometry, Prepared, Result
+from edge_sdk.core.frame import Frame, Geometry, Inferred, Prepared, Result
 from edge_sdk.core.machine import give_back_freed
+from edge_sdk.core.protocols import Stage
 from edge_sdk.inference.session import Session, SessionCache
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.decoders import make_stage
 from edge_sdk.tasks.spec import TRAITS
 
 if TYPE_CHECKING:
     from edge_sdk.inference.prepare import Prepare
-    from edge_sdk.tasks.task import Task
 
 
 class Stages:
@@ -35,8 +36,8 @@ class Stages:
         variant: str,
         prepare: Prepare,
         session: Session,
-        task: Task,
-        remake: Callable[[Mapping[str, float]], Task] | None = None,
+        task: Stage[Inferred, Result],
+        remake: Callable[[Mapping[str, float]], Stage[Inferred, Result]] | None = None,
         *,
         finds_objects: bool = False,
     ) -> None:
@@ -75,15 +76,14 @@ class Stages:
 
     @classmethod
     def _around(cls, session: Session, bundle: Bundle) -> Stages:
-        # These modules import OpenCV, which another thread loads at a start while this one loads the model.
+        # This module imports OpenCV, which another thread loads at a start while this one loads the model.
         from edge_sdk.inference.prepare import Prepare
-        from edge_sdk.tasks.task import make_task
 
         manifest, labels, shapes = bundle.manifest, bundle.labels(), session.output_shapes
 
-        def remake(changed: Mapping[str, float]) -> Task:
+        def remake(changed: Mapping[str, float]) -> Stage[Inferred, Result]:
             thresholds = msgspec.structs.replace(manifest.thresholds, **changed)
-            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), labels, shapes)
+            return make_stage(msgspec.structs.replace(manifest, thresholds=thresholds), labels, shapes)
 
         finds_objects = TRAITS[manifest.task].has_objects
         return cls(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from edge_sdk.tasks.spec import TRAITS
+from edge_sdk.tasks.decoders import thresholds_of
 
 if TYPE_CHECKING:
     from edge_sdk.bundle.manifest import Manifest
@@ -34,30 +34,30 @@ _Camera = Annotated[str, Meta(min_length=1, max_length=100, description="the cam
 _Id = Annotated[str, Meta(max_length=64, description="comes back in the response")]
 
 
-class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="command"):
+class _CommandBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="command"):
     id: _Id | UnsetType = UNSET
 
 
-class Pause(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="pause"):
+class Pause(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="pause"):
     """Pause a camera: none of its frames is run until `resume`."""
 
     camera: _Camera
 
 
-class Resume(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="resume"):
+class Resume(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="resume"):
     """Frames of this camera are looked at again."""
 
     camera: _Camera
 
 
-class SetThreshold(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="set_threshold"):
+class SetThreshold(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="set_threshold"):
     """Detections of this camera count from this confidence on."""
 
     camera: _Camera
     confidence: Annotated[float, Meta(ge=0.01, le=1)]
 
 
-class SetRate(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="set_rate"):
+class SetRate(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="set_rate"):
     """Limit a camera's frames per second; 0 removes the limit."""
 
     camera: _Camera
@@ -69,18 +69,18 @@ class SetRate(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
             raise ValueError(f"max_fps is {self.max_fps:g}, expected {_EXPECTED_FPS}")
 
 
-class Snapshot(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="snapshot"):
+class Snapshot(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="snapshot"):
     """The next frame of this camera as JPEG on its `snapshot` topic, at most `width` pixels wide."""
 
     camera: _Camera
     width: Annotated[int, Meta(ge=64, le=1920)] = 640
 
 
-class ReportState(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="report_state"):
+class ReportState(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="report_state"):
     """The response holds what the retained state says."""
 
 
-class Reload(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="reload"):
+class Reload(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="reload"):
     """The configuration file is read again."""
 
 
@@ -127,8 +127,8 @@ _CONFIDENCE = Control(
     {**_NUMBER, "min": 0.01, "max": 1, "step": 0.01, "mode": "slider"},
     lambda manifest, _: (
         ""
-        if "confidence" in TRAITS[manifest.task].thresholds
-        else f"a bundle for {manifest.task} has no confidence threshold"
+        if "confidence" in thresholds_of(manifest)
+        else f"a bundle for {manifest.task} with decoder {manifest.decoder} has no confidence threshold"
     ),
     is_threshold=True,
 )
@@ -142,6 +142,9 @@ _MAX_FPS = Control(
 
 CONTROLS = (_PAUSED, _CONFIDENCE, _MAX_FPS)
 """All settings of a camera that commands change."""
+
+THRESHOLDS = tuple(control.name for control in CONTROLS if control.is_threshold)
+"""Those that the model uses."""
 
 
 class CommandKind(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,9 +21,8 @@ from edge_sdk.core.clock import WallClock
 from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import EventMessage, Identity, SeenMessage
-from edge_sdk.tasks.decoders import entry_of
+from edge_sdk.tasks.detection import entry_of
 from edge_sdk.tasks.entry import FrameSize, ModelRef
-from edge_sdk.tasks.spec import has_background
 
 
 class ResultEncoder:
@@ -31,9 +30,8 @@ class ResultEncoder:
 
     Args:
         identity: who publishes.
-        labels: lines of labels.txt, in output order.
+        names: labels by class id.
         model: the model whose results these are; it names no variant.
-        background_class: line 0 of the labels is the background, and class_id is the output's index - 1.
         clock_ns: the clock of `Frame.captured_ns`.
         wall_clock: tells whether times can be trusted; None claims nothing of it.
     """
@@ -41,17 +39,14 @@ class ResultEncoder:
     def __init__(
         self,
         identity: Identity,
-        labels: Sequence[str],
+        names: Mapping[int, str],
         model: ModelRef,
         *,
-        background_class: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_clock: WallClock | None = None,
     ) -> None:
         self.identity, self.model, self.wall_clock = identity, model, wall_clock
-        self._answering = model
-        first = -1 if background_class else 0
-        self._labels = {-1: "background", **{number: label for number, label in enumerate(labels, first) if label}}
+        self._answering, self._names = model, names
         self._clock_ns = clock_ns
         self._encode = msgspec.json.Encoder().encode
 
@@ -63,8 +58,7 @@ class ResultEncoder:
         manifest, model = bundle.manifest, _reference(bundle)
         if then is not None:
             model = msgspec.structs.replace(model, then=_reference(then))
-        background = has_background(manifest)
-        encoder = cls(identity, bundle.labels(), model, background_class=background, wall_clock=wall_clock)
+        encoder = cls(identity, bundle.labels_by_id(), model, wall_clock=wall_clock)
         encoder.answers_by(manifest.variants[0].name)
         return encoder
 
@@ -98,7 +92,7 @@ class ResultEncoder:
 
     def label(self, class_id: int) -> str:
         """Return the label of one class; `class_N` where it has none."""
-        return self._labels.get(class_id) or f"class_{class_id}"
+        return self._names.get(class_id) or f"class_{class_id}"
 
 
 def _reference(bundle: Bundle) -> ModelRef:

@@ -21,7 +21,7 @@ from msgspec import Meta
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.toml import check_fields
 from edge_sdk.messages.commands import Command, ControlState, ResponseMessage
-from edge_sdk.tasks.decoders import TASKS
+from edge_sdk.tasks.detection import TASKS
 from edge_sdk.tasks.entry import Amount, Clock, Count, FrameSize, ModelRef, Moment, Unit
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -74,14 +74,14 @@ class CameraState(msgspec.Struct, frozen=True, kw_only=True):
     warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Spoken(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream"):
+class _DeviceMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream"):
     schema: Literal[1] = SCHEMA_VERSION
     device: str
     boot_id: str
     run_id: str
 
 
-class StatusMessage(_Spoken, frozen=True, kw_only=True, tag="status"):
+class StatusMessage(_DeviceMessage, frozen=True, kw_only=True, tag="status"):
     """Whether a device's results are published; retained, so that a new subscriber reads it at once.
 
     Online it says which cameras there are and which model answers for each; offline, why.
@@ -93,7 +93,7 @@ class StatusMessage(_Spoken, frozen=True, kw_only=True, tag="status"):
     cameras: dict[str, ModelRef] | msgspec.UnsetType = msgspec.UNSET
 
 
-class StateMessage(_Spoken, frozen=True, kw_only=True, tag="state"):
+class StateMessage(_DeviceMessage, frozen=True, kw_only=True, tag="state"):
     """The state of a device and its cameras; retained, and kept by the broker when the device is offline.
 
     `warnings` are what is wrong with the device itself, by name, each a line for people.
@@ -103,7 +103,7 @@ class StateMessage(_Spoken, frozen=True, kw_only=True, tag="state"):
     warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
+class EventMessage(_DeviceMessage, frozen=True, kw_only=True, tag="event"):
     """Something that happened on a camera; what is not known, or does not belong to it, is left out.
 
     Attributes:
@@ -168,7 +168,7 @@ class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
     limited: Count = 0
 
 
-class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
+class TelemetryMessage(_DeviceMessage, frozen=True, kw_only=True, tag="telemetry"):
     """Readings of the device itself; values that cannot be read are left out.
 
     Attributes:
@@ -203,21 +203,17 @@ class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
     cameras: dict[str, CameraHealth] | msgspec.UnsetType = msgspec.UNSET
 
 
-class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="seen"):
+class SeenMessage(_DeviceMessage, frozen=True, kw_only=True, tag="seen"):
     """What a camera sees at present; retained, published when it changes, once a second at most.
 
     Attributes:
-        device, camera, boot_id, run_id: as in results.
+        camera: name of the camera.
         total: number of objects, for a detector.
         labels: number of objects by label, for a detector.
         label: the likeliest class, or the one that covers most of the picture, for other tasks.
     """
 
-    schema: Literal[1] = SCHEMA_VERSION
-    device: str
     camera: str
-    boot_id: str
-    run_id: str
     total: Count | msgspec.UnsetType = msgspec.UNSET
     labels: dict[str, Annotated[int, Meta(ge=1)]] | msgspec.UnsetType = msgspec.UNSET
     label: str | msgspec.UnsetType = msgspec.UNSET

@@ -37,8 +37,8 @@ from edge_sdk.outbox.store import (
     PUT_STATE,
     QUARANTINE_ROWS,
     SALVAGED,
+    STORE_VERSION,
     TABLES,
-    VERSION,
     CommitRecord,
     CommitState,
     EventStore,
@@ -239,7 +239,12 @@ def _new_file(path: Path) -> Iterator[Path]:
 def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complaint: str, aside: str) -> None:
     """Write the events, the quarantine and the state that the pages hold into a new file."""
     # One transaction without a journal is enough, because only a complete file is ever used.
-    for pragma in (f"page_size = {PAGE_BYTES}", "journal_mode = OFF", "synchronous = OFF", f"user_version = {VERSION}"):
+    for pragma in (
+        f"page_size = {PAGE_BYTES}",
+        "journal_mode = OFF",
+        "synchronous = OFF",
+        f"user_version = {STORE_VERSION}",
+    ):
         sql.execute(f"PRAGMA {pragma}")
     sql.execute("BEGIN")
     for statement in TABLES.split(";"):

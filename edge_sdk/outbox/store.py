@@ -195,7 +195,7 @@ class CommitRecord:
 
 
 PAGE_BYTES = 4096
-VERSION = 2
+STORE_VERSION = 2
 TABLES = """
 CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS event (
@@ -436,8 +436,8 @@ class EventStore:
         run(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         run(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
         version = self._number("PRAGMA user_version")
-        if version not in (0, VERSION):
-            raise sqlite3.DatabaseError(f"its version is {version}, expected {VERSION}")
+        if version not in (0, STORE_VERSION):
+            raise sqlite3.DatabaseError(f"its version is {version}, expected {STORE_VERSION}")
         [found] = run("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(" ".join(str(found).splitlines()))
@@ -445,7 +445,7 @@ class EventStore:
         with self._transaction():  # takes the lock, and shows whether the disk can be written
             for statement in TABLES.split(";"):
                 run(statement)
-            run(f"PRAGMA user_version = {VERSION}")
+            run(f"PRAGMA user_version = {STORE_VERSION}")
         self._file_id, self._log_id = _id_of(self._path), _id_of(self._log)
 
     def _look_through(self) -> CommitState:

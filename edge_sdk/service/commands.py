@@ -18,19 +18,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edge_sdk.core.errors import OutputError, failure_line, printable
-from edge_sdk.core.files import read_regular, state_folder, write_record
+from edge_sdk.core.files import read_record, state_folder, write_record
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.core.toml import problems, shown
 from edge_sdk.events.snapshots import jpeg_of
 from edge_sdk.messages.commands import (
     COMMANDS,
     PERMISSIONS,
+    THRESHOLDS,
     Command,
     CommandKind,
     Complaint,
@@ -228,29 +229,23 @@ def _emptied(waiting: deque[Any]) -> list[Any]:
     return [waiting.popleft() for _ in range(len(waiting))]
 
 
-_Threshold: TypeAlias = Literal["confidence"]
-
 Told: TypeAlias = Callable[[str], None]
 """Callback with the reason why a configuration was refused, in lines; empty where it was accepted."""
 
-
-class _Remembered(msgspec.Struct, frozen=True):
-    """Thresholds of one camera that commands set, and what the configuration said of them then."""
-
-    commanded: dict[_Threshold, Annotated[float, Meta(ge=0, le=1)]]
-    configured: dict[_Threshold, float]
+_Thresholds: TypeAlias = dict[str, tuple[Annotated[float, Meta(ge=0, le=1)], float | None]]
 
 
 class ThresholdMemory:
-    """Keeps the thresholds that commands set in the state folder, so that they hold after a restart.
+    """Keeps the thresholds of a device's cameras that commands set in the state folder, so that a restart keeps them.
 
     A threshold that the configuration says otherwise since then is the configuration's. A thread writes the record,
     because a disk may hang; without a state folder nothing is kept.
     """
 
     def __init__(self, topics: Topics) -> None:
-        self._name = f"{hashlib.sha256(topics.of('command').encode()).hexdigest()[:32]}.json"  # one a device
-        self._cameras = self._read()
+        self.topics = topics
+        self._name = f"{hashlib.sha256(topics.of('command').encode()).hexdigest()[:32]}.json"
+        self._cameras = self._read()  # each threshold that a command set, and what the configuration said of it then
         self._writing: BackgroundTask[None] | None = None
         self._is_written = True
 
@@ -258,24 +253,22 @@ class ThresholdMemory:
         """Set what is remembered of these cameras, and forget what the configuration changed, and all other cameras."""
         before, self._cameras = self._cameras, {}
         for pipeline in pipelines:
-            camera, known = pipeline.camera, before.get(pipeline.camera)
-            if known is None:
-                continue
-            words = ", ".join(f"{name} {value:g}" for name, value in known.commanded.items())
-            if known.configured == _configured(pipeline):
-                self._cameras[camera] = known
-                controls.of(camera).change(**known.commanded)
-                _log.info(f"{camera}: {words}, as a command set it")
-            else:
-                controls.of(camera).change(**dict.fromkeys(known.commanded, UNSET))
-                _log.info(f"{camera}: the configuration changed since a command set {words}, and holds")
+            camera = pipeline.camera
+            for name, (value, configured) in before.get(camera, {}).items():
+                if name not in THRESHOLDS:
+                    continue  # a later version of this program wrote it
+                if getattr(pipeline, name) == configured:
+                    self._cameras.setdefault(camera, {})[name] = value, configured
+                    controls.of(camera).change(**{name: value})
+                    _log.info(f"{camera}: {name} {value:g}, as a command set it")
+                else:
+                    controls.of(camera).change(**{name: UNSET})
+                    _log.info(f"{camera}: the configuration changed since a command set {name} {value:g}, and holds")
         self._is_written = self._cameras == before
 
-    def remember(self, pipeline: PipelineSettings, threshold: _Threshold, value: float) -> None:
+    def remember(self, pipeline: PipelineSettings, name: str, value: float) -> None:
         """Remember what a command set."""
-        known = self._cameras.get(pipeline.camera)
-        commanded = {**(known.commanded if known else {}), threshold: value}
-        self._cameras[pipeline.camera] = _Remembered(commanded, _configured(pipeline))
+        self._cameras.setdefault(pipeline.camera, {})[name] = value, getattr(pipeline, name)
         self._is_written = False
 
     def look(self) -> None:
@@ -287,13 +280,11 @@ class ThresholdMemory:
             self._writing = BackgroundTask(lambda: self._write(data), "edge-thresholds")
             self._is_written = True
 
-    def _read(self) -> dict[str, _Remembered]:
+    def _read(self) -> dict[str, _Thresholds]:
         try:
-            return msgspec.json.decode(read_regular(self._path()), type=dict[str, _Remembered])
-        except FileNotFoundError:
-            return {}
-        except (OSError, OutputError, *_UNREADABLE) as cause:
-            _log.warning(f"the thresholds that commands set before are not known: {failure_line(cause)}")
+            return read_record(self._path(), dict[str, _Thresholds]) or {}
+        except OutputError as cause:
+            _log.warning(f"the thresholds that commands set before are not known: {cause}")
             return {}
 
     def _write(self, data: bytes) -> None:
@@ -304,10 +295,6 @@ class ThresholdMemory:
 
     def _path(self) -> Path:
         return state_folder() / "thresholds" / self._name
-
-
-def _configured(pipeline: PipelineSettings) -> dict[_Threshold, float]:
-    return {} if pipeline.confidence is None else {"confidence": pipeline.confidence}
 
 
 class CommandHandler:
@@ -348,7 +335,8 @@ class CommandHandler:
             self._admission = CommandAdmission(mqtt.topics, settings.commands, self._clock_s)
         self._admission.topics, self._admission.allowed = mqtt.topics, settings.commands  # keeps its rate limit
         if "set_threshold" in settings.commands:
-            self._memory = self._memory or ThresholdMemory(mqtt.topics)
+            if self._memory is None or self._memory.topics != mqtt.topics:
+                self._memory = ThresholdMemory(mqtt.topics)
             self._memory.recall(settings.pipelines, controls)
         if home is not None:
             self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, self._clock_s, told)
@@ -401,8 +389,8 @@ class CommandHandler:
             raise RefusedError("not_possible", why)
         value = getattr(command, setting.name) if kind.value is None else kind.value
         control.change(**{setting.name: value})
-        if setting.name == "confidence" and self._memory is not None:
-            self._memory.remember(self._cameras[command.camera], "confidence", value)
+        if setting.is_threshold and self._memory is not None:
+            self._memory.remember(self._cameras[command.camera], setting.name, value)
 
     def _report_state(self, _command: ReportState, reply: Reply) -> None:
         broker = self._output.broker

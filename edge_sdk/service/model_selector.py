@@ -321,7 +321,7 @@ _ADVICE = 1.25  # times the median: room for the camera's wait and for peaks
 _CHANCE = 1.1  # times the budget: the measured run may have been a slow one
 _REACHABLE = 2.0  # times the budget: a slower variant cannot keep it with another number of threads
 
-Open: TypeAlias = Callable[[str, int | None], Stages]
+OpenVariant: TypeAlias = Callable[[str, int | None], Stages]
 """Takes a variant's name and a number of threads (None: the default); returns its stages, loaded and proved."""
 
 
@@ -399,7 +399,7 @@ def choose_start(
     bundle: Bundle,
     loaded: list[Stages],
     budget_ms: float,
-    open_stages: Open,
+    open_stages: OpenVariant,
     *,
     threads: Sequence[int] = (),
     fixed: bool,
@@ -607,8 +607,9 @@ class LevelChanger:
         if loop.last_wait_ns - loop.last_delay_ns > self._limit_ns:
             return
         if tick is Tick.ON_TIME or tick is Tick.LATE:
-            # The time for which FFmpeg holds a frame back does not depend on the level either.
-            age_ns = loop.last_age_ns - loop.last_delay_ns
+            # The time for which FFmpeg holds a frame back does not depend on the level either, and a second model takes
+            # what is left of the budget.
+            age_ns = loop.last_age_ns - loop.last_delay_ns - loop.last_then_ns
             self._governor.note_result(is_late=age_ns > self._limit_ns, age_ns=age_ns, run_ns=loop.last_run_ns)
         elif tick is Tick.STALE:
             self._governor.note_stale()

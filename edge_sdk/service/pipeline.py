@@ -197,7 +197,7 @@ class Pipeline:
         bundle, settings = loading.bundle, self.settings
         observers: list[Sink] = []
         if settings.annotate is not None:
-            observers.append(_annotated_video(settings.annotate, bundle, source.fps, stack))
+            observers.append(_annotated_video(settings.annotate, source.fps, stack))
         encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock, then=loading.then)
         self.threads = bundle.manifest.intra_op_num_threads
         budget = Budget(loading.budget_ms, drops=source.paced)
@@ -292,15 +292,14 @@ def begin_opening(settings: PipelineSettings, *, waits: bool) -> BackgroundTask[
     return BackgroundTask(open_it, "edge-source", undo=lambda source: source.close())
 
 
-def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.ExitStack) -> Sink:
+def _annotated_video(path: Path, fps: float, stack: contextlib.ExitStack) -> Sink:
     """Return a sink that draws each result into a new MP4 or picture, which `stack` finishes."""
-    from edge_sdk.events.annotate import AnnotatedVideo, Annotator, writer_of  # few runs need these
+    from edge_sdk.events.annotate import AnnotatedVideo, writer_of  # few runs need these
 
     set_up_opencv()  # OpenCV would log each frame for which the disk has no room
-    annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
     writer = writer_of(path, fps)
     stack.callback(writer.close)
-    return AnnotatedVideo(annotator, writer, fps)
+    return AnnotatedVideo(writer, fps)
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:

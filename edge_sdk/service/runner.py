@@ -23,7 +23,7 @@ from edge_sdk.core.threads import Stop
 from edge_sdk.inference.cascade import Cascade, CropCounts
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
-from edge_sdk.messages.commands import COMMANDS, CONTROLS, UNCHANGED, ControlState, Permission
+from edge_sdk.messages.commands import COMMANDS, CONTROLS, THRESHOLDS, UNCHANGED, ControlState, Permission
 from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
@@ -31,12 +31,11 @@ from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, 
 from edge_sdk.service.process import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
-from edge_sdk.tasks.spec import TRAITS
+from edge_sdk.tasks.decoders import thresholds_of
 from edge_sdk.tuning.live import Window
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 0.2  # the delay until a request to stop is noticed while no frame comes
-_THRESHOLDS = tuple(control.name for control in CONTROLS if control.is_threshold)
 _OFTEN_NS = 10_000_000_000
 _RARELY_NS = 600_000_000_000  # time between two lines of a service, whose log is kept for months
 
@@ -148,11 +147,11 @@ class PipelineRunner:
         manifest = bundle.manifest
         refusals = {control.name: control.refusal(manifest, source.paced) for control in CONTROLS}
         self._promised = {  # of the thresholds that this camera has
-            name: getattr(manifest.thresholds, name) for name in _THRESHOLDS if not refusals[name]
+            name: getattr(manifest.thresholds, name) for name in THRESHOLDS if not refusals[name]
         }
         wanted = {name: getattr(settings, name) for name in ("confidence", "iou")}
         self._configured: dict[str, float] = {name: value for name, value in wanted.items() if value is not None}
-        absent = [name for name in self._configured if name not in TRAITS[manifest.task].thresholds]
+        absent = [name for name in self._configured if name not in thresholds_of(manifest)]
         if absent:
             _log.warning(f"{' and '.join(absent)}: a bundle for {manifest.task} has no such threshold")
             self._configured = {name: value for name, value in self._configured.items() if name not in absent}
@@ -275,7 +274,7 @@ class PipelineRunner:
         commanded = {name: value for name, value in given.items() if value is not msgspec.UNSET}
         self._thresholds = self._configured | commanded
         if self._controls.are_told:
-            absent = dict.fromkeys(_THRESHOLDS, msgspec.UNSET)
+            absent = dict.fromkeys(THRESHOLDS, msgspec.UNSET)
             shown = absent | self._promised | commanded
             self._stream.report_controls(msgspec.structs.replace(state, **shown))
 

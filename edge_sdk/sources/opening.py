@@ -1,8 +1,8 @@
 """The table of source kinds, and the way from a location to an opened source.
 
 A location is what a user writes: `rtsp://…`, `0`, `pattern`, a path. To add a kind of camera, write a function that
-opens it in a file of its own and name it in `TABLE`. Loading this module loads no OpenCV; a kind's own module is loaded
-when a source of it is opened or checked.
+opens it in a file of its own and name it in `SOURCE_KINDS`. Loading this module loads no OpenCV; a kind's own module is
+loaded when a source of it is opened or checked.
 
     location -- kind_of --> SourceKind -- opener --> Capture -- LiveSource: cameras and streams
                                        -- VideoFile -- VideoSource, or EveryFrame
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of source: one entry of `TABLE`.
+    """One kind of source: one entry of `SOURCE_KINDS`.
 
     Attributes:
         form: form of its locations, for people.
@@ -109,16 +109,16 @@ DEVICE = SourceKind(
 VIDEO = SourceKind(name="video", form="a video file", words="a video file")
 IMAGES = SourceKind(name="images", form="an image or a folder of images", words="images")
 
-TABLE = (DEVICE, GSTREAMER, PICAMERA, PATTERN, STREAM, VIDEO, IMAGES)
+SOURCE_KINDS = (DEVICE, GSTREAMER, PICAMERA, PATTERN, STREAM, VIDEO, IMAGES)
 """All kinds, in the order in which a location is compared with them."""
 
-FORMS = ", ".join(kind.form for kind in TABLE)
+FORMS = ", ".join(kind.form for kind in SOURCE_KINDS)
 """Forms of locations for people, in `--help`, the configuration's schema and errors."""
 
 
 def named_kind(location: str) -> SourceKind | None:
     """Return the kind of a location that is no path; None for a path, which need not exist."""
-    return next((kind for kind in TABLE if kind.is_named(location)), None)
+    return next((kind for kind in SOURCE_KINDS if kind.is_named(location)), None)
 
 
 def redact(location: str) -> str:

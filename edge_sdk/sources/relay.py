@@ -40,7 +40,7 @@ from edge_sdk.sources.location import (
     redact_address,
 )
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _DATES = frozenset({9, 10})  # X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED of OpenSSL's x509_vfy.h
 _REASONS = {
@@ -89,7 +89,7 @@ def check_camera_authorities(file: Path) -> None:
         raise UsageError(str(cause)) from cause
 
 
-def finished(step: Callable[[], T], connection: socket.socket, deadline_s: float) -> T:
+def finished(step: Callable[[], _T], connection: socket.socket, deadline_s: float) -> _T:
     """Repeat a step of a non-blocking socket until it is done; raise a TimeoutError at `deadline_s` (monotonic)."""
     while True:
         try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Inferred, Masks, Result, Tensor
 from edge_sdk.tasks.entry import Count, ResultItem, ResultMessage, StageParts, TaskEntry
-from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import COLUMNS, IMAGENET, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Score:
             found,
             np.array([int(found >= self._threshold)]),
             masks,
-            is_finite=math.isfinite(found),
+            is_finite=math.isfinite(found) and (cells is None or math.isfinite(cells.max())),
             names=self._names,
         )
 
@@ -106,7 +106,7 @@ SCORE = Decoder(
     task="anomaly",
     layouts=_layouts,
     make=lambda _spec, _count, _layout: None,
-    usual_input={"resize": "stretch", "mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+    usual_input={"resize": "stretch", **IMAGENET},
     usual_thresholds=Thresholds(0.5),
     usual_labels=("normal", "anomaly"),
     is_vague=True,
@@ -150,4 +150,4 @@ def _draw(drawing: Drawing, result: Anomaly) -> None:
     drawing.column([(f"{drawing.name(class_id)} {result.score:.2f}", drawing.colour(class_id))])
 
 
-ANOMALY = TaskEntry(task="anomaly", result=Anomaly, message=AnomalyMessage, items=_items, draw=_draw, stage=Score)
+ANOMALY = TaskEntry("anomaly", Anomaly, AnomalyMessage, _items, _draw, Score)

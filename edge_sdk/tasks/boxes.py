@@ -1,4 +1,4 @@
-"""Candidate boxes, and the arithmetic that the decoders of detectors share.
+"""Candidate boxes, what a decoder of boxes is made of, and the arithmetic that decoders share.
 
 A detector's output has levels, each a grid of cells with one stride. Exporters flatten them level by level, in each row
 by row. A stride that does not divide the input is rounded up, as convolutions with padding do it.
@@ -7,12 +7,15 @@ by row. A stride that does not divide the input is rounded up, as convolutions w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from edge_sdk.core.frame import Prepared, Tensor
+from edge_sdk.tasks.spec import Thresholds
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -24,6 +27,7 @@ MAX_SIZE_LOGIT = np.float32(20)
 """exp(20) is beyond any picture; larger logits are noise that would overflow."""
 
 _HALF = np.float32(0.5)
+_SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -33,7 +37,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
         boxes_xywh: float32 (N, 4), left, top, width, height in pixels of the model's input.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,).
-        extras: float32 (N, values), what an object's row holds beside these, for `tasks.instances`; None without.
+        extras: float32 (N, values), what an object's row holds beside these, for `Reader.details`; None without.
         highest: the largest value of the decoder's inputs, NaN if one is NaN; None if the decoder did not read all.
     """
 
@@ -45,6 +49,28 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 NO_CANDIDATES = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
+
+Decode: TypeAlias = Callable[[Sequence[Tensor]], Candidates]
+"""Reads the outputs of one family of detectors, batch 1, in the decoder's own order."""
+
+Keep: TypeAlias = Callable[[Candidates, Thresholds], NDArray[np.int64]]
+"""Returns the indices of candidates that no stronger one of their class hides, the most confident first."""
+
+
+class Reader(NamedTuple):
+    """A reader of objects that are more than upright boxes.
+
+    Attributes:
+        decode: gives candidates with `extras`.
+        details: (outputs, extras of the objects that remain, frame) -> fields of `Detections` by name.
+        width: values of an object's extras.
+        keep: suppresses overlaps; None for those of upright boxes.
+    """
+
+    decode: Decode
+    details: Callable[[Sequence[Tensor], Floats, Prepared], Mapping[str, Any]]
+    width: int
+    keep: Keep | None = None
 
 
 def level_size(size_wh: tuple[int, int], stride: int) -> tuple[int, int]:
@@ -87,10 +113,26 @@ def strongest(confidences: Floats) -> NDArray[np.int64]:
     return order
 
 
-def logit_of(probability: float) -> float:
-    """Return the logit whose sigmoid is a probability; finite for 0 and 1 too."""
-    bounded = min(max(probability, 1e-9), 1 - 1e-9)
-    return math.log(bounded / (1 - bounded))
+def lowest_logit(confidence: float) -> np.float32:
+    """Return the least logit whose sigmoid may be this confidence; finite for 0 and 1 too."""
+    bounded = min(max(confidence, 1e-9), 1 - 1e-9)
+    logit: np.float32 = np.float32(math.log(bounded / (1 - bounded)) - _SLACK)
+    return logit
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Return 1 / (1 + exp(-logits)), a new array; by tanh, which cannot overflow."""
+    probabilities: Floats = np.tanh(logits * _HALF)
+    probabilities *= _HALF
+    probabilities += _HALF
+    return probabilities
+
+
+def softmax(logits: Floats) -> Floats:
+    """Return the softmax over the last axis, a new array."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities: Floats = powers / powers.sum(axis=-1, keepdims=True)
+    return probabilities
 
 
 def sizes_of(logits: Floats) -> Floats:
@@ -103,4 +145,11 @@ def corner_boxes(rows: Floats) -> Floats:
     """Turn float32 (N, 4+), centre and size first, into (N, 4): left, top, width, height."""
     boxes: Floats = rows[:, :4].copy()
     boxes[:, :2] -= boxes[:, 2:] * _HALF
+    return boxes
+
+
+def boxes_between(corners: Floats) -> Floats:
+    """Turn float32 (N, 4), left, top, right, bottom, into left, top, width, height; a new array."""
+    boxes: Floats = corners.copy()
+    boxes[:, 2:] -= boxes[:, :2]
     return boxes

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, Floats, corner_boxes, level_size, logit_of, sizes_of
-from edge_sdk.tasks.instances import ReadInstances, ReadKeypoints
+from edge_sdk.tasks.boxes import (
+    NO_CANDIDATES,
+    Candidates,
+    Decode,
+    Floats,
+    Reader,
+    corner_boxes,
+    level_size,
+    lowest_logit,
+    sigmoid,
+    sizes_of,
+)
+from edge_sdk.tasks.instances import with_keypoints
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 _STRIDE = 4
 _LANDMARKS = 5
 _AROUND = np.array(np.divmod(np.arange(9)[:, None], 3)) - 1  # rows down and columns right of a cell and its neighbours
-_SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
 
 
 def read_centerface(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
@@ -53,7 +63,7 @@ def read_centernet(confidence: float, are_logits: bool, outputs: Sequence[Tensor
     """
     heat: Floats = outputs[0][0]
     rows, columns = heat.shape[1:]
-    lowest = np.float32(logit_of(confidence) - _SLACK if are_logits else confidence)
+    lowest = lowest_logit(confidence) if are_logits else np.float32(confidence)
     class_ids, places = np.divmod(np.flatnonzero(heat >= lowest), rows * columns)
     if not len(places):
         return NO_CANDIDATES
@@ -65,7 +75,7 @@ def read_centernet(confidence: float, are_logits: bool, outputs: Sequence[Tensor
     class_ids, row, column, scores = (values[is_peak] for values in (class_ids, row, column, scores))
     size, offset = (output[0][:, row, column].T for output in outputs[1:3])
     boxes = np.hstack([np.column_stack([column, row]) + offset, size]) * np.float32(_STRIDE)
-    confidences = np.tanh(scores / 2) / 2 + np.float32(0.5) if are_logits else scores
+    confidences = sigmoid(scores) if are_logits else scores
     return Candidates(corner_boxes(boxes.astype(np.float32)), confidences, class_ids)
 
 
@@ -80,13 +90,9 @@ def _with_landmarks(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> S
     return [(heat, *pair, ModelOutput((1, 2 * _LANDMARKS, *heat.shape[2:]), None)), (heat, *pair)]
 
 
-def _make_centerface(spec: TaskSpec, _label_count: int, layout: Layout) -> Callable[[Sequence[Tensor]], Candidates]:
+def _make_centerface(spec: TaskSpec, _label_count: int, layout: Layout) -> Decode | Reader:
     read = partial(read_centerface, spec.thresholds.confidence)
-    return ReadInstances(read, ReadKeypoints(_LANDMARKS, 2)) if len(layout) == 4 else read
-
-
-def _make_centernet(spec: TaskSpec, _label_count: int, _layout: Layout) -> Callable[[Sequence[Tensor]], Candidates]:
-    return partial(read_centernet, spec.thresholds.confidence, spec.detection.scores == "logits")
+    return with_keypoints(read, _LANDMARKS, 2) if len(layout) == 4 else read
 
 
 def _scores_of(seen: Sequence[SeenOutput]) -> DetectionSpec:
@@ -100,7 +106,6 @@ def _is_of_one_class(seen: Sequence[SeenOutput]) -> bool:
 
 CENTERFACE = Decoder(
     name="centerface",
-    task="detection",
     layouts=_with_landmarks,
     make=_make_centerface,
     usual_input={"resize": "stretch"},
@@ -109,9 +114,10 @@ CENTERFACE = Decoder(
 )
 CENTERNET = Decoder(
     name="centernet",
-    task="detection",
     layouts=_layouts,
-    make=_make_centernet,
+    make=lambda spec, _count, _layout: partial(
+        read_centernet, spec.thresholds.confidence, spec.detection.scores == "logits"
+    ),
     suppresses=False,
     usual_input={"color": "BGR", "mean": (104.04, 113.985, 119.85), "std": (73.695, 69.87, 70.89)},
     is_shown=lambda seen: None if _is_of_one_class(seen) else True,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from msgspec import Meta
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Classification, Inferred
+from edge_sdk.tasks.boxes import Floats, sigmoid
 from edge_sdk.tasks.entry import ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape
-from edge_sdk.tasks.spec import ClassificationSpec, TaskSpec
+from edge_sdk.tasks.outputs import IMAGENET, NORMALISING, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.spec import TaskSpec
 
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
-
-Floats = NDArray[np.float32]
 
 _TOP_CLASSES = 3  # that are drawn
 
@@ -41,143 +40,88 @@ def highest(scores: Floats, count: int) -> NDArray[np.int64]:
 
 
 class Classify:
-    """The decode stage of a classifier; `read` turns float (classes,) and ids, the highest first, into confidences."""
+    """The decode stage of a classifier.
+
+    `read` turns float (classes,) into the outputs that count, the likeliest first, and their confidences 0-1.
+    """
 
     def __init__(
-        self,
-        read: Callable[[Floats, NDArray[np.int64]], Floats],
-        spec: ClassificationSpec,
-        class_count: int,
-        names: Mapping[int, str],
+        self, read: Callable[[Floats], tuple[NDArray[np.int64], Floats]], offset: int, names: Mapping[int, str]
     ) -> None:
-        self._read, self._names = read, names
-        self._top_k = min(spec.top_k, class_count)
-        self._offset = 1 if spec.background_class else 0
+        self._read, self._offset, self._names = read, offset, names
 
     def __call__(self, inferred: Inferred, /) -> Classification:
         """Read float (1, classes) of one frame."""
-        scores: Floats = inferred.outputs[0].reshape(-1)
-        top = highest(scores, self._top_k)
-        confidences = self._read(scores, top)
+        found, confidences = self._read(inferred.outputs[0].reshape(-1))
         return Classification(
             inferred.prepared.frame,
             inferred.inference_ns,
             confidences.astype(np.float32, copy=False),
-            top - self._offset if self._offset else top,
+            found - self._offset if self._offset else found,
             is_finite=math.isfinite(confidences.sum()),
             names=self._names,
         )
 
 
-class ClassifyEach:
-    """The decode stage of a classifier whose classes do not exclude each other: all that reach the threshold.
-
-    `read` turns float (classes,) into confidences 0-1.
-    """
-
-    def __init__(self, read: Callable[[Floats], Floats], spec: TaskSpec, names: Mapping[int, str]) -> None:
-        self._read, self._names = read, names
-        self._least = np.float32(spec.thresholds.confidence)
-        self._offset = int(spec.classification.background_class)
-
-    def __call__(self, inferred: Inferred, /) -> Classification:
-        """Read float (1, classes) of one frame."""
-        confidences = self._read(inferred.outputs[0].reshape(-1)).astype(np.float32, copy=False)
-        likely = np.flatnonzero(confidences >= self._least)
-        found = likely[(-confidences[likely]).argsort(kind="stable")]
-        return Classification(
-            inferred.prepared.frame,
-            inferred.inference_ns,
-            confidences[found],
-            found - self._offset,
-            is_finite=math.isfinite(confidences.sum()),
-            names=self._names,
-        )
+def _read_softmax(top_k: int, powers: Floats, logits: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Read logits, whose softmax over all classes are the confidences; `powers` (classes,) is overwritten."""
+    top = highest(logits, top_k)
+    np.subtract(logits, logits[top[0]], out=powers)  # the largest, so that exp does not overflow
+    np.exp(powers, out=powers)
+    return top, powers[top] / powers.sum()
 
 
-def _sigmoid(logits: Floats) -> Floats:
-    """Return 1 / (1 + exp(-logits)), by tanh, which cannot overflow."""
-    half = np.float32(0.5)
-    probabilities: Floats = np.tanh(logits * half) * half + half
-    return probabilities
+def _read_probabilities(top_k: int, probabilities: Floats) -> tuple[NDArray[np.int64], Floats]:
+    top = highest(probabilities, top_k)
+    return top, probabilities[top]
 
 
-class Softmax:
-    """Reads logits: confidences are their softmax over all classes."""
-
-    def __init__(self, class_count: int) -> None:
-        self._powers = np.empty(class_count, np.float32)
-
-    def __call__(self, logits: Floats, top: NDArray[np.int64], /) -> Floats:
-        """Return the probabilities of `top`, whose first is the largest; subtracting it keeps exp from overflowing."""
-        powers = np.subtract(logits, logits[top[0]], out=self._powers)
-        np.exp(powers, out=powers)
-        probabilities: Floats = powers[top] / powers.sum()
-        return probabilities
+def _read_each(least: np.float32, probabilities: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Read classes that do not exclude each other: all that reach the threshold, and each NaN."""
+    likely = np.flatnonzero(~(probabilities < least))
+    found = likely[(-probabilities[likely]).argsort(kind="stable")]
+    return found, probabilities[found]
 
 
 def _layouts(_spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     return [(ModelOutput((1, label_count)),)]
 
 
-def _several(class_count: int) -> int:
+def _top_k(spec: TaskSpec, class_count: int) -> int:
     if class_count < 2:
         raise ModelError(
             "the model has one output, and the likeliest of one class is always that class; export it with one output "
             "for yes and one for no"
         )
-    return class_count
+    return min(spec.classification.top_k, class_count)
 
 
-_IMAGENET: dict[str, Any] = {
-    "resize": "center_crop",
-    "crop_fraction": 0.875,
-    "mean": (123.675, 116.28, 103.53),
-    "std": (58.395, 57.12, 57.375),
-}
-
-_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid", **dict.fromkeys(NORMALISING, "vector")}
 
 
-def _is_activated_as(decoder: str) -> Callable[[Sequence[SeenOutput]], bool]:
-    return lambda seen: _ACTIVATIONS.get(seen[0].operator, "logits") == decoder
+def _decoder(
+    name: str, make: Callable[[TaskSpec, int, Layout], Callable[[Floats], tuple[NDArray[np.int64], Floats]]]
+) -> Decoder:
+    return Decoder(
+        name=name,
+        task="classification",
+        layouts=_layouts,
+        make=make,
+        usual_input={"resize": "center_crop", "crop_fraction": 0.875, **IMAGENET},
+        reads_first=True,
+        thresholds=("confidence",) if name.startswith("sigmoid") else None,
+        is_shown=lambda seen: _ACTIVATIONS.get(seen[0].operator, "logits") == name,
+    )
 
 
-LOGITS = Decoder(
-    name="logits",
-    task="classification",
-    layouts=_layouts,
-    make=lambda _spec, count, _layout: Softmax(_several(count)),
-    usual_input=_IMAGENET,
-    reads_first=True,
-    is_shown=_is_activated_as("logits"),
+LOGITS = _decoder(
+    "logits", lambda spec, count, _: partial(_read_softmax, _top_k(spec, count), np.empty(count, np.float32))
 )
-SOFTMAX = Decoder(
-    name="softmax",
-    task="classification",
-    layouts=_layouts,
-    make=lambda _spec, count, _layout: operator.getitem if _several(count) else None,
-    usual_input=_IMAGENET,
-    reads_first=True,
-    is_shown=_is_activated_as("softmax"),
-)
-SIGMOID = Decoder(
-    name="sigmoid",
-    task="classification",
-    layouts=_layouts,
-    make=lambda _spec, _count, _layout: lambda probabilities: probabilities,
-    usual_input=_IMAGENET,
-    reads_first=True,
-    is_shown=_is_activated_as("sigmoid"),
-)
-SIGMOID_LOGITS = Decoder(
-    name="sigmoid_logits",
-    task="classification",
-    layouts=_layouts,
-    make=lambda _spec, _count, _layout: _sigmoid,
-    usual_input=_IMAGENET,
-    reads_first=True,
-    is_shown=lambda _seen: False,
+SOFTMAX = _decoder("softmax", lambda spec, count, _: partial(_read_probabilities, _top_k(spec, count)))
+SIGMOID = _decoder("sigmoid", lambda spec, _count, _: partial(_read_each, np.float32(spec.thresholds.confidence)))
+SIGMOID_LOGITS = _decoder(
+    "sigmoid_logits",
+    lambda spec, _count, _: lambda logits: _read_each(np.float32(spec.thresholds.confidence), sigmoid(logits)),
 )
 
 
@@ -207,17 +151,8 @@ def _draw(drawing: Drawing, result: Classification) -> None:
     drawing.column((f"{drawing.name(class_id)} {share:.0%}", drawing.colour(class_id)) for class_id, share in found)
 
 
-def _stage(parts: StageParts) -> Classify | ClassifyEach:
-    if parts.decoder in (SIGMOID, SIGMOID_LOGITS):
-        return ClassifyEach(parts.read, parts.spec, parts.names)
-    return Classify(parts.read, parts.spec.classification, len(parts.labels), parts.names)
+def _stage(parts: StageParts) -> Classify:
+    return Classify(parts.read, int(parts.spec.classification.background_class), parts.names)
 
 
-CLASSIFICATION = TaskEntry(
-    task="classification",
-    result=Classification,
-    message=ClassificationMessage,
-    items=_items,
-    draw=_draw,
-    stage=_stage,
-)
+CLASSIFICATION = TaskEntry("classification", Classification, ClassificationMessage, _items, _draw, _stage)

@@ -1,40 +1,38 @@
-"""The tables of tasks and of decoders, whose names are the values of `task` and `decoder` in a model.toml.
+"""The table of decoders, whose names are the values of `decoder` in a model.toml, and stages that are made of it.
 
-To add a decoder, write its reader and its `Decoder` in a file of its own (or in its family's) and name it in `TABLE`; a
-task's `TaskEntry` is named in `TASKS`. The checks of model.toml and manifest, the hints in refusals, the messages, the
-drawings and the workstation read these tables alone. Loading this module loads no OpenCV.
+To add a decoder, write its reader and its `Decoder` in its family's file (or in one of its own) and name it in `TABLE`.
+The checks of model.toml and manifest, the hints in refusals and the workstation read this table alone. `make_stage`
+builds the stage that decodes a model's outputs, and words the refusal of outputs that its decoder cannot read: whether
+only the number of labels is wrong, and which task or decoder would fit the outputs. Loading this module loads no
+OpenCV.
 """
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-import msgspec
-
-from edge_sdk.core.frame import Result
-from edge_sdk.tasks.anomaly import ANOMALY, SCORE
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Inferred, Result
+from edge_sdk.core.logs import counted
+from edge_sdk.core.protocols import Stage
+from edge_sdk.tasks.anomaly import SCORE
 from edge_sdk.tasks.centernet import CENTERFACE, CENTERNET
-from edge_sdk.tasks.classification import CLASSIFICATION, LOGITS, SIGMOID, SIGMOID_LOGITS, SOFTMAX
-from edge_sdk.tasks.detection import DETECTION, DetectionItem
+from edge_sdk.tasks.classification import LOGITS, SIGMOID, SIGMOID_LOGITS, SOFTMAX
+from edge_sdk.tasks.detection import TASKS
 from edge_sdk.tasks.detr import DETR, DETR_END_TO_END, DETR_SOFTMAX, END_TO_END
-from edge_sdk.tasks.embedding import EMBEDDING, VECTOR
-from edge_sdk.tasks.entry import TaskEntry
+from edge_sdk.tasks.embedding import VECTOR
+from edge_sdk.tasks.entry import StageParts
 from edge_sdk.tasks.faces import SCRFD, YUNET
-from edge_sdk.tasks.fastestdet import FASTESTDET
-from edge_sdk.tasks.instances import END_TO_END_POSE, END_TO_END_SEG, YOLOV8_POSE, YOLOV8_SEG
-from edge_sdk.tasks.movenet import MOVENET
+from edge_sdk.tasks.instances import END_TO_END_POSE, END_TO_END_SEG, MOVENET, YOLOV8_POSE, YOLOV8_SEG
 from edge_sdk.tasks.nanodet import NANODET
-from edge_sdk.tasks.oriented import END_TO_END_OBB, YOLOV8_OBB
-from edge_sdk.tasks.outputs import Decoder
-from edge_sdk.tasks.segmentation import ARGMAX, CELL_LOGITS, SEGMENTATION
-from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
-from edge_sdk.tasks.ssd import EFFICIENTDET, SSD, ULTRAFACE
-from edge_sdk.tasks.suppressed import TENSORFLOW, TORCHVISION
-from edge_sdk.tasks.text import CTC, TEXT
-from edge_sdk.tasks.textboxes import DB
-from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8, YOLOX
+from edge_sdk.tasks.oriented import DB, END_TO_END_OBB, YOLOV8_OBB
+from edge_sdk.tasks.outputs import BareOutput, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.segmentation import ARGMAX, CELL_LOGITS
+from edge_sdk.tasks.spec import TRAITS, DetectionSpec, Task, TaskSpec, has_background, labels_by_id
+from edge_sdk.tasks.ssd import EFFICIENTDET, SSD, TENSORFLOW, TORCHVISION, ULTRAFACE
+from edge_sdk.tasks.text import CTC
+from edge_sdk.tasks.yolo import FASTESTDET, YOLOV4, YOLOV5, YOLOV8, YOLOX
 
 TABLE: tuple[Decoder, ...] = (
     LOGITS,
@@ -81,21 +79,6 @@ DECODERS: dict[Task, dict[str, Decoder]] = {
 }
 """Decoders by task, then by name."""
 
-TASKS: dict[Task, TaskEntry] = {
-    entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING, TEXT, ANOMALY)
-}
-"""What every task brings along."""
-
-_BY_RESULT = {entry.result: entry for entry in TASKS.values()}
-# Only here all tasks are known; msgspec reads it when the first message is encoded or decoded.
-DetectionItem.__annotations__["then"] = reduce(or_, [entry.nest() for entry in TASKS.values()], msgspec.UnsetType)
-
-
-def entry_of(result: Result) -> TaskEntry:
-    """Return the entry of a result's task."""
-    return _BY_RESULT[type(result)]
-
-
 if TYPE_CHECKING:
     DecoderName: TypeAlias = str
 else:  # so that msgspec refuses other names, and JSON Schemas list these
@@ -107,9 +90,114 @@ def decoder_of(spec: TaskSpec) -> Decoder:
     return DECODERS[spec.task][spec.decoder]
 
 
+def thresholds_of(spec: TaskSpec) -> tuple[str, ...]:
+    """Return which of the section [thresholds] count for a model."""
+    own = decoder_of(spec).thresholds
+    return TRAITS[spec.task].thresholds if own is None else own
+
+
 def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:
     """Raise a ValueError where the task has no such decoder, or a key that it needs is missing."""
     decoder = DECODERS[task].get(name)
     if decoder is None:
         raise ValueError(f"decoder: {name!r} is not for {task}; expected {' or '.join(DECODERS[task])}")
     decoder.check(detection)
+
+
+class WrongLabelsError(ModelError):
+    """Labels whose number alone does not fit the outputs; the next step follows a semicolon."""
+
+    def __init__(self, message: str, class_count: int) -> None:
+        super().__init__(message)
+        self.class_count = class_count
+
+
+def make_stage(spec: TaskSpec, labels: Sequence[str] | int, output_shapes: Sequence[Shape]) -> Stage[Inferred, Result]:
+    """Build the stage that reads these outputs; of labels their number is enough, but results then have no names.
+
+    Raises:
+        WrongLabelsError: the outputs fit another number of labels.
+        ModelError: the decoder cannot read the outputs; the message names expected and got.
+    """
+    names = {} if isinstance(labels, int) else labels_by_id(spec, labels)
+    lines = ("",) * labels if isinstance(labels, int) else labels
+    layout, places = _find(spec, len(lines), output_shapes)
+    decoder = decoder_of(spec)
+    read = decoder.make(spec, len(lines), layout)
+    return TASKS[spec.task].stage(StageParts(read, places, decoder, spec, lines, names))
+
+
+def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]]:
+    """Find the outputs that the decoder reads, or raise the errors of `make_stage`."""
+    decoder = decoder_of(spec)
+    found = decoder.find(spec, label_count, got)
+    if found is not None:
+        return found
+    counts = (o.class_count(got[place]) for o, place in decoder.class_outputs(spec, label_count, got))
+    for count in dict.fromkeys(count for count in counts if count is not None and count > 0):
+        found = decoder.find(spec, count, got)
+        if found is not None:
+            decoder.make(spec, count, found[0])  # raises errors that no number of labels can cure
+            output, place = next((o, p) for o, p in zip(*found, strict=True) if o.class_axis is not None)
+            raise WrongLabelsError(_wrong_labels(spec, label_count, count, got[place], output), count)
+    expected = [_show([output.shape for output in layout]) for layout in decoder.layouts(spec, label_count, got)]
+    raise ModelError(
+        f"decoder {spec.decoder}: the model's outputs have shapes {_show(got)}, expected {' or '.join(expected)}"
+        + (
+            _looks_like(spec, label_count, got)
+            or "; check decoder, input.size_wh and the number of labels in model.toml"
+        )
+    )
+
+
+def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape, expected: ModelOutput) -> str:
+    """Word the refusal of a labels file that does not belong to the model."""
+    classes = "1 class" if class_count == 1 else f"{class_count} classes"
+    said = f"labels has {counted(label_count, 'line')}, the model has {classes} (output {_show([got])}"
+    if TRAITS[spec.task].has_objects and expected.others:
+        said = f"{said}, {expected.sum_of(class_count)} for {spec.decoder}"
+    return f"{said}); {labels_hint(spec, label_count, class_count)}"
+
+
+def labels_hint(spec: TaskSpec, label_count: int, class_count: int) -> str:
+    """Return the next step for too many or too few labels, as far as their number shows it."""
+    missing = class_count - label_count
+    if spec.decoder == "ssd" and spec.detection.background_class and missing == -1:
+        return (
+            'is the first line "background"? Then take it out, ssd never reports it; is no score the background\'s? '
+            "Then set background_class = false under [detection]"
+        )
+    if TRAITS[spec.task].has_objects or abs(missing) != 1:
+        return "expected one line a class, in output order"
+    if has_background(spec):
+        if missing > 0:
+            return 'is the line for output 0 missing? Then write "background" as line 1'
+        return "is one of the lines empty, or there twice? Then take it out"
+    if missing > 0:
+        flag = " and [classification] background_class = true" if TRAITS[spec.task].is_of_whole_picture else ""
+        return f'is the first class "background"? Then it needs a line of its own{flag}'
+    return 'is the first line "background", or another one empty or there twice? Then take it out'
+
+
+def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
+    """Return a hint if another decoder reads exactly these shapes; prefer decoders of the same task.
+
+    Segmentation is tried only with two or more labels.
+    """
+    for other in sorted(TABLE, key=lambda decoder: decoder.task != spec.task):
+        is_same = (other.task, other.name) == (spec.task, spec.decoder)
+        if is_same or other.is_vague or (TRAITS[other.task].has_class_map and label_count < 2):
+            continue
+        found = other.find(spec, label_count, got) if other.is_likely(spec, label_count, got) else None
+        if found is None or other.said == "obb":  # which is one number more in a row of any detector
+            continue
+        if other.is_shown([BareOutput(got[place]) for place in found[1]]) is not False:
+            needs = f" and give {other.needs}" if other.needs else ""
+            if other.task == spec.task:
+                return f"; this looks like {other.name}: correct decoder{needs} in model.toml"
+            return f"; this looks like {other.task} with {other.name}: correct task and decoder{needs} in model.toml"
+    return ""
+
+
+def _show(shapes: Sequence[Shape]) -> str:
+    return ", ".join("x".join(str(side) for side in shape) for shape in shapes)

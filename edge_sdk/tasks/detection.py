@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,24 +12,35 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.frame import Detections, Inferred, Prepared, Tensor
-from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, Floats, strongest
-from edge_sdk.tasks.entry import NESTED, NestedResult, ResultItem, ResultMessage, StageParts, TaskEntry, Unit, rounded
-from edge_sdk.tasks.spec import Thresholds
+from edge_sdk.core.frame import Detections, Image, Inferred, Prepared, Result, Tensor
+from edge_sdk.tasks.anomaly import ANOMALY
+from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, Decode, Floats, Keep, Reader, strongest
+from edge_sdk.tasks.classification import CLASSIFICATION
+from edge_sdk.tasks.embedding import EMBEDDING
+from edge_sdk.tasks.entry import (
+    NestedResult,
+    ResultItem,
+    ResultMessage,
+    StageParts,
+    TaskEntry,
+    Unit,
+    nested_type,
+    rounded,
+)
+from edge_sdk.tasks.segmentation import SEGMENTATION
+from edge_sdk.tasks.spec import Task, Thresholds
+from edge_sdk.tasks.text import TEXT
 
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Colour, Drawing
 
+    AnyNested: TypeAlias = NestedResult
+
 _MAX_DETECTIONS = 300
+_FAR_PX = 1e9  # beyond any picture
+_NOTHING = NO_CANDIDATES.boxes_xywh, NO_CANDIDATES.confidences, NO_CANDIDATES.class_ids
 _CHECKED_A_FRAME = 4096
 """Values checked for NaN a frame, on average: a quarter of a microsecond, where decoding takes 40 to 180."""
-
-
-Decode: TypeAlias = Callable[[Sequence[Tensor]], Candidates]
-"""Reads the outputs of one family of detectors, batch 1, in the decoder's own order."""
-
-Keep: TypeAlias = Callable[[Candidates, Thresholds], NDArray[np.int64]]
-"""Returns the indices of candidates that no stronger one of their class hides, the most confident first."""
 
 
 class Detect:
@@ -38,36 +51,49 @@ class Detect:
     with objects. After a frame with a fault every frame is checked, until there is none.
 
     Args:
-        decode: reads the outputs. Where objects have keypoints or masks, its attribute `details` reads these, as in
-            `tasks.instances`.
-        places: indices of the model's outputs that the decoder reads, in its own order.
+        reader: reads the outputs.
+        places: indices of the model's outputs that the reader takes, in its own order.
         keep: which of the candidates remain.
     """
 
     def __init__(
-        self, decode: Decode, places: Sequence[int], thresholds: Thresholds, keep: Keep, names: Mapping[int, str]
+        self,
+        reader: Decode | Reader,
+        places: Sequence[int],
+        thresholds: Thresholds,
+        keep: Keep,
+        names: Mapping[int, str],
     ) -> None:
-        self._decode, self._keep, self._names = decode, keep, names
-        self._details = getattr(decode, "details", None)
+        self._reader = reader if isinstance(reader, Reader) else None
+        self._decode = reader.decode if isinstance(reader, Reader) else reader
+        self._keep, self._names = keep, names
         self._places = tuple(places)
         self._thresholds = thresholds
         self._unchecked_left = 0  # frames until all outputs are checked again
 
     def __call__(self, inferred: Inferred, /) -> Detections:
         """Read the outputs of one frame."""
-        prepared = inferred.prepared
-        outputs = inferred.outputs
+        prepared, outputs = inferred.prepared, inferred.outputs
         read = [outputs[place] for place in self._places]
         candidates = self._decode(read)
-        confidences, class_ids = candidates.confidences, candidates.class_ids
-        if not len(confidences):
-            is_finite = self._is_finite_empty(candidates.highest, outputs)
-            none = NO_CANDIDATES
-            more = self._read_details(read, None, prepared)
-            found = none.boxes_xywh, none.confidences, none.class_ids
-            return Detections(
-                prepared.frame, inferred.inference_ns, *found, is_finite=is_finite, names=self._names, **more
-            )
+        if len(candidates.confidences):
+            keep, boxes = self._kept(candidates, prepared)
+            is_finite = self._is_finite(candidates.confidences, outputs)
+            confidences, class_ids = candidates.confidences[keep], candidates.class_ids[keep]
+        else:
+            boxes, confidences, class_ids = _NOTHING
+            keep, is_finite = class_ids, self._is_finite_empty(candidates.highest, outputs)
+        found = Detections(
+            prepared.frame, inferred.inference_ns, boxes, confidences, class_ids, is_finite=is_finite, names=self._names
+        )
+        if self._reader is None:
+            return found
+        extras = candidates.extras
+        own = np.empty((0, self._reader.width), np.float32) if extras is None else extras[keep]
+        return msgspec.structs.replace(found, **self._reader.details(read, own, prepared))
+
+    def _kept(self, candidates: Candidates, prepared: Prepared) -> tuple[NDArray[np.int64], Floats]:
+        """Return the indices of the candidates that remain, and their boxes in pixels of the frame."""
         keep = suppress(candidates, self._thresholds, self._keep)
         boxes = candidates.boxes_xywh[keep]
         boxes[:, 2:] += boxes[:, :2]
@@ -76,23 +102,7 @@ class Detect:
         if np.count_nonzero(has_area) < has_area.size:  # boxes wholly in the padding have no area in the frame
             seen = has_area.all(axis=1)
             boxes, keep = boxes[seen], keep[seen]
-        return Detections(
-            prepared.frame,
-            inferred.inference_ns,
-            boxes,
-            confidences[keep],
-            class_ids[keep],
-            is_finite=self._is_finite(confidences, outputs),
-            names=self._names,
-            **self._read_details(read, None if candidates.extras is None else candidates.extras[keep], prepared),
-        )
-
-    def _read_details(self, outputs: Sequence[Tensor], extras: Floats | None, prepared: Prepared) -> dict[str, Any]:
-        if self._details is None:
-            return {}
-        none = np.empty((0, self._details.width), np.float32)
-        details: dict[str, Any] = self._details(outputs, none if extras is None else extras, prepared)
-        return details
+        return keep, boxes
 
     def _is_finite(self, confidences: NDArray[np.float32], outputs: Sequence[Tensor]) -> bool:
         """Tell whether the checked outputs of a frame with candidates are finite."""
@@ -127,10 +137,15 @@ def keep_all(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
     return kept
 
 
-def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
-    """Keep what overlaps no stronger box by more than `thresholds.iou` of both, as OpenCV does."""
+@functools.cache
+def _opencv_suppression() -> Callable[..., Any]:
     from edge_sdk.core.opencv import cv2  # who reads manifests and messages needs none
 
+    return cv2.dnn.NMSBoxesBatched
+
+
+def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Keep what overlaps no stronger box by more than `thresholds.iou` of both, as OpenCV does."""
     boxes = candidates.boxes_xywh
     lowest = boxes[:, :2].min()
     if lowest < 0:
@@ -138,7 +153,7 @@ def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.i
         # coordinates would reach into another class.
         boxes = boxes.copy()
         boxes[:, :2] -= lowest
-    kept = cv2.dnn.NMSBoxesBatched(
+    kept = _opencv_suppression()(
         boxes.tolist(),
         candidates.confidences.tolist(),
         candidates.class_ids.tolist(),
@@ -160,9 +175,9 @@ def suppress(candidates: Candidates, thresholds: Thresholds, keep: Keep = keep_u
     boxes = candidates.boxes_xywh
     if not len(boxes):
         return NO_CANDIDATES.class_ids
-    if not math.isfinite(boxes.sum()):
-        # Infinite boxes are left out, because one would suppress all others.
-        chosen = np.isfinite(boxes).all(axis=1).nonzero()[0]
+    if not np.abs(boxes).max() < _FAR_PX:  # also where one is NaN
+        # What lies beyond any picture is left out, because an infinite box would suppress all others.
+        chosen = (np.abs(boxes) < _FAR_PX).all(axis=1).nonzero()[0]
         return chosen[suppress(_some_of(candidates, chosen), thresholds, keep)]
     if len(boxes) > MAX_CANDIDATES:
         # OpenCV would drop the same ones, but only after it has read them all.
@@ -195,7 +210,7 @@ class DetectionItem(ResultItem, frozen=True, gc=False):
     keypoints: list[tuple[float, float, float]] | msgspec.UnsetType = msgspec.UNSET
     polygons: list[list[tuple[int, int]]] | msgspec.UnsetType = msgspec.UNSET
     corners: list[tuple[float, float]] | msgspec.UnsetType = msgspec.UNSET
-    then: NestedResult | msgspec.UnsetType = msgspec.UNSET  # of any task, as `tasks.decoders` says
+    then: AnyNested | msgspec.UnsetType = msgspec.UNSET
 
 
 class DetectionMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="detection"):
@@ -224,7 +239,7 @@ def _items(result: Detections, label: Callable[[int], str]) -> list[DetectionIte
 def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
     """Add the keypoints, the outlines and the corners of one object, and what a second model says of it."""
     if result.then is not None and (then := result.then[place]) is not None:
-        item = msgspec.structs.replace(item, then=NESTED[type(then)](then))
+        item = msgspec.structs.replace(item, then=_nested(then))
     if result.keypoints is not None:
         points = np.rint(result.keypoints[place].astype(np.float64) * _POINT_STEPS) / _POINT_STEPS
         item = msgspec.structs.replace(item, keypoints=points.tolist())
@@ -262,6 +277,7 @@ def _draw(drawing: Drawing, result: Detections) -> None:
         drawing.tag(text, (x1 - drawing.line_px // 2, y1), colours[index])
 
 
+_FAR_DRAWN_PX = 1e5  # OpenCV takes whole numbers of 32 bits
 _LEAST_SURE = 0.5  # confidence of a keypoint that is drawn
 _PERSON = 17  # keypoints of COCO's persons: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles
 _BONES = np.reshape(
@@ -271,7 +287,8 @@ _BONES = np.reshape(
 
 
 def _draw_keypoints(drawing: Drawing, points: NDArray[np.float32], colour: Colour) -> None:
-    places = [(round(x), round(y)) if sure >= _LEAST_SURE else None for x, y, sure in points.tolist()]
+    near = points.clip(-_FAR_DRAWN_PX, _FAR_DRAWN_PX).tolist()
+    places = [(round(x), round(y)) if sure >= _LEAST_SURE else None for x, y, sure in near]
     for one, other in _BONES if len(places) == _PERSON else ():
         if (start := places[one]) is not None and (end := places[other]) is not None:
             drawing.line(start, end, colour)
@@ -281,15 +298,41 @@ def _draw_keypoints(drawing: Drawing, points: NDArray[np.float32], colour: Colou
 
 
 def _stage(parts: StageParts) -> Detect:
-    keep = getattr(parts.read, "keep", keep_upright) if parts.decoder.suppresses else keep_all
+    own = parts.read.keep if isinstance(parts.read, Reader) else None
+    keep = (own or keep_upright) if parts.decoder.suppresses else keep_all
     return Detect(parts.read, parts.places, parts.spec.thresholds, keep, parts.names)
 
 
-DETECTION = TaskEntry(
-    task="detection",
-    result=Detections,
-    message=DetectionMessage,
-    items=_items,
-    draw=_draw,
-    stage=_stage,
-)
+DETECTION = TaskEntry("detection", Detections, DetectionMessage, _items, _draw, _stage)
+
+TASKS: dict[Task, TaskEntry] = {
+    entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING, TEXT, ANOMALY)
+}
+"""What every task brings along; a second model of any of them may look at a detector's objects."""
+
+_ENTRIES = {entry.result: entry for entry in TASKS.values()}
+_NESTED = {entry.result: nested_type(entry) for entry in TASKS.values()}
+
+if not TYPE_CHECKING:
+    AnyNested = functools.reduce(operator.or_, _NESTED.values())
+
+
+def entry_of(result: Result) -> TaskEntry:
+    """Return the entry of a result's task."""
+    return _ENTRIES[type(result)]
+
+
+def draw(image: Image, result: Result) -> None:
+    """Draw a result on a picture, in place; classes have the names that the result has for them."""
+    from edge_sdk.core.drawing import Drawing  # it loads OpenCV
+
+    entry_of(result).draw(Drawing(image, result.label), result)
+
+
+def _nested(result: Result) -> NestedResult:
+    """Return the result of a second model as a part of the message of the first one."""
+    return _NESTED[type(result)](
+        infer_ms=result.inference_ns // 1000 / 1000,
+        not_finite=msgspec.UNSET if result.is_finite else True,
+        **entry_of(result).payload(result, result.label),
+    )

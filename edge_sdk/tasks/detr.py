@@ -14,14 +14,23 @@ from functools import partial
 import numpy as np
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import STRIDES, Candidates, Floats, cell_count, corner_boxes, logit_of
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape
+from edge_sdk.tasks.boxes import (
+    STRIDES,
+    Candidates,
+    Floats,
+    boxes_between,
+    cell_count,
+    corner_boxes,
+    lowest_logit,
+    sigmoid,
+    softmax,
+)
+from edge_sdk.tasks.outputs import IMAGENET, UNIT, Decoder, Layout, ModelOutput, SeenOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
 _MOST_QUERIES = 1000  # detectors with a box a cell have more rows
 _FIRST_QUERIES = 100  # of the first DETR and of YOLOS; the later ones have 300 and more
 _COCO_AND_NONE = 92  # 91 ids of COCO and "no object"
-_SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
 
 
 class Detr:
@@ -44,8 +53,8 @@ class Detr:
             confidences: Floats = scores[rows, class_ids]
         else:
             boxes, logits = outputs[0][0], outputs[1][0]
-            rows, class_ids = np.nonzero(logits >= np.float32(logit_of(self._confidence) - _SLACK))
-            confidences = np.tanh(logits[rows, class_ids] * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
+            rows, class_ids = np.nonzero(logits >= lowest_logit(self._confidence))
+            confidences = sigmoid(logits[rows, class_ids])
         return Candidates(corner_boxes(boxes[rows] * self._size), confidences, class_ids)
 
 
@@ -54,9 +63,7 @@ def read_softmax(size_wh: tuple[int, int], confidence: float, outputs: Sequence[
 
     A query is a detection of its likeliest class, as in the authors' own postprocessing.
     """
-    logits: Floats = outputs[1][0]
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    classes = powers[:, :-1] / powers.sum(axis=1, keepdims=True)
+    classes = softmax(outputs[1][0])[:, :-1]
     best = classes.max(axis=1)
     found = np.flatnonzero(best >= np.float32(confidence))
     boxes = outputs[0][0][found] * np.array(size_wh * 2, np.float32)
@@ -74,12 +81,6 @@ def read_rows(
     class_ids = np.rint(rows[:, 5])
     rows = rows[(rows[:, 4] >= confidence) & (class_ids >= 0) & (class_ids < label_count)]
     return Candidates(to_boxes(rows[:, :4]), rows[:, 4], np.rint(rows[:, 5]).astype(np.int64), extras=rows[:, 6:])
-
-
-def _from_corners(values: Floats) -> Floats:
-    boxes: Floats = values.copy()
-    boxes[:, 2:] -= boxes[:, :2]
-    return boxes
 
 
 def _make_rows_of_parts(spec: TaskSpec, label_count: int, _layout: Layout) -> Callable[[Sequence[Tensor]], Candidates]:
@@ -116,36 +117,32 @@ def _has_no_object(seen: Sequence[SeenOutput]) -> bool:
 
 DETR = Decoder(
     name="detr",
-    task="detection",
     layouts=_layouts,
     make=lambda spec, _label_count, _layout: Detr(spec.input.size_wh, spec.thresholds.confidence),
     suppresses=False,
-    usual_input={"resize": "stretch", "std": (255.0, 255.0, 255.0)},
+    usual_input={"resize": "stretch", **UNIT},
     # Boxes are no part of a softmax: such rows are the characters of a text.
     is_shown=lambda seen: False if seen[0].operator == "Softmax" else None,
 )
 DETR_SOFTMAX = Decoder(
     name="detr_softmax",
-    task="detection",
     layouts=_softmax_layouts,
     make=lambda spec, _count, _layout: partial(read_softmax, spec.input.size_wh, spec.thresholds.confidence),
     suppresses=False,
-    usual_input={"resize": "stretch", "mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+    usual_input={"resize": "stretch", **IMAGENET},
     is_shown=_has_no_object,
 )
 END_TO_END = Decoder(
     name="end_to_end",
-    task="detection",
     layouts=lambda _spec, _label_count, _got: [(ModelOutput((1, "N", 6), None),)],
-    make=lambda spec, count, _layout: partial(read_rows, count, spec.thresholds.confidence, _from_corners),
+    make=lambda spec, count, _layout: partial(read_rows, count, spec.thresholds.confidence, boxes_between),
     reads_all=True,
     suppresses=False,
     box_axis=-1,
-    usual_input={"std": (255.0, 255.0, 255.0)},
+    usual_input=UNIT,
 )
 DETR_END_TO_END = Decoder(
     name="detr_end_to_end",
-    task="detection",
     layouts=END_TO_END.layouts,
     make=_make_rows_of_parts,
     reads_all=True,

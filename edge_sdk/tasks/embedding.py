@@ -6,7 +6,6 @@ several may bear one name; `edge-sdk gallery` makes one. Without a gallery every
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -18,17 +17,13 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Inferred, Result
-from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
-from edge_sdk.tasks.spec import TaskSpec, Thresholds
+from edge_sdk.tasks.boxes import Floats
+from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit, gallery_arrays
+from edge_sdk.tasks.outputs import NORMALISING, SYMMETRIC, Decoder, ModelOutput
+from edge_sdk.tasks.spec import UNKNOWN, Thresholds
 
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
-
-Floats = NDArray[np.float32]
-
-UNKNOWN = "unknown"
-"""Label of what resembles nothing in the gallery; its class id is -1."""
 
 
 class Embedding(Result, frozen=True, eq=False, gc=False):
@@ -45,15 +40,6 @@ class Embedding(Result, frozen=True, eq=False, gc=False):
     class_id: NDArray[np.int64]
     confidence: Floats
     tells_vector: bool = False
-
-    @property
-    def labels(self) -> list[str]:
-        """The name, or `unknown`."""
-        return [self.summary(lambda class_id: self.names.get(class_id) or f"class_{class_id}")]
-
-    def summary(self, label: Callable[[int], str]) -> str:
-        """Return the name, or `unknown`."""
-        return label(int(self.class_id[0])) if self.class_id[0] >= 0 else UNKNOWN
 
 
 class Gallery:
@@ -73,13 +59,14 @@ class Gallery:
         if not isinstance(labels, Labels) or labels.suffix != ".npz":
             return None
         try:
-            with np.load(io.BytesIO(labels.data), allow_pickle=False) as arrays:
-                names, vectors = arrays["names"].tolist(), normalised(np.asarray(arrays["vectors"], np.float32))
-        except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
-            raise ModelError(f"the gallery holds no vectors ({type(cause).__name__}: {cause})") from cause
-        if vectors.shape[:-1] != (len(names),) or not np.isfinite(vectors).all():
+            names, vectors = gallery_arrays(labels.data, "names", "vectors")
+            vectors = normalised(np.asarray(vectors, np.float32))
+        except ValueError as cause:
+            raise ModelError(f"the gallery holds no vectors: {cause}") from cause
+        if not names.size or vectors.ndim != 2 or names.shape != vectors.shape[:1] or not np.isfinite(vectors).all():
             raise ModelError(f"the gallery has vectors {vectors.shape}, expected one of finite numbers a name")
-        return cls(vectors, np.array([labels.index(str(name)) for name in names], np.int64))
+        places = {label: place for place, label in enumerate(labels)}
+        return cls(vectors, np.array([places[str(name)] for name in names.tolist()], np.int64))
 
     def nearest(self, vectors: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Return the label, int64 (M,), and the cosine, float32 (M,), of the nearest of the gallery's vectors."""
@@ -127,19 +114,16 @@ class Embed:
         )
 
 
-def _layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, "D"), None),), (ModelOutput((1, "D", 1, 1), None),)]
-
-
 VECTOR = Decoder(
     name="vector",
     task="embedding",
-    layouts=_layouts,
+    layouts=lambda _spec, _count, _got: [(ModelOutput((1, "D"), None),), (ModelOutput((1, "D", 1, 1), None),)],
     make=lambda _spec, _count, _layout: None,
-    usual_input={"resize": "stretch", "mean": (127.5, 127.5, 127.5), "std": (127.5, 127.5, 127.5)},
+    usual_input={"resize": "stretch", **SYMMETRIC},
     usual_thresholds=Thresholds(0.4),
     usual_labels=(UNKNOWN,),
     is_vague=True,
+    is_shown=lambda seen: seen[0].operator in NORMALISING or None,
 )
 
 
@@ -165,14 +149,13 @@ def _items(result: Embedding, label: Callable[[int], str]) -> list[MatchItem]:
         return []
     vector = np.round(result.vector.astype(np.float64), 5).tolist() if result.tells_vector else msgspec.UNSET
     confidence = round(float(result.confidence[0]), 4)
-    return [MatchItem(result.summary(label), int(result.class_id[0]), confidence, vector)]
+    class_id = int(result.class_id[0])
+    return [MatchItem(label(class_id), class_id, confidence, vector)]
 
 
 def _draw(drawing: Drawing, result: Embedding) -> None:
-    name, class_id = result.summary(drawing.name), int(result.class_id[0])
-    drawing.column([(f"{name} {result.confidence[0]:.0%}", drawing.colour(class_id))])
+    class_id = int(result.class_id[0])
+    drawing.column([(f"{drawing.name(class_id)} {result.confidence[0]:.0%}", drawing.colour(class_id))])
 
 
-EMBEDDING = TaskEntry(
-    task="embedding", result=Embedding, message=EmbeddingMessage, items=_items, draw=_draw, stage=Embed
-)
+EMBEDDING = TaskEntry("embedding", Embedding, EmbeddingMessage, _items, _draw, Embed)

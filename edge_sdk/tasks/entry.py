@@ -1,4 +1,4 @@
-"""What a task brings along: `TaskEntry`, one of the table `TASKS` in `tasks.decoders`, and the header of its message.
+"""What a task brings along: `TaskEntry`, one of the table `TASKS` in `tasks.detection`, and the header of its message.
 
 A task's module holds its result, its message and the functions of its entry; nothing else asks which task it is.
 """
@@ -68,7 +68,17 @@ class ResultItem(msgspec.Struct, frozen=True, gc=False):
         return msgspec.UNSET
 
 
-class ResultMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="task"):
+class _Listing(msgspec.Struct, frozen=True, gc=False):
+    """A message whose last field is a list of items with a label each."""
+
+    @property
+    def items(self) -> list[ResultItem]:
+        """What the picture shows, the strongest first."""
+        found: list[ResultItem] = getattr(self, self.__struct_fields__[-1])
+        return found
+
+
+class ResultMessage(_Listing, frozen=True, gc=False, kw_only=True, tag_field="task"):
     """The header of every result; a task's message adds one field, a list of items with a label each.
 
     `shown` and `news` are how many items a line for people names, and how many of them are news when they change.
@@ -92,28 +102,13 @@ class ResultMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_fie
     frame: FrameSize
     not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
-    @property
-    def items(self) -> list[ResultItem]:
-        """What the frame shows, the strongest first."""
-        found: list[ResultItem] = getattr(self, self.__struct_fields__[-1])
-        return found
 
-
-class NestedResult(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="task"):
+class NestedResult(_Listing, frozen=True, gc=False, kw_only=True, tag_field="task"):
     """What a second model says of one object; each task adds its list of items, as to its message."""
 
     infer_ms: Amount
     not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
-    @property
-    def items(self) -> list[ResultItem]:
-        """What the object shows, the strongest first."""
-        found: list[ResultItem] = getattr(self, self.__struct_fields__[-1])
-        return found
-
-
-NESTED: dict[type[Result], Callable[[Any], NestedResult]] = {}
-"""What makes a result of each task one within another's item; `tasks.decoders` fills it."""
 
 _STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # boxes to 0.1 px, confidences and shares to 0.0001
 
@@ -140,14 +135,10 @@ class Labels(tuple[str, ...]):
         Raises:
             ValueError: it is neither.
         """
-        if not data.startswith(_ZIP):
-            labels = cls(line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines())
+        if data.startswith(_ZIP):
+            labels = cls(dict.fromkeys(map(str, gallery_arrays(data, "names")[0].reshape(-1).tolist())))
         else:
-            try:
-                with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                    labels = cls(dict.fromkeys(map(str, arrays["names"].tolist())))
-            except Exception as cause:  # numpy and zipfile raise errors of ten types for other bytes
-                raise ValueError(f"not an .npz with names ({type(cause).__name__}: {cause})") from cause
+            labels = cls(line.strip() for line in data.decode("utf-8-sig").rstrip().splitlines())
         labels.data = data
         return labels
 
@@ -167,6 +158,20 @@ class Labels(tuple[str, ...]):
 
 
 _ZIP = b"PK\x03\x04"
+_UNPACKED_BYTES = 1 << 26  # of all arrays of a gallery: 32,000 vectors of 512 numbers
+
+
+def gallery_arrays(data: bytes, *names: str) -> list[NDArray[Any]]:
+    """Read arrays of an .npz by their names; raise ValueError where it has none such, or unpacks to over 64 MiB."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            if sum(member.file_size for member in arrays.zip.infolist()) > _UNPACKED_BYTES:
+                raise ValueError(f"it unpacks to more than {_UNPACKED_BYTES >> 20} MiB")
+            return [arrays[name] for name in names]
+    except Exception as cause:  # noqa: BLE001 - numpy and zipfile raise errors of ten types for other bytes
+        what = f"not an .npz with {' and '.join(names)}"
+        # Without the cause: a header that claims too much is no shortage of memory.
+        raise ValueError(f"{what} ({type(cause).__name__}: {cause})") from None
 
 
 class StageParts(NamedTuple):
@@ -208,26 +213,20 @@ class TaskEntry(NamedTuple):
         """Return what the message of a result holds beside its header."""
         return {self.message.__struct_fields__[-1]: self.items(result, label)}
 
-    def nest(self) -> Any:
-        """Enter the task into `NESTED`, and return the type of its results there."""
-        field = msgspec.structs.fields(self.message)[-1]
-        kind: Any = msgspec.defstruct(
-            self.message.__name__.replace("Message", "Nested"),
-            [(field.name, field.type)],
-            bases=(NestedResult,),
-            module=__name__,
-            namespace={"__doc__": self.message.__doc__},
-            frozen=True,
-            gc=False,
-            kw_only=True,
-            tag=self.task,
-        )
 
-        def nested(result: Result) -> NestedResult:
-            content = self.payload(result, lambda class_id: result.names.get(class_id) or f"class_{class_id}")
-            not_finite = msgspec.UNSET if result.is_finite else True
-            made: NestedResult = kind(infer_ms=result.inference_ns // 1000 / 1000, not_finite=not_finite, **content)
-            return made
-
-        NESTED[self.result] = nested
-        return kind
+def nested_type(entry: TaskEntry) -> type[NestedResult]:
+    """Return the type of a task's results within another's item: its list of items, and what `NestedResult` has."""
+    field = msgspec.structs.fields(entry.message)[-1]
+    nested: Any = msgspec.defstruct(
+        entry.message.__name__.replace("Message", "Nested"),
+        [(field.name, field.type)],
+        bases=(NestedResult,),
+        module=__name__,
+        namespace={"__doc__": entry.message.__doc__},
+        frozen=True,
+        gc=False,
+        kw_only=True,
+        tag=entry.task,
+    )
+    kind: type[NestedResult] = nested
+    return kind

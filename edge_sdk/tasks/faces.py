@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import STRIDES, Candidates, Floats, cell_count, cells_of, corner_boxes, sizes_of
-from edge_sdk.tasks.instances import ReadInstances, ReadKeypoints
+from edge_sdk.tasks.boxes import STRIDES, Candidates, Floats, Reader, cell_count, cells_of, corner_boxes, sizes_of
+from edge_sdk.tasks.instances import with_keypoints
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, check_one_label
-from edge_sdk.tasks.spec import TaskSpec
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 _SCRFD_ANCHORS = 2
 _LANDMARKS = 5
@@ -95,26 +95,26 @@ def _layouts(spec: TaskSpec, label_count: int, anchors: int, scores: int) -> Seq
 
 def _make(
     name: str, kind: type[YuNet] | type[Scrfd], spec: TaskSpec, label_count: int, layout: Layout
-) -> YuNet | Scrfd | ReadInstances:
+) -> YuNet | Scrfd | Reader:
     check_one_label(name, "faces", label_count)
     read = kind(spec.input.size_wh, spec.thresholds.confidence)
     has_landmarks = layout[-1].shape[-1] == 2 * _LANDMARKS
-    return ReadInstances(read, ReadKeypoints(_LANDMARKS, 2)) if has_landmarks else read
+    return with_keypoints(read, _LANDMARKS, 2) if has_landmarks else read
 
 
 YUNET = Decoder(
     name="yunet",
-    task="detection",
     layouts=lambda spec, label_count, _got: _layouts(spec, label_count, anchors=1, scores=2),
     make=partial(_make, "yunet", YuNet),
     usual_input={"color": "BGR"},
+    usual_thresholds=Thresholds(0.7, 0.3),
     usual_labels=("face",),
 )
 SCRFD = Decoder(
     name="scrfd",
-    task="detection",
     layouts=lambda spec, label_count, _got: _layouts(spec, label_count, _SCRFD_ANCHORS, scores=1),
     make=partial(_make, "scrfd", Scrfd),
     usual_input={"pad_anchor": "top_left", "mean": (127.5, 127.5, 127.5), "std": (128.0, 128.0, 128.0)},
+    usual_thresholds=Thresholds(0.5, 0.4),
     usual_labels=("face",),
 )

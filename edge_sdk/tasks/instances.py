@@ -1,7 +1,8 @@
 """Detectors that say more of an object than its box: keypoints (poses), or a mask (instance segmentation).
 
 The row of an object holds the numbers of both kinds after its classes. A reader of boxes leaves them in
-`Candidates.extras`; the detector's stage has them read by the reader's `details` for the objects that remain.
+`Candidates.extras`; the detector's stage has them read by `Reader.details` for the objects that remain. MoveNet has the
+keypoints of one person, or of up to six persons with their boxes.
 """
 
 from __future__ import annotations
@@ -13,70 +14,64 @@ from typing import Any
 import numpy as np
 
 from edge_sdk.core.frame import Masks, Prepared, Tensor
-from edge_sdk.tasks.boxes import Candidates, Floats
+from edge_sdk.tasks.boxes import Candidates, Decode, Floats, Reader, boxes_between
 from edge_sdk.tasks.detr import END_TO_END
-from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, UNIT, Decoder, Layout, ModelOutput, Shape, check_one_label
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 from edge_sdk.tasks.yolo import floored_cells, read_yolov8
 
 _USUAL_PROTOTYPES = 32
+_POINTS = 17  # of MoveNet, as COCO's persons have them
+_SEEN = np.float32(0.1)  # scores of points above this make the confidence of MoveNet's single person
 
 
-class ReadKeypoints:
-    """Reads points that lie one after the other in an object's row: x, y in input pixels, and perhaps a confidence.
+def with_keypoints(decode: Decode, count: int, values: int) -> Reader:
+    """Return the reader of objects with `count` keypoints, of which each has so many numbers, 2 or 3."""
+    return Reader(decode, partial(_read_keypoints, count, values), count * values)
 
-    Args:
-        count: points of an object.
-        values: numbers of a point, 2 or 3.
+
+def _read_keypoints(
+    count: int, values: int, _outputs: Sequence[Tensor], extras: Floats, prepared: Prepared
+) -> dict[str, Any]:
+    """Return `keypoints` of x, y in input pixels, and perhaps a confidence: all 0 where a value is no number."""
+    points = np.ones((len(extras), count, 3), np.float32)
+    points[..., :values] = extras.reshape(-1, count, values)
+    prepared.geometry.points_to_frame(points)
+    points[~np.isfinite(points).all(axis=2)] = 0
+    return {"keypoints": points}
+
+
+def _read_masks(
+    input_wh: tuple[int, int], outputs: Sequence[Tensor], extras: Floats, prepared: Prepared
+) -> dict[str, Any]:
+    """Return `masks`: sums of prototypes, float (1, M, h, w), the second output, weighted by an object's M numbers."""
+    prototypes = outputs[1][0]
+    rows, columns = prototypes.shape[1:]
+    values = (extras @ prototypes.reshape(len(prototypes), -1)).reshape(-1, rows, columns)
+    x, y = columns / input_wh[0], rows / input_wh[1]
+    return {"masks": Masks(values, prepared.geometry.in_cells(x, y))}
+
+
+def read_movenet(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read one person, float (1, 1, 17, 3), or several, float (1, N, 56); y, x as parts of the input, and scores 0-1.
+
+    A row of 56 has 17 times y, x and score, then top, left, bottom, right and the confidence. A single person's box
+    encloses all its points, and its confidence is the mean score of those that are seen. Source: TensorFlow's examples,
+    lite/examples/pose_estimation, ml/movenet.py and ml/movenet_multipose.py.
     """
-
-    def __init__(self, count: int, values: int) -> None:
-        self._shape = (count, values)
-        self.width = count * values
-
-    def __call__(self, _outputs: Sequence[Tensor], extras: Floats, prepared: Prepared) -> dict[str, Any]:
-        """Return `keypoints` of float32 (N, `width`): all 0 where a value is no number."""
-        points = np.ones((len(extras), self._shape[0], 3), np.float32)
-        points[..., : self._shape[1]] = extras.reshape(-1, *self._shape)
-        prepared.geometry.points_to_frame(points)
-        points[~np.isfinite(points).all(axis=2)] = 0
-        return {"keypoints": points}
-
-
-class ReadMasks:
-    """Reads masks that are sums of prototypes, float (1, M, h, w), weighted by an object's M coefficients.
-
-    Args:
-        count: M.
-        input_wh: the input's width and height in pixels, which the prototypes cover.
-    """
-
-    def __init__(self, count: int, input_wh: tuple[int, int]) -> None:
-        self.width, self._input_wh = count, input_wh
-
-    def __call__(self, outputs: Sequence[Tensor], extras: Floats, prepared: Prepared) -> dict[str, Any]:
-        """Return `masks` of float32 (N, M) and the prototypes, which are the second output."""
-        prototypes = outputs[1][0]
-        rows, columns = prototypes.shape[1:]
-        values = (extras @ prototypes.reshape(len(prototypes), -1)).reshape(-1, rows, columns)
-        x, y = columns / self._input_wh[0], rows / self._input_wh[1]
-        return {"masks": Masks(values, prepared.geometry.in_cells(x, y))}
-
-
-class ReadInstances:
-    """Reads boxes as another reader does, and what else their rows hold.
-
-    Args:
-        read: gives candidates with `extras`.
-        details: what `tasks.detection` calls with the extras of the objects that remain.
-    """
-
-    def __init__(self, read: Callable[[Sequence[Tensor]], Candidates], details: ReadKeypoints | ReadMasks) -> None:
-        self._read, self.details = read, details
-
-    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the outputs of one frame."""
-        return self._read(outputs)
+    rows: Floats = outputs[0].reshape(outputs[0].shape[1], -1)
+    points = rows[:, : 3 * _POINTS].reshape(-1, _POINTS, 3)
+    if rows.shape[1] > 3 * _POINTS:
+        boxes, confidences = rows[:, -5:-1], rows[:, -1]
+    else:
+        places, seen = points[..., :2], points[..., 2] > _SEEN
+        boxes = np.hstack([places.min(axis=1), places.max(axis=1)])
+        confidences = (points[..., 2] * seen).sum(axis=1) / np.maximum(seen.sum(axis=1), 1).astype(np.float32)
+    found = np.flatnonzero(confidences >= np.float32(confidence))
+    boxes = boxes_between(boxes[found][:, [1, 0, 3, 2]] * np.array(size_wh * 2, np.float32))
+    extras = points[found][..., [1, 0, 2]] * np.array([*size_wh, 1], np.float32)
+    no_class = np.zeros(len(found), np.int64)
+    return Candidates(boxes, confidences[found], no_class, extras=extras.reshape(len(found), 3 * _POINTS))
 
 
 def _check_keypoints(detection: DetectionSpec) -> None:
@@ -112,58 +107,61 @@ def _masks(output: _Output, spec: TaskSpec, label_count: int, got: Sequence[Shap
     ]
 
 
-def _details(spec: TaskSpec, layout: Layout) -> ReadKeypoints | ReadMasks:
+def _with_details(read: Decode, spec: TaskSpec, layout: Layout) -> Reader:
     if spec.detection.keypoints is not None and len(layout) == 1:
-        return ReadKeypoints(*spec.detection.keypoints)
+        return with_keypoints(read, *spec.detection.keypoints)
     count = layout[1].shape[1]
     assert isinstance(count, int)
-    return ReadMasks(count, spec.input.size_wh)
+    return Reader(read, partial(_read_masks, spec.input.size_wh), count)
 
 
-def _make_v8(spec: TaskSpec, label_count: int, layout: Layout) -> ReadInstances:
-    read = partial(read_yolov8, spec.thresholds.confidence, class_count=label_count)
-    return ReadInstances(read, _details(spec, layout))
+def _make_v8(spec: TaskSpec, label_count: int, layout: Layout) -> Reader:
+    return _with_details(partial(read_yolov8, spec.thresholds.confidence, class_count=label_count), spec, layout)
 
 
-def _make_rows(spec: TaskSpec, label_count: int, layout: Layout) -> ReadInstances:
-    return ReadInstances(END_TO_END.make(spec, label_count, layout), _details(spec, layout))
+def _make_rows(spec: TaskSpec, label_count: int, layout: Layout) -> Reader:
+    return _with_details(END_TO_END.make(spec, label_count, layout), spec, layout)
+
+
+def _make_movenet(spec: TaskSpec, label_count: int, _layout: Layout) -> Reader:
+    check_one_label("movenet", "persons", label_count)
+    return with_keypoints(partial(read_movenet, spec.input.size_wh, spec.thresholds.confidence), _POINTS, 3)
 
 
 YOLOV8_POSE = Decoder(
     name="yolov8_pose",
-    task="detection",
     layouts=partial(_pose, _v8),
     make=_make_v8,
     check=_check_keypoints,
     needs="detection.keypoints",
     said="pose",
-    usual_input=END_TO_END.usual_input,
+    usual_input=UNIT,
 )
-YOLOV8_SEG = Decoder(
-    name="yolov8_seg",
-    task="detection",
-    layouts=partial(_masks, _v8),
-    make=_make_v8,
-    said="segment",
-    usual_input=END_TO_END.usual_input,
-)
+YOLOV8_SEG = Decoder(name="yolov8_seg", layouts=partial(_masks, _v8), make=_make_v8, said="segment", usual_input=UNIT)
 END_TO_END_POSE = Decoder(
     name="end_to_end_pose",
-    task="detection",
     layouts=partial(_pose, _rows),
     make=_make_rows,
     check=_check_keypoints,
     needs="detection.keypoints",
     suppresses=False,
     said="pose",
-    usual_input=END_TO_END.usual_input,
+    usual_input=UNIT,
 )
 END_TO_END_SEG = Decoder(
     name="end_to_end_seg",
-    task="detection",
     layouts=partial(_masks, _rows),
     make=_make_rows,
     suppresses=False,
     said="segment",
-    usual_input=END_TO_END.usual_input,
+    usual_input=UNIT,
+)
+MOVENET = Decoder(
+    name="movenet",
+    layouts=lambda _spec, _count, _got: [(ModelOutput((1, *rest), None),) for rest in ((1, _POINTS, 3), (6, 56))],
+    make=_make_movenet,
+    suppresses=False,
+    usual_labels=("person",),
+    said="pose",
+    is_shown=lambda _seen: True,
 )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import NO_CANDIDATES, STRIDES, Candidates, Floats, cell_count, cells_of, rows_of
+from edge_sdk.tasks.boxes import NO_CANDIDATES, STRIDES, Candidates, Floats, cell_count, cells_of, rows_of, softmax
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
@@ -64,9 +64,7 @@ class NanoDet:
 
     def _boxes(self, sides: Floats, cells: Floats) -> Floats:
         """Return boxes (K, 4), left, top, width, height, of distance logits (K, 4 * (reg_max + 1)) and cells (K, 3)."""
-        logits = sides.reshape(len(sides), 4, -1)
-        powers = np.exp(logits - logits.max(axis=2, keepdims=True))
-        distances = (powers @ self._steps) / powers.sum(axis=2) * cells[:, 2:]
+        distances = softmax(sides.reshape(len(sides), 4, -1)) @ self._steps * cells[:, 2:]
         boxes: Floats = np.empty((len(sides), 4), np.float32)
         np.subtract(cells[:, :2], distances[:, :2], out=boxes[:, :2])
         np.add(distances[:, :2], distances[:, 2:], out=boxes[:, 2:])
@@ -96,7 +94,6 @@ def _make(spec: TaskSpec, label_count: int, layout: Layout) -> NanoDet:
 
 NANODET = Decoder(
     name="nanodet",
-    task="detection",
     layouts=_layouts,
     make=_make,
     usual_input={

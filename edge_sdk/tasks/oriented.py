@@ -1,4 +1,4 @@
-"""Detectors of oriented boxes: centre, size and an angle, of YOLOv8, YOLO11 and YOLO26.
+"""Detectors of turned boxes: centre, size and an angle, of YOLOv8, YOLO11 and YOLO26; and lines of text (DB).
 
 A result has the corners of each object, and the upright box that encloses them, by which events and figures count it.
 Overlaps are judged as Ultralytics does: by the distance of the normal distributions that the boxes stand for (ProbIoU,
@@ -8,7 +8,7 @@ Murrugarra-Llerena et al., arXiv 2106.06072), where a box is hidden by any stron
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,70 +16,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Prepared, Tensor
-from edge_sdk.tasks.boxes import Candidates, Floats, corner_boxes
-from edge_sdk.tasks.detr import END_TO_END, read_rows
-from edge_sdk.tasks.outputs import Decoder, ModelOutput
-from edge_sdk.tasks.spec import Thresholds
+from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, Decode, Floats, Keep, Reader, corner_boxes
+from edge_sdk.tasks.detr import read_rows
+from edge_sdk.tasks.outputs import COLUMNS, IMAGENET, ROWS, UNIT, Decoder, Layout, ModelOutput, check_one_label
+from edge_sdk.tasks.spec import TaskSpec, Thresholds
 from edge_sdk.tasks.yolo import floored_cells, read_yolov8
 
 _EPSILON = 1e-7  # as in Ultralytics' `batch_probiou`
 _APART_PX = 1e5  # between the boxes of one class and of the next
 _CORNERS = 8  # x and y of four
+_LEAST_PROBABILITY = 0.3  # of a cell that belongs to a line of text
+_GROWTH = 1.5  # the map shows the inner part of a line: its box grows by this much of its area over its perimeter
+_LEAST_CELLS = 3, 5  # the shorter side of a line's box before and after that
 
 
-class ReadOriented:
-    """Reads boxes as another reader does, of which `extras` is the angle in radians, clockwise, float32 (N, 1)."""
+def read_oriented(decode: Decode, outputs: Sequence[Tensor]) -> Candidates:
+    """Read boxes with another reader, of which `extras` is the angle in radians, clockwise, float32 (N, 1).
 
-    def __init__(self, read: Callable[[Sequence[Tensor]], Candidates]) -> None:
-        self._read, self.details = read, ReadCorners()
-
-    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the outputs of one frame: boxes that enclose the objects, and the objects' corners as `extras`."""
-        found = self._read(outputs)
-        if not len(found.confidences) or found.extras is None:
-            return found
-        half = found.boxes_xywh[:, 2:] / 2
-        turned = np.column_stack([np.cos(found.extras), np.sin(found.extras)])
-        along, across = half[:, :1] * turned, half[:, 1:] * turned[:, ::-1] * np.array([-1, 1], np.float32)
-        centres = found.boxes_xywh[:, :2] + half
-        left, right = centres - along, centres + along
-        corners = np.stack([left - across, right - across, right + across, left + across], axis=1)
-        low, high = corners.min(axis=1), corners.max(axis=1)
-        boxes = np.hstack([low, high - low])
-        return Candidates(boxes, found.confidences, found.class_ids, extras=corners.reshape(-1, _CORNERS))
+    Returns:
+        Boxes that enclose the objects, and the objects' corners as `extras`.
+    """
+    found = decode(outputs)
+    if not len(found.confidences) or found.extras is None:
+        return found
+    half = found.boxes_xywh[:, 2:] / 2
+    turned = np.column_stack([np.cos(found.extras), np.sin(found.extras)])
+    along, across = half[:, :1] * turned, half[:, 1:] * turned[:, ::-1] * np.array([-1, 1], np.float32)
+    centres = found.boxes_xywh[:, :2] + half
+    left, right = centres - along, centres + along
+    corners = np.stack([left - across, right - across, right + across, left + across], axis=1)
+    return _enclosing(corners, found.confidences, found.class_ids)
 
 
-class ReadSuppressed(ReadOriented):
-    """Reads oriented boxes whose overlaps are still to be suppressed."""
+def _enclosing(corners: Floats, confidences: Floats, class_ids: NDArray[np.int64]) -> Candidates:
+    """Return the upright boxes around float32 (N, 4, 2), with the corners as `extras`."""
+    low, high = corners.min(axis=1), corners.max(axis=1)
+    return Candidates(np.hstack([low, high - low]), confidences, class_ids, extras=corners.reshape(-1, _CORNERS))
 
-    def keep(self, candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
-        """Keep what overlaps no stronger box of its class by a ProbIoU of more than `thresholds.iou`."""
-        assert candidates.extras is not None
-        corners = candidates.extras.reshape(-1, 4, 2)
-        along, across = corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0]
-        wide, high = ((along**2 + across**2) / 12).T  # variances of x and of y, in square pixels
-        mixed = (along[:, 0] * along[:, 1] + across[:, 0] * across[:, 1]) / 12  # covariances
-        own = np.maximum(wide * high - mixed**2, 0)
-        x, y = ((corners[:, 0] + corners[:, 2]) / 2).T
-        # ProbIoU = 1 - sqrt(1 - exp(-distance)): what overlaps by more lies nearer than this.
-        limit = -math.log(1 + _EPSILON - (1 - thresholds.iou) ** 2)
-        # Only boxes can whose centres are near enough: |a - b|^2 < reach of a + reach of b.
-        reach = 4 * limit * (wide + high)
-        one, other = _near(candidates.class_ids * _APART_PX + x, math.sqrt(max(0.0, 2 * reach.max())))
-        dx, dy = x[one] - x[other], y[one] - y[other]
-        near = np.flatnonzero(dx**2 + dy**2 < reach[one] + reach[other])
-        one, other, dx, dy = one[near], other[near], dx[near], dy[near]
-        a, b, c = wide[one] + wide[other], high[one] + high[other], mixed[one] + mixed[other]
-        area = a * b - c**2
-        distance = ((a * dy**2 + b * dx**2) / 4 - c * dx * dy / 2) / (area + _EPSILON)
-        distance += np.log(area / (4 * np.sqrt(own[one] * own[other]) + _EPSILON) + _EPSILON) / 2
-        order: NDArray[np.int64] = np.argsort(-candidates.confidences, kind="stable")
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        is_hidden = np.zeros(len(order), np.bool_)
-        is_hidden[np.maximum(rank[one], rank[other])[distance < limit]] = True
-        kept: NDArray[np.int64] = order[~is_hidden]
-        return kept
+
+def keep_oriented(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Keep what overlaps no stronger box of its class by a ProbIoU of more than `thresholds.iou`."""
+    assert candidates.extras is not None
+    corners = candidates.extras.reshape(-1, 4, 2)
+    along, across = corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0]
+    wide, high = ((along**2 + across**2) / 12).T  # variances of x and of y, in square pixels
+    mixed = (along[:, 0] * along[:, 1] + across[:, 0] * across[:, 1]) / 12  # covariances
+    own = np.maximum(wide * high - mixed**2, 0)
+    x, y = ((corners[:, 0] + corners[:, 2]) / 2).T
+    # ProbIoU = 1 - sqrt(1 - exp(-distance)): what overlaps by more lies nearer than this.
+    limit = -math.log(1 + _EPSILON - (1 - thresholds.iou) ** 2)
+    # Only boxes can whose centres are near enough: |a - b|^2 < reach of a + reach of b.
+    reach = 4 * limit * (wide + high)
+    one, other = _near(candidates.class_ids * _APART_PX + x, math.sqrt(max(0.0, 2 * reach.max())))
+    dx, dy = x[one] - x[other], y[one] - y[other]
+    is_near = dx**2 + dy**2 < reach[one] + reach[other]
+    near = np.flatnonzero(is_near & (candidates.class_ids[one] == candidates.class_ids[other]))
+    one, other, dx, dy = one[near], other[near], dx[near], dy[near]
+    a, b, c = wide[one] + wide[other], high[one] + high[other], mixed[one] + mixed[other]
+    area = a * b - c**2
+    distance = ((a * dy**2 + b * dx**2) / 4 - c * dx * dy / 2) / (area + _EPSILON)
+    distance += np.log(area / (4 * np.sqrt(own[one] * own[other]) + _EPSILON) + _EPSILON) / 2
+    order: NDArray[np.int64] = np.argsort(-candidates.confidences, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    is_hidden = np.zeros(len(order), np.bool_)
+    is_hidden[np.maximum(rank[one], rank[other])[distance < limit]] = True
+    kept: NDArray[np.int64] = order[~is_hidden]
+    return kept
 
 
 def _near(places: NDArray[np.float64], reach: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -92,32 +95,111 @@ def _near(places: NDArray[np.float64], reach: float) -> tuple[NDArray[np.int64],
     return order[first], order[first + 1 + within]
 
 
-class ReadCorners:
-    """Reads the corners of the objects that remain."""
+def _read_corners(_outputs: Sequence[Tensor], extras: Floats, prepared: Prepared) -> dict[str, Any]:
+    """Return `corners` of float32 (N, 8) in input pixels."""
+    return {"corners": prepared.geometry.points_to_frame(extras.reshape(-1, 4, 2).copy())}
 
-    width = _CORNERS
 
-    def __call__(self, _outputs: Sequence[Tensor], extras: Floats, prepared: Prepared) -> dict[str, Any]:
-        """Return `corners` of float32 (N, 8)."""
-        return {"corners": prepared.geometry.points_to_frame(extras.reshape(-1, 4, 2).copy())}
+def _with_corners(decode: Decode, keep: Keep | None = None) -> Reader:
+    return Reader(decode, _read_corners, _CORNERS, keep)
+
+
+def read_text_boxes(input_wh: tuple[int, int], least: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read float (1, 1, H, W), 0-1: how probably a cell lies in the inner part of a line of text.
+
+    A line is a region of cells above 0.3. Its box is the smallest around them, which may be turned, and its confidence
+    their mean within that. Source: PaddleOCR 2.7, ppocr/postprocess/db_postprocess.py.
+
+    Returns:
+        Boxes that enclose the lines, and the lines' corners as `extras`.
+    """
+    from edge_sdk.core.opencv import cv2
+
+    cells = outputs[0].reshape(outputs[0].shape[-2:])
+    inner = (cells > _LEAST_PROBABILITY).astype(np.uint8)
+    regions, _ = cv2.findContours(inner, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    rects = [cv2.minAreaRect(region) for region in regions[:MAX_CANDIDATES]]
+    rects = [rect for rect in rects if min(rect[1]) >= _LEAST_CELLS[0]]
+    found, confidences = [], []
+    for (centre, (width, height), angle), confidence in zip(rects, _means_within(cells, rects), strict=True):
+        grown = _GROWTH * width * height / (width + height)  # on both sides of each side
+        if confidence >= least and min(width, height) + grown >= _LEAST_CELLS[1]:
+            found.append(cv2.boxPoints((centre, (width + grown, height + grown), angle)))
+            confidences.append(confidence)
+    if not found:
+        return NO_CANDIDATES
+    corners = _clockwise(np.array(found, np.float32))
+    corners *= np.array(input_wh, np.float32) / np.array(cells.shape[::-1], np.float32)
+    return _enclosing(corners, np.array(confidences, np.float32), np.zeros(len(found), np.int64))
+
+
+def _means_within(cells: Tensor, rects: Sequence[Any]) -> list[float]:
+    """Return the mean of float32 (H, W) within each of OpenCV's turned rectangles."""
+    from edge_sdk.core.opencv import cv2
+
+    corners = np.array([cv2.boxPoints(rect) for rect in rects], np.float32).reshape(-1, 4, 2)
+    last = cells.shape[1] - 1, cells.shape[0] - 1
+    low = np.clip(np.floor(corners.min(axis=1)), 0, last)
+    high = np.clip(np.ceil(corners.max(axis=1)), 0, last)
+    inner = (corners - low[:, np.newaxis]).astype(np.int32)
+    means = []
+    for quad, (left, top), (right, bottom) in zip(
+        inner, low.astype(int).tolist(), high.astype(int).tolist(), strict=True
+    ):
+        within = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
+        cv2.fillPoly(within, [quad], 1)
+        means.append(cv2.mean(cells[top : bottom + 1, left : right + 1], within)[0])
+    return means
+
+
+def _clockwise(corners: Tensor) -> Tensor:
+    """Order float32 (N, 4, 2): of the left two and the right two the upper left comes first, then clockwise."""
+    by_x = np.take_along_axis(corners, corners[..., :1].argsort(axis=1, kind="stable"), axis=1)
+    left, right = (
+        np.take_along_axis(side, side[..., 1:].argsort(axis=1, kind="stable"), axis=1)
+        for side in (by_x[:, :2], by_x[:, 2:])
+    )
+    return np.stack([left[:, 0], right[:, 0], right[:, 1], left[:, 1]], axis=1)
+
+
+def _make_text_boxes(spec: TaskSpec, label_count: int, _layout: Layout) -> Reader:
+    check_one_label("db", "lines of text", label_count)
+    return _with_corners(partial(read_text_boxes, spec.input.size_wh, spec.thresholds.confidence))
+
+
+def _make_v8(spec: TaskSpec, count: int, _layout: Layout) -> Reader:
+    read = partial(read_yolov8, spec.thresholds.confidence, class_count=count)
+    return _with_corners(partial(read_oriented, read), keep_oriented)
+
+
+def _make_rows(spec: TaskSpec, count: int, _layout: Layout) -> Reader:
+    read = partial(read_rows, count, spec.thresholds.confidence, corner_boxes)
+    return _with_corners(partial(read_oriented, read))
 
 
 YOLOV8_OBB = Decoder(
     name="yolov8_obb",
-    task="detection",
     layouts=lambda spec, count, _got: [(ModelOutput((1, 5 + count, floored_cells(spec.input.size_wh)), others=5),)],
-    make=lambda spec, count, _layout: ReadSuppressed(
-        partial(read_yolov8, spec.thresholds.confidence, class_count=count)
-    ),
+    make=_make_v8,
     said="obb",
-    usual_input=END_TO_END.usual_input,
+    usual_input=UNIT,
 )
 END_TO_END_OBB = Decoder(
     name="end_to_end_obb",
-    task="detection",
     layouts=lambda _spec, _count, _got: [(ModelOutput((1, "N", 7), None),)],
-    make=lambda spec, count, _layout: ReadOriented(partial(read_rows, count, spec.thresholds.confidence, corner_boxes)),
+    make=_make_rows,
     suppresses=False,
     said="obb",
-    usual_input=END_TO_END.usual_input,
+    usual_input=UNIT,
+)
+DB = Decoder(
+    name="db",
+    layouts=lambda _spec, _count, _got: [(ModelOutput((1, 1, ROWS, COLUMNS), None),)],
+    make=_make_text_boxes,
+    suppresses=False,
+    usual_input={"color": "BGR", **IMAGENET},
+    usual_thresholds=Thresholds(0.6),
+    usual_labels=("text",),
+    is_vague=True,
+    is_shown=lambda seen: seen[0].operator == "Sigmoid" or None,
 )

@@ -1,8 +1,7 @@
 """Define decoders, and find the outputs that they read among those of a model.
 
 Outputs are told apart by their shapes: exporters differ in the order of several outputs, and some name them wrongly.
-Each family's file makes its own `Decoder`s; `tasks.decoders` lists them, `tasks.task` builds stages with them and words
-the refusals.
+Each family's file makes its own `Decoder`s. `tasks.decoders` lists them, builds stages with them and words refusals.
 """
 
 from __future__ import annotations
@@ -17,6 +16,14 @@ from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec, Thresholds
 
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of an output; a dimension that is not fixed is a name or None and matches anything."""
+
+IMAGENET = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
+UNIT = {"std": (255.0, 255.0, 255.0)}
+SYMMETRIC = {"mean": (127.5, 127.5, 127.5), "std": (127.5, 127.5, 127.5)}
+"""Usual normalisations of inputs, as keys of [input]: ImageNet's, to 0-1, and to -1 to 1."""
+
+NORMALISING = ("BatchNormalization", "Div", "LpNormalization")
+"""Operators that compute a model's vectors, and no scores of classes."""
 
 ROWS, COLUMNS = "H", "W"
 """Placeholders in an expected shape for the rows and columns of cells, which match any size."""
@@ -104,13 +111,14 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layouts: (spec, label_count, got shapes) -> the layouts that it reads for so many labels, the likelier first.
-        make: (spec, label_count, layout) -> the reader of one layout, as the task's stage takes it: `Candidates` of
-            outputs for detection, a class map of an output for segmentation, confidences of scores for classification.
-            Raises ModelError where shapes fit and cannot be read all the same.
+        make: (spec, label_count, layout) -> the reader of one layout, as the task's stage takes it: for detection a
+            `boxes.Decode` or a `boxes.Reader`, for segmentation a class map of an output, for classification classes
+            and confidences of scores. Raises ModelError where shapes fit and cannot be read all the same.
         check: raises ValueError, naming the key, where a [detection] section lacks what the decoder needs.
         needs: the key that a hint names beside the decoder; empty where it needs none.
         reads_first: whether only the model's first output is read, whatever others there are.
         reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
+        thresholds: which of the section [thresholds] its models have, where these are not the task's.
         suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
         usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
         usual_thresholds: the [thresholds] with which such models are mostly used.
@@ -125,7 +133,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    task: Task
+    task: Task = "detection"
     layouts: Callable[[TaskSpec, int, Sequence[Shape]], Sequence[Layout]]
     make: Callable[[TaskSpec, int, Layout], Any]
     check: Callable[[DetectionSpec], None] = lambda _detection: None
@@ -135,6 +143,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     usual_input: dict[str, Any] = {}
     usual_thresholds: Thresholds = Thresholds()
     usual_labels: tuple[str, ...] = ()
+    thresholds: tuple[str, ...] | None = None
     suppresses: bool = True
     is_vague: bool = False
     said: str = "detect"

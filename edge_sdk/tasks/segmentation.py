@@ -180,15 +180,25 @@ def _make_scores(_spec: TaskSpec, label_count: int, layout: Layout) -> HighestSc
     return HighestScore(layout[0].class_axis or 0)
 
 
-def _id_layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, ROWS, COLUMNS), None),), (ModelOutput((1, 1, ROWS, COLUMNS), None),)]
+_KEYPOINTS = 17  # of COCO's persons: with so many maps a model is mostly one of poses
 
 
-CELL_LOGITS = Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores, reads_first=True)
+def _are_keypoints(shape: Shape) -> bool:
+    return len(shape) == 4 and any(shape[axis] == _KEYPOINTS != shape[2] for axis in (1, 3))
+
+
+CELL_LOGITS = Decoder(
+    name="logits",
+    task="segmentation",
+    layouts=_score_layouts,
+    make=_make_scores,
+    reads_first=True,
+    is_shown=lambda seen: False if _are_keypoints(seen[0].shape or ()) else None,
+)
 ARGMAX = Decoder(
     name="argmax",
     task="segmentation",
-    layouts=_id_layouts,
+    layouts=lambda _spec, _count, _got: [(ModelOutput((*ones, ROWS, COLUMNS), None),) for ones in ((1,), (1, 1))],
     make=lambda _spec, count, _layout: ClassIds(count),
     reads_first=True,
 )
@@ -265,11 +275,4 @@ def _stage(parts: StageParts) -> Segment:
     return Segment(parts.read, count, parts.spec.input.size_wh, parts.names)
 
 
-SEGMENTATION = TaskEntry(
-    task="segmentation",
-    result=Segmentation,
-    message=SegmentationMessage,
-    items=_items,
-    draw=_draw,
-    stage=_stage,
-)
+SEGMENTATION = TaskEntry("segmentation", Segmentation, SegmentationMessage, _items, _draw, _stage)

@@ -1,6 +1,6 @@
 """Schema of the sections of model.toml and manifest that describe how to read a model's outputs.
 
-The sections [thresholds], [classification] and [detection]; `ModelSpec` and `Manifest` hold them and are `TaskSpec`s.
+`ModelSpec` and `Manifest` hold these sections and are `TaskSpec`s. `TRAITS` says what the program asks about a task.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class TaskTraits(NamedTuple):
         is_of_whole_picture: an answer is about the whole picture, and has one score a class.
         has_objects: an answer is boxes, which are counted, and never show a background.
         has_class_map: an answer is one class a cell.
+        has_unknown: an answer may be `unknown`, whose class id is -1.
     """
 
     truths: Truths
@@ -41,13 +42,17 @@ class TaskTraits(NamedTuple):
     is_of_whole_picture: bool = False
     has_objects: bool = False
     has_class_map: bool = False
+    has_unknown: bool = False
 
+
+UNKNOWN = "unknown"
+"""Label of what resembles nothing in a gallery; its class id is -1."""
 
 TRAITS: dict[Task, TaskTraits] = {
     "classification": TaskTraits("classes", is_of_whole_picture=True),
     "detection": TaskTraits("boxes", ("confidence", "iou"), 640, has_objects=True),
     "segmentation": TaskTraits("masks", side_px=512, has_class_map=True),
-    "embedding": TaskTraits("classes", ("confidence",), 112),
+    "embedding": TaskTraits("classes", ("confidence",), 112, has_unknown=True),
     "text": TaskTraits("texts", ("confidence",), 320),
     "anomaly": TaskTraits("classes", ("confidence",), 256),
 }
@@ -65,9 +70,12 @@ def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed.
+    """The section [thresholds]: when an answer counts.
 
-    The confidence counts for classes that do not exclude each other as well.
+    Attributes:
+        confidence: what is less confident is dropped, 0-1: a detection, a class of several that do not exclude each
+            other, the match of an embedding, a text, or an anomaly's score.
+        iou: of two detections that overlap by more than this, 0-1, the less confident is dropped.
     """
 
     confidence: _Unit = 0.25
@@ -171,6 +179,7 @@ def has_background(spec: TaskSpec) -> bool:
 
 
 def labels_by_id(spec: TaskSpec, labels: Sequence[str]) -> dict[int, str]:
-    """Return labels in output order by class id, as in messages: -1 is a classifier's background."""
+    """Return labels in output order by class id, as in messages: -1 is a classifier's background, or `unknown`."""
     numbered = enumerate(labels, start=-1 if has_background(spec) else 0)
-    return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
+    unknown = {-1: UNKNOWN} if TRAITS[spec.task].has_unknown else {}
+    return unknown | {class_id: label or f"class_{class_id}" for class_id, label in numbered}

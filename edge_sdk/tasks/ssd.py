@@ -1,12 +1,14 @@
 """SSD and its kin (RetinaFace, EfficientDet, Ultra-Light face detectors): one box a prior, and its scores.
 
 Exporters write boxes in two ways: corners, decoded in the graph, or offsets from priors that only code outside knows.
-`efficientdet` and `ultraface` are `ssd` with the priors and settings of these families.
+`efficientdet` and `ultraface` are `ssd` with the priors and settings of these families. `tensorflow_nms` and
+`torchvision_nms` are detectors that end in their own suppression: boxes, classes and scores. TensorFlow counts classes
+from 1 in SavedModels and from 0 in .tflite files, torchvision from 1; `background_class` says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -16,20 +18,32 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import (
     NO_CANDIDATES,
     Candidates,
+    Decode,
     Floats,
+    boxes_between,
     cell_count,
     cells_of,
     corner_boxes,
-    logit_of,
+    lowest_logit,
     rows_of,
+    sigmoid,
     sizes_of,
+    softmax,
 )
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, SeenOutput, Shape, check_one_label
-from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
-from edge_sdk.tasks.suppressed import ReadSuppressed
+from edge_sdk.tasks.outputs import (
+    IMAGENET,
+    SYMMETRIC,
+    UNIT,
+    Decoder,
+    Layout,
+    ModelOutput,
+    SeenOutput,
+    Shape,
+    check_one_label,
+)
+from edge_sdk.tasks.spec import DetectionSpec, TaskSpec, Thresholds
 
 _XY, _YX = [0, 1, 2, 3], [1, 0, 3, 2]
-_SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
 
 
 class Ssd:
@@ -46,7 +60,7 @@ class Ssd:
         self._variances = np.array(spec.variances, np.float32).repeat(2)
         self._background = int(spec.background_class)
         self._are_logits = spec.scores == "logits"
-        self._lowest = np.float32(logit_of(confidence) - _SLACK if self._are_logits else confidence)
+        self._lowest = lowest_logit(confidence) if self._are_logits else np.float32(confidence)
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read boxes and scores of one frame."""
@@ -64,19 +78,12 @@ class Ssd:
     def _probabilities(self, scores: Floats) -> Floats:
         if not self._are_logits:
             return scores
-        if not self._background:
-            sigmoid: Floats = np.tanh(scores * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
-            return sigmoid
-        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        softmax: Floats = powers / powers.sum(axis=1, keepdims=True)
-        return softmax
+        return softmax(scores) if self._background else sigmoid(scores)
 
     def _boxes(self, values: Floats, found: NDArray[np.int64]) -> Floats:
         values = values[:, self._columns]
         if self._priors is None:
-            values *= self._to_pixels
-            values[:, 2:] -= values[:, :2]
-            return values
+            return boxes_between(values * self._to_pixels)
         values *= self._variances
         priors = self._priors[found]
         values[:, :2] *= priors[:, 2:]
@@ -126,7 +133,6 @@ def _check(detection: DetectionSpec) -> None:
 
 SSD = Decoder(
     name="ssd",
-    task="detection",
     layouts=lambda spec, label_count, got: _layouts(spec.detection, spec.input.size_wh, label_count, got),
     make=lambda spec, _label_count, _layout: Ssd(spec.detection, spec.input.size_wh, spec.thresholds.confidence),
     check=_check,
@@ -145,6 +151,47 @@ _EFFICIENTDET = DetectionSpec(
 """Priors of EfficientDet, as anchors.py of google/automl makes them."""
 
 
+class ReadSuppressed:
+    """Reads boxes float (N, 4), and N classes and N scores 0-1 in any order, each with a first axis of 1 or none.
+
+    Classes and scores have one shape, and exporters differ in the order: classes are whole numbers, and scores are not.
+    Rows after the last object have the score 0. A class that no label has is no detection.
+
+    Args:
+        columns: where in a box left, top, right and bottom are.
+        size_wh: what a box's numbers are parts of, in pixels.
+        first: the number of the first label's class.
+    """
+
+    def __init__(
+        self, columns: Sequence[int], size_wh: tuple[int, int], first: int, label_count: int, confidence: float
+    ) -> None:
+        self._columns, self._size, self._first = list(columns), np.array(size_wh * 2, np.float32), first
+        self._count, self._confidence = label_count, np.float32(confidence)
+        self._has_scores_first: bool | None = None  # None: no frame has shown it yet
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read the outputs of one frame."""
+        one, other = outputs[1].reshape(-1), outputs[2].reshape(-1)
+        if _are_whole(one) != _are_whole(other):
+            self._has_scores_first = _are_whole(other)
+        # Of a frame without objects the scores are whole numbers, too, and none is above 1.
+        is_swapped = (other > 1).any() if self._has_scores_first is None else self._has_scores_first
+        scores, classes = (one, other) if is_swapped else (other, one)
+        return self.read(outputs[0].reshape(-1, 4), scores, classes)
+
+    def read(self, boxes: Floats, scores: Floats, classes: Tensor) -> Candidates:
+        """Read float (N, 4) and twice (N,)."""
+        class_ids = np.rint(np.nan_to_num(classes, nan=-1)).astype(np.int64) - self._first
+        found = np.flatnonzero((scores >= self._confidence) & (class_ids >= 0) & (class_ids < self._count))
+        chosen = boxes_between(boxes[found][:, self._columns] * self._size)
+        return Candidates(chosen, scores[found], class_ids[found])
+
+
+def _are_whole(values: Tensor) -> bool:
+    return values.dtype.kind in "iu" or bool((values == np.rint(values)).all())
+
+
 class _Rows(ReadSuppressed):
     """Reads rows, float (1, N, 7): picture, top, left, bottom, right in input pixels, score 0-1, class."""
 
@@ -153,14 +200,9 @@ class _Rows(ReadSuppressed):
         return self.read(rows[:, 1:5], rows[:, 5], rows[:, 6])
 
 
-def _efficientdet_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    heads = _layouts(_EFFICIENTDET, spec.input.size_wh, label_count, got)
-    return [*heads, (ModelOutput((1, "N", 7), None),)]
-
-
-def _make_efficientdet(spec: TaskSpec, label_count: int, layout: Layout) -> Callable[[Sequence[Tensor]], Candidates]:
+def _make_efficientdet(spec: TaskSpec, label_count: int, layout: Layout) -> Decode:
     if len(layout) == 1:
-        return _Rows((1, 0, 3, 2), (1, 1), 1, label_count, spec.thresholds.confidence)
+        return _Rows(_YX, (1, 1), 1, label_count, spec.thresholds.confidence)
     detection = msgspec.structs.replace(_EFFICIENTDET, scores=spec.detection.scores)
     return Ssd(detection, spec.input.size_wh, spec.thresholds.confidence)
 
@@ -181,22 +223,70 @@ def _make_ultraface(spec: TaskSpec, label_count: int, _layout: Layout) -> Ssd:
     return Ssd(DetectionSpec(), spec.input.size_wh, spec.thresholds.confidence)
 
 
+def _tensorflow_layouts(_spec: TaskSpec, _label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    """Expect two outputs of N beside N boxes, and perhaps their number; with more it is not known which they are."""
+    [count] = [shape[1] for shape in got if len(shape) == 3 and shape[2] == 4][:1] or ["N"]
+    row = ModelOutput((1, count), None)
+    if sum(row.fits(shape) for shape in got) > 2:
+        return []
+    read = ModelOutput((1, count, 4), None), row, row
+    return [(*read, ModelOutput((1,), None)), read]
+
+
+def _torchvision_layouts(_spec: TaskSpec, _label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    [count] = [shape[0] for shape in got if len(shape) == 2 and shape[1] == 4][:1] or ["N"]
+    row = ModelOutput((count,), None)
+    return [(ModelOutput((count, 4), None), row, row)]
+
+
+def _suppressed(columns: Sequence[int], size_wh: tuple[int, int], spec: TaskSpec, label_count: int) -> ReadSuppressed:
+    first = int(spec.detection.background_class)
+    return ReadSuppressed(columns, size_wh, first, label_count, spec.thresholds.confidence)
+
+
+def _count_from(seen: Sequence[SeenOutput]) -> DetectionSpec:
+    """SavedModels of TensorFlow's Detection API name their outputs so; .tflite files do not, and count from 0."""
+    return DetectionSpec(background_class=any(output.name.startswith("detection_") for output in seen))
+
+
 EFFICIENTDET = Decoder(
     name="efficientdet",
-    task="detection",
-    layouts=_efficientdet_layouts,
+    layouts=lambda spec, label_count, got: [
+        *_layouts(_EFFICIENTDET, spec.input.size_wh, label_count, got),
+        (ModelOutput((1, "N", 7), None),),
+    ],
     make=_make_efficientdet,
-    usual_input={"pad_anchor": "top_left", "mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+    usual_input={"pad_anchor": "top_left", **IMAGENET},
     usual_count=90,
     is_shown=lambda seen: len(seen) == 2 or seen[0].name.startswith("detections"),
     section=_scores_of,
 )
 ULTRAFACE = Decoder(
     name="ultraface",
-    task="detection",
     layouts=_ultraface_layouts,
     make=_make_ultraface,
     usual_input={"resize": "stretch", "mean": (127.0, 127.0, 127.0), "std": (128.0, 128.0, 128.0)},
+    usual_thresholds=Thresholds(0.7, 0.3),
     usual_labels=("face",),
+    is_shown=lambda _seen: True,
+)
+TENSORFLOW = Decoder(
+    name="tensorflow_nms",
+    layouts=_tensorflow_layouts,
+    make=lambda spec, count, _layout: _suppressed(_YX, spec.input.size_wh, spec, count),
+    suppresses=False,
+    usual_input={"resize": "stretch", **SYMMETRIC},
+    usual_count=90,
+    # TensorFlow calls none of them so; DETR's exporters do, whose boxes are in pixels.
+    is_shown=lambda seen: all(output.name != "labels" for output in seen),
+    section=_count_from,
+)
+TORCHVISION = Decoder(
+    name="torchvision_nms",
+    layouts=_torchvision_layouts,
+    make=lambda spec, count, _layout: _suppressed(_XY, (1, 1), spec, count),
+    suppresses=False,
+    usual_input={"resize": "stretch", **UNIT},
+    usual_count=90,
     is_shown=lambda _seen: True,
 )

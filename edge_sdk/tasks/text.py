@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Inferred, Result
+from edge_sdk.tasks.boxes import softmax
 from edge_sdk.tasks.entry import Labels, ResultItem, ResultMessage, StageParts, TaskEntry, Unit
-from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import SYMMETRIC, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec, Thresholds
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ def greedy_text(scores: NDArray[np.float32], characters: Sequence[str]) -> tuple
     text = "".join(characters[place] if place < len(characters) else " " for place in chosen.tolist())
     rows = scores[steps]
     if not math.isclose(float(rows[0].sum()), 1, abs_tol=0.02):
-        powers = np.exp(rows - rows.max(axis=1, keepdims=True))
-        rows = powers / powers.sum(axis=1, keepdims=True)
+        rows = softmax(rows)
     sure = float(rows[np.arange(len(steps)), best[steps]].mean())
     return text, min(1.0, sure) if math.isfinite(sure) else 0.0
 
@@ -104,7 +104,7 @@ CTC = Decoder(
     task="text",
     layouts=_layouts,
     make=lambda _spec, _count, _layout: None,
-    usual_input={"pad_anchor": "top_left", "color": "BGR", "mean": (127.5,) * 3, "std": (127.5,) * 3},
+    usual_input={"pad_anchor": "top_left", "color": "BGR", **SYMMETRIC},
     usual_thresholds=Thresholds(0.5),
     is_vague=True,
     is_shown=lambda seen: seen[0].operator == "Softmax" or None,
@@ -131,4 +131,4 @@ def _draw(drawing: Drawing, result: Text) -> None:
     drawing.column((f"{text} {result.confidence[0]:.0%}", drawing.colour(0)) for text in result.labels)
 
 
-TEXT = TaskEntry(task="text", result=Text, message=TextMessage, items=_items, draw=_draw, stage=ReadText)
+TEXT = TaskEntry("text", Text, TextMessage, _items, _draw, ReadText)

@@ -1,4 +1,4 @@
-"""The YOLO family: v4 (raw convolutions), v5 (decoded rows), YOLOX (boxes relative to cells), v8 and 11 (columns).
+"""The YOLO family: v4 (raw convolutions), v5 (rows), X (boxes relative to cells), v8 and 11 (columns), and FastestDet.
 
 Each reads only what can reach the threshold, so that the cost follows the number of objects and not of cells. Layouts
 as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression, and
@@ -23,14 +23,17 @@ from edge_sdk.tasks.boxes import (
     Floats,
     cells_of,
     corner_boxes,
-    logit_of,
+    level_size,
+    lowest_logit,
+    sigmoid,
     sizes_of,
     strongest,
 )
-from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, UNIT, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
-_HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
+_MINUS_HALF = np.float32(-0.5)
+_FASTESTDET_STRIDE = 16
 
 
 class YoloV4:
@@ -54,7 +57,7 @@ class YoloV4:
         confidence: float,
     ) -> None:
         # A box reaches the threshold only if its objectness does; comparing logits saves the exponentials.
-        self._objectness_logit = logit_of(confidence)
+        self._objectness_logit = lowest_logit(confidence)
         scales = list(scale_xy) or [1.0] * len(anchors)
         self._heads = [
             ((len(head), -1, grid[0] * grid[1]), _cell_table(head, grid, size_wh, scale))
@@ -80,7 +83,7 @@ class YoloV4:
         class_ids = values[:, 5:].argmax(axis=1)
         activated = values[:, :5].copy()
         activated[:, 3] = values[:, 5:].max(axis=1)  # the height is read from `values`; its column is free
-        _sigmoid(activated)
+        activated = sigmoid(activated)
         boxes = np.minimum(values[:, :4], MAX_SIZE_LOGIT)
         sizes = boxes[:, 2:]
         np.exp(sizes, out=sizes)
@@ -164,12 +167,26 @@ class YoloX:
         return Candidates(corner_boxes(boxes), rows[:, 4] * classes.max(axis=1), classes.argmax(axis=1))
 
 
-def _sigmoid(x: Floats) -> None:
-    """Apply the sigmoid in place, by tanh, which unlike exp cannot overflow: (tanh(x / 2) + 1) / 2."""
-    x *= _HALF
-    np.tanh(x, out=x)
-    x += np.float32(1)
-    x *= _HALF
+def read_fastestdet(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:
+    """Read float (1, 5 + classes, H, W): objectness 0-1, four numbers of the box, classes 0-1.
+
+    Box centre = cell + tanh(xy) in cells, size = sigmoid(wh) in parts of the input. Source: dog-qiuqiu/FastestDet,
+    example/onnx-runtime.
+    """
+    values: Floats = outputs[0][0]
+    rows, columns = values.shape[1:]
+    found = np.flatnonzero(values[0] >= np.float32(confidence))
+    values = values.reshape(len(values), -1)[:, found]
+    row, column = np.divmod(found, columns)
+    boxes = np.hstack([np.tanh(values[1:3].T), sigmoid(values[3:5].T)])
+    boxes[:, :2] = (boxes[:, :2] + np.column_stack([column, row])) / np.array([columns, rows], np.float32)
+    boxes *= np.array(size_wh * 2, np.float32)
+    return Candidates(corner_boxes(boxes), values[0] * values[5:].max(axis=0), values[5:].argmax(axis=0))
+
+
+def _fastestdet_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    columns, rows = level_size(spec.input.size_wh, _FASTESTDET_STRIDE)
+    return [(ModelOutput((1, 5 + label_count, rows, columns), others=5),)]
 
 
 def _v4_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
@@ -234,44 +251,41 @@ def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequ
     return [(ModelOutput((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
 
 
-def _x_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, floored_cells(spec.input.size_wh), 5 + label_count), class_axis=2, others=5),)]
-
-
-def _v8_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(ModelOutput((1, 4 + label_count, floored_cells(spec.input.size_wh)), others=4),)]
-
-
 YOLOV4 = Decoder(
     name="yolov4",
-    task="detection",
     layouts=_v4_layouts,
     make=_make_v4,
     check=_check_v4,
     needs="detection.anchors",
     reads_all=True,
-    usual_input={"std": (255.0, 255.0, 255.0)},
+    usual_input=UNIT,
 )
 YOLOV5 = Decoder(
     name="yolov5",
-    task="detection",
     layouts=_v5_layouts,
     make=lambda spec, _label_count, _layout: partial(read_yolov5, spec.thresholds.confidence),
     box_axis=-1,
-    usual_input={"std": (255.0, 255.0, 255.0)},
+    usual_input=UNIT,
 )
 YOLOX = Decoder(
     name="yolox",
-    task="detection",
-    layouts=_x_layouts,
+    layouts=lambda spec, count, _got: _v5_layouts(spec, count, _got)[1:],
     make=lambda spec, _label_count, _layout: YoloX(spec.input.size_wh, spec.thresholds.confidence),
     usual_input={"color": "BGR", "pad_anchor": "top_left"},
 )
 YOLOV8 = Decoder(
     name="yolov8",
-    task="detection",
-    layouts=_v8_layouts,
+    layouts=lambda spec, count, _got: [(ModelOutput((1, 4 + count, floored_cells(spec.input.size_wh)), others=4),)],
     make=lambda spec, _label_count, _layout: partial(read_yolov8, spec.thresholds.confidence),
     box_axis=1,
-    usual_input={"std": (255.0, 255.0, 255.0)},
+    usual_input=UNIT,
+)
+FASTESTDET = Decoder(
+    name="fastestdet",
+    layouts=_fastestdet_layouts,
+    make=lambda spec, _count, _layout: partial(read_fastestdet, spec.input.size_wh, spec.thresholds.confidence),
+    reads_all=True,
+    usual_input={"resize": "stretch", "color": "BGR", **UNIT},
+    # A class map of the same shape comes from a convolution; this from parts that are activated each in its own way.
+    is_shown=lambda seen: seen[0].operator == "Concat",
 )

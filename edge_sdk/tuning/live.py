@@ -149,9 +149,9 @@ class Window:
         return fastest_ms > budget_ms * _HOPELESS or (self._count >= _MISSING_FRAMES and fastest_ms > budget_ms)
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _Stages: TypeAlias = Stage[Frame, Result]
-_Steps: TypeAlias = Generator[None, None, T]
+_Steps: TypeAlias = Generator[None, None, _T]
 """Work that is done piece by piece, one piece after each step of the loop."""
 
 
@@ -325,10 +325,10 @@ class LiveTuner:
         self._give(loop, stages, tuned.chosen.candidate.variant)
         self._on_tuned(tuned, remark)
 
-    def _beside(self, work: Callable[[], T]) -> _Steps[T]:
+    def _beside(self, work: Callable[[], _T]) -> _Steps[_T]:
         """Run `work` in a thread, which first frees the stages that are not needed any more."""
 
-        def clear_and_work() -> T:
+        def clear_and_work() -> _T:
             self._leaving.clear()
             return work()
 

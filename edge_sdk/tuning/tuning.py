@@ -73,7 +73,7 @@ def _memory_class_gib() -> int:
     return 1 << (math.ceil(gib) - 1).bit_length()
 
 
-SCHEMA_VERSION = 2
+RECORD_VERSION = 2
 _KEPT = 32  # records that are kept: over the years a device has many bundles
 
 
@@ -100,7 +100,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The result of a tuning `at` a time (RFC 3339, UTC), with the request and the machine that it was measured for."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = RECORD_VERSION
     request: Request
     machine: TunedMachine
     at: str
@@ -128,7 +128,7 @@ class Records:
     def _read(self, path: Path, machine: TunedMachine) -> Record | str | None:
         try:
             loose = msgspec.json.decode(read_regular(path))
-            if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:
+            if isinstance(loose, dict) and loose.get("schema_version") != RECORD_VERSION:
                 return f"{path} is of another version of edge-sdk"
             record = msgspec.convert(loose, Record)
         except FileNotFoundError:
@@ -149,7 +149,7 @@ class Records:
         forget_oldest(self._folder, _KEPT)
 
 
-Open = Callable[[Bundle, Candidate], Stages]
+OpenCandidate = Callable[[Bundle, Candidate], Stages]
 """Loads a candidate of a bundle and proves it."""
 
 
@@ -167,7 +167,7 @@ class Tuning:
         *,
         camera: str,
         variant: str | None,
-        open_stages: Open,
+        open_stages: OpenCandidate,
         cores: Cores | None = None,
     ) -> None:
         self._bundle = bundle if variant is None else bundle.with_primary(variant)

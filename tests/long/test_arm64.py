@@ -1,41 +1,39 @@
-"""Bundles built here run on a Raspberry Pi 4 and 5: the real device install, real aarch64 programs, an emulated CPU.
-
-On an arm64 machine the same tests run without the emulator, on its own CPU.
-"""
+"""An emulated Raspberry Pi 4 and 5: bundles run there from a real device install; what inferences cost is counted."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
-import os
-import platform
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
 import pytest
-from onnx import ModelProto
-from packaging.markers import default_environment
-from packaging.requirements import Requirement
+from onnx import ModelProto, helper, numpy_helper
 from packaging.utils import canonicalize_name
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import MissingDependencyError
+from edge_sdk.cli.root import run
+from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.arm_cost import counter, installation
-from edge_sdk_tools.arm_cost.counter import CORES, CORTEX_A72, Core
-from tests.support.absent import Cache, not_installed
+from edge_sdk_tools.arm_cost.counter import CORES, CPUS, Core, Counter, Cpu, board_outputs
+from edge_sdk_tools.arm_cost.estimate import estimate
+from edge_sdk_tools.arm_cost.installation import unpack_wheels
+from edge_sdk_tools.graph.profile import host_saturates
+from edge_sdk_tools.quantize.convert import convert
+from edge_sdk_tools.quantize.forms import core_form
+from tests.support.absent import Cache
 from tests.support.broker import Broker, Received, Subscriber
 from tests.support.models import parsed
 from tests.support.projects import CLASSIFIER, DETECTOR, write_pictures, write_project
@@ -45,207 +43,55 @@ CHECKOUT = Path(__file__).parents[2]
 REPLAY = Path(__file__).parents[1] / "support" / "arm64_replay.py"
 PICTURES = 3
 
-# Sysroot: an arm64 Python of this machine's own release in a folder, and one root for each core to run it under.
+# The board, which `arm-cost` emulates, and what `pip install edge-sdk` leaves there, made here from aarch64 wheels.
 
-PACKAGES = ("python3", "libstdc++6", "libgomp1")
-_UBUNTU_SOURCES = "".join(
-    "deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg] http://ports.ubuntu.com/ubuntu-ports "
-    f"{{codename}}{pocket} main universe\n"
-    for pocket in ("", "-updates", "-security")
-)
+_OLDEST_GLIBC = 17
 
 
-def make_roots(cache: Cache) -> dict[Core, Path]:
-    """The root folder of each core: the same Debian below, a kernel that names another CPU on top."""
-    release = _release()
-    modules = (Path(str(module.__file__)).read_bytes() for module in (counter, installation))
-    recipe = (inspect.getsource(_fill).encode(), *modules, repr((PACKAGES, release)).encode())
-    try:
-        folder = cache.folder_of("debian", recipe, lambda fresh: _fill(fresh, release))
-    except MissingDependencyError as cause:
-        not_installed(str(cause))
-    return {each: folder / each.model for each in CORES}
-
-
-def _release() -> tuple[str, str]:
-    try:
-        release = platform.freedesktop_os_release()
-    except OSError:
-        not_installed("this system has no os-release, expected Debian or Ubuntu")
-    return release.get("ID", ""), release.get("VERSION_CODENAME", "")
-
-
-def _fill(folder: Path, release: tuple[str, str]) -> None:
-    state = folder / "apt"
-    fetched = installation.Apt("arm64", state, state / "archives", _sources(release)).download(PACKAGES)
-    installation.make_system(folder / "system", fetched)
-    shutil.rmtree(state)
-    for each in CORES:
-        installation.lay_root(folder / each.model, folder / "system", each)
-
-
-def _sources(release: tuple[str, str]) -> str:
-    """Debian's own servers have every architecture, Ubuntu keeps arm64 on others."""
-    distribution, codename = release
-    return _UBUNTU_SOURCES.format(codename=codename) if distribution == "ubuntu" else ""
-
-
-# Board: runs Python programs as a device would, on an emulated core or, on an arm64 machine, on its own.
-
-_EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
-_WHO = "import platform; print(platform.python_version(), platform.machine())"
-
-
-def is_native() -> bool:
-    return platform.machine() == "aarch64"
-
-
-def find_emulator() -> str:
-    found = next((path for name in _EMULATORS if (path := shutil.which(name))), None)
-    if found is None:
-        not_installed("no qemu-aarch64-static, expected Debian's package qemu-user-static")
-    return found
-
-
-@dataclass(frozen=True)
-class Board:
-    name: str
-    interpreter: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
+class Board(NamedTuple):
+    command: list[str]
+    environment: dict[str, str]
+    site: Path
 
     @classmethod
-    def emulated(cls, core: Core, root: Path) -> Board:
-        """A board whose CPU is `core` and whose system lies in `root`."""
-        emulator = (find_emulator(), "-cpu", core.model, "-L", str(root))
-        return cls(core.model, (*emulator, str(root / "usr/bin/python3")))
+    def of(cls, counter: Counter, core: Core, ours: Path, site: Path) -> Board:
+        *before, python = counter.board_python(core.model)
+        # Bytecode is slow to make there.
+        paths = {"PYTHONPATH": f"{ours}:{site}", "PYTHONPYCACHEPREFIX": str(site.parent / "compiled")}
+        given = [part for name, path in paths.items() for part in ("-E", f"{name}={path}")]
+        return cls([*before, *given, python], counter.environment, site)
 
-    @classmethod
-    def native(cls) -> Board:
-        return cls(platform.machine(), (sys.executable, "-S"))
-
-    def with_install(self, site: Path) -> Board:
-        """The same board with the packages of `site`; their bytecode is kept beside it, being slow to make."""
-        paths = {"PYTHONPATH": str(site), "PYTHONPYCACHEPREFIX": str(site.parent / "compiled")}
-        return replace(self, environment={**self.environment, **paths})
-
-    def run(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python with `arguments` to its end, in `/`: in the checkout, `-m` would take the packages from there."""
         return subprocess.run(
-            [*self.interpreter, *arguments],
-            env=dict(self.environment),
+            [*self.command, *arguments],
+            env=self.environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
-            timeout=timeout_s,
+            timeout=600,
         )
 
     def checked(self, *arguments: str) -> str:
         done = self.run(*arguments)
-        assert done.returncode == 0, f"{self.name}: exit code {done.returncode}: {done.stderr}"
+        assert done.returncode == 0, f"{self.command}: exit code {done.returncode}: {done.stderr}"
         return done.stdout
 
 
-# The device install: the folder that `pip install edge-sdk` leaves on a board, made here from aarch64 wheels.
-
-_SOURCES = ("edge_sdk", "tools/edge_sdk_tools", "targets")
-_OLDEST_GLIBC = 17
-
-
-class DeviceInstall:
-    def __init__(self, board: Board, target: str) -> None:
-        self._version, self._machine = board.checked("-c", _WHO).split()
-        self._tags = [] if is_native() else _pip_tags(self._version, load_target(target).wheel_platform)
-
-    def make(self, cache: Cache) -> Path:
-        """The site folder; from the cache when neither the sources nor the pinned versions changed."""
-        settings = " ".join([self._version, self._machine, *self._tags, *self._constraints()])
-        code = inspect.getsource(DeviceInstall) + inspect.getsource(_pip)
-        recipe = [code.encode(), settings.encode(), (CHECKOUT / "pyproject.toml").read_bytes()]
-        sources = [part for path in self._source_files() for part in (str(path).encode(), path.read_bytes())]
-        folder = cache.folder_of("device", [*recipe, *sources], lambda fresh: self._fill(fresh, cache, recipe))
-        return folder / "site"
-
-    def _fill(self, folder: Path, cache: Cache, recipe: Iterable[bytes]) -> None:
-        site, scratch = folder / "site", folder / "wheel"
-        _pip("wheel", "--no-deps", "--wheel-dir", str(scratch), str(CHECKOUT))
-        [wheel] = scratch.glob("*.whl")
-        self._install(site, [wheel])
-        # Linked, not copied: 220 MB that stay the same while the sources change.
-        others = cache.folder_of("dependencies", recipe, lambda fresh: self._install_dependencies(fresh, wheel))
-        shutil.copytree(others, site, copy_function=os.link, dirs_exist_ok=True)
-
-    def _install_dependencies(self, site: Path, wheel: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            self._download(Path(scratch), wheel)
-            self._install(site, sorted(Path(scratch).glob("*.whl")))
-
-    def _install(self, site: Path, wheels: Iterable[Path]) -> None:
-        # Bytecode of this machine's Python would be of no use on the board, whose pip makes its own.
-        # pip holds a wheel in a file against this machine's Python; the download held it against the board's.
-        options = ("--no-deps", "--no-index", "--no-compile", "--ignore-requires-python", "--target", str(site))
-        _pip("install", *options, *self._tags, *map(str, wheels))
-
-    def _download(self, folder: Path, wheel: Path) -> None:
-        """Fetch what `wheel` requires, then what that requires, until nothing new comes up."""
-        pins = folder / "constraints.txt"
-        pins.write_text("".join(f"{line}\n" for line in self._constraints()))
-        options = ("--no-deps", "--dest", str(folder), "--constraint", str(pins), *self._tags)
-        found: set[str] = set()
-        pending = self._requirements_of(wheel)
-        while pending := {name: text for name, text in pending.items() if name not in found}:
-            _pip("download", *options, *pending.values())
-            found.update(pending)
-            arrived = folder.glob("*.whl")
-            pending = {name: text for item in arrived for name, text in self._requirements_of(item).items()}
-
-    def _requirements_of(self, wheel: Path) -> dict[str, str]:
-        """What a wheel requires on the board: name to requirement without its marker."""
-        [distribution] = distributions(path=[str(wheel)])
-        return self._that_apply(distribution.requires or [])
-
-    def _constraints(self) -> Iterable[str]:
-        """The pinned versions as the board's Python reads them, but for ONNX Runtime."""
-        lines = (CHECKOUT / "constraints.txt").read_text().splitlines()
-        pins = self._that_apply(line for line in lines if line and not line.startswith("#"))
-        return {**pins, "onnxruntime": f"onnxruntime=={version('onnxruntime')}"}.values()
-
-    def _that_apply(self, lines: Iterable[str]) -> dict[str, str]:
-        environment = {
-            **{key: str(value) for key, value in default_environment().items()},
-            "python_version": ".".join(self._version.split(".")[:2]),
-            "python_full_version": self._version,
-            "implementation_version": self._version,
-            "platform_machine": self._machine,
-            "extra": "",
-        }
-        applying: dict[str, str] = {}
-        for requirement in map(Requirement, lines):
-            if requirement.marker is None or requirement.marker.evaluate(environment):
-                requirement.marker = None
-                applying[canonicalize_name(requirement.name)] = str(requirement)
-        return applying
-
-    def _source_files(self) -> list[Path]:
-        found = (path for folder in _SOURCES for path in (CHECKOUT / folder).rglob("*") if path.is_file())
-        return sorted(path for path in found if "__pycache__" not in path.parts)
-
-
-def _pip_tags(python: str, platform: str) -> list[str]:
-    """pip's options for another machine's wheels: that platform tag and the older ones, which it also runs."""
-    glibc, machine = platform.removeprefix("manylinux_2_").split("_", 1)
+def _install(fresh: Path, wheel: Path, python: str) -> None:
+    """This wheel and all that it requires, for the board's Python."""
+    glibc, machine = load_target("raspberry_pi_4").wheel_platform.removeprefix("manylinux_2_").split("_", 1)
     platforms = [f"manylinux_2_{n}_{machine}" for n in range(int(glibc), _OLDEST_GLIBC - 1, -1)]
-    platforms.append(f"manylinux2014_{machine}")
-    tags = ["--only-binary=:all:", "--implementation", "cp", "--python-version", ".".join(python.split(".")[:2])]
-    return [*tags, *(part for name in platforms for part in ("--platform", name))]
+    tags = [part for name in (*platforms, f"manylinux2014_{machine}") for part in ("--platform", name)]
+    options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, "--no-compile", *tags]
+    pins = ["--constraint", str(CHECKOUT / "constraints.txt"), f"onnxruntime=={version('onnxruntime')}"]
+    _pip("install", "--target", str(fresh / "site"), *options, *pins, str(wheel))
 
 
 def _pip(verb: str, *arguments: str) -> None:
-    command: Sequence[str] = (sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check", *arguments)
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        raise RuntimeError(f"pip {verb} failed: {done.stderr.strip()}")
+    _on_host("-m", "pip", verb, "--quiet", "--disable-pip-version-check", *arguments)
 
 
 # Two small networks with fixed random weights, and pictures to calibrate and run them on: nothing to download.
@@ -302,9 +148,8 @@ def _write_detector(folder: Path) -> Path:
 
 # Tests.
 
-BOARD_OF = {load_target(name).cpu: name for name in ("raspberry_pi_4", "raspberry_pi_5")}
+TARGET_OF = {load_target(name).cpu: name for name in ("raspberry_pi_4", "raspberry_pi_5")}
 """Names of targets by core, in qemu's spelling."""
-TARGET_OF = {"aarch64": BOARD_OF[CORTEX_A72.model]} if is_native() else BOARD_OF
 MODELS = {"classification": _write_classifier, "detection": _write_detector}
 on_each_board = pytest.mark.parametrize("name", list(TARGET_OF))
 
@@ -322,18 +167,18 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def cache() -> Cache:
-    return Cache(CHECKOUT / ".cache" / "arm64")
-
-
-@pytest.fixture(scope="module")
-def boards(cache: Cache) -> dict[str, Board]:
-    bare = [Board.native()]
-    if not is_native():
-        find_emulator()
-        bare = [Board.emulated(core, root) for core, root in make_roots(cache).items()]
-    site = DeviceInstall(bare[0], BOARD_OF[CORTEX_A72.model]).make(cache)
-    return {board.name: board.with_install(site) for board in bare}
+def boards(counter: Counter, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Board]:
+    folder = tmp_path_factory.mktemp("wheel")
+    _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(CHECKOUT))
+    [wheel] = folder.glob("*.whl")
+    python = counter.recipe.python
+    recipe = [(CHECKOUT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    recipe += [python.encode(), version("onnxruntime").encode()]
+    kept = Cache(CHECKOUT / ".cache" / "arm64").folder_of(
+        "device", recipe, lambda fresh: _install(fresh, wheel, python)
+    )
+    unpack_wheels([wheel], folder / "ours")  # before what is kept, whose sources may be older
+    return {core.model: Board.of(counter, core, folder / "ours", kept / "site") for core in CORES}
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +190,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
         description = write(folder / "project")
         for target in TARGET_OF.values():
             bundle = folder / f"{target}.edge"
-            on_host("-m", "edge_sdk", "build", str(description), "--target", target, "--fresh", "-o", str(bundle))
+            assert run(["build", str(description), "--target", target, "--fresh", "-o", str(bundle)]) == 0
             built[target, task] = bundle
     return built
 
@@ -364,14 +209,14 @@ def answers(
             return Answer(facts, dict(tensors))
 
     runs: dict[str, Callable[..., str]] = {name: board.checked for name, board in boards.items()}
-    runs["host"] = on_host
+    runs["host"] = _on_host
     with ThreadPoolExecutor() as pool:
         return dict(zip(runs, pool.map(ask, runs.keys(), runs.values()), strict=True))
 
 
 def test_the_device_install_has_nothing_of_the_workstation(boards: dict[str, Board]) -> None:
-    site = next(iter(boards.values())).environment["PYTHONPATH"]
-    installed = {canonicalize_name(distribution.metadata["Name"]) for distribution in distributions(path=[site])}
+    site = next(iter(boards.values())).site
+    installed = {canonicalize_name(found.metadata["Name"]) for found in distributions(path=[str(site)])}
     assert {"edge-sdk", "numpy", "onnxruntime", "opencv-python-headless"} <= installed
     assert not {"onnx", "torch", "rich", "matplotlib", "sympy"} & installed
 
@@ -384,7 +229,6 @@ def test_every_module_imports_on_an_arm64_board(answers: dict[str, Answer], name
     assert (set(facts.modules), facts.machine) == (modules, "aarch64")
 
 
-@pytest.mark.skipif(is_native(), reason="this machine is the board: there is no emulated CPU to look at")
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.model)
 def test_the_emulated_cpu_is_the_target_s(answers: dict[str, Answer], core: Core) -> None:
     facts = answers[core.model].facts
@@ -438,7 +282,7 @@ def test_run_publishes_what_it_sees(
     assert any(result.get("detections") or result.get("classes") for result in results)
 
 
-def on_host(*arguments: str) -> str:
+def _on_host(*arguments: str) -> str:
     done = subprocess.run([sys.executable, *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
     return done.stdout
@@ -446,3 +290,197 @@ def on_host(*arguments: str) -> str:
 
 def _statuses(messages: list[Received]) -> list[str]:
     return [json.loads(message.payload)["status"] for message in messages if message.topic.endswith("/status")]
+
+
+# Counting for real: an emulated core, an arm64 ONNX Runtime and the plugin, on small convolutions.
+
+
+SIDE, CHANNELS, FILTERS, KERNEL = 32, 32, 64, 3
+MACS = SIDE * SIDE * CHANNELS * FILTERS * KERNEL * KERNEL
+SAME = 1.001  # counts of the same thing differ by at most .1 %
+
+
+def convolution(path: Path, *, integer: bool) -> Path:
+    random = np.random.default_rng(0)
+    weight = random.integers(-127, 128, (FILTERS, CHANNELS, KERNEL, KERNEL)).astype(np.int8)
+    constants = {"w": weight if integer else weight.astype(np.float32) / 127}
+    inputs = ["x", "w"]
+    if integer:
+        scale, zero = np.float32(0.02), np.uint8(128)
+        constants |= {"x_scale": scale, "x_zero": zero, "w_scale": scale, "w_zero": np.int8(0)}
+        constants |= {"y_scale": np.float32(20), "y_zero": zero}
+        inputs = ["x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero"]
+    of = f"{'uint8' if integer else 'float'}[batch,"
+    text = f"""convolution ({of}{CHANNELS},{SIDE},{SIDE}] x) => ({of}{FILTERS},{SIDE},{SIDE}] y)
+        {{ y = {"QLinearConv" if integer else "Conv"}<pads=[1,1,1,1]>({", ".join(inputs)}) }}"""
+    onnx.save(_model(text, constants, ir_version=8), path)
+    return path
+
+
+def _model(text: str, constants: Mapping[str, np.ndarray], ir_version: int) -> onnx.ModelProto:
+    graph = onnx.parser.parse_graph(text)
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_int8_costs_fewer_instructions_and_the_kernels_are_the_core_s(
+    counter: Counter, tmp_path: Path, cpu: Cpu
+) -> None:
+    fp32 = counter.count(convolution(tmp_path / "fp32.onnx", integer=False), cpu)
+    int8 = counter.count(convolution(tmp_path / "int8.onnx", integer=True), cpu)
+    assert int8.total < fp32.total
+    assert sum(fp32.by_class.values()) == fp32.total
+    # Four products in an instruction of floats, eight in a widening one, sixteen in a dot product; some for the edges.
+    assert MACS / 4 <= fp32.by_class["fmla"] < MACS / 4 * 1.2
+    assert fp32.integer_share < 0.01
+    assert int8.integer_share > 0.99
+    dots = int8.by_class["sdot"] + int8.by_class["udot"]
+    if cpu == "cortex-a76":
+        assert MACS / 16 <= dots < MACS / 16 * 1.2
+    else:
+        assert dots == 0
+        assert int8.by_class["smlal"] >= MACS / 8
+
+
+def test_the_same_model_counts_the_same_twice(counter: Counter, tmp_path: Path) -> None:
+    model = convolution(tmp_path / "int8.onnx", integer=True)
+    first, second = (counter.count(model, "cortex-a76") for _ in range(2))
+    assert 1 / SAME < first.total / second.total < SAME
+    estimated = estimate(first, load_target("raspberry_pi_5"))
+    assert estimated is not None
+    assert estimated.low_ms < estimated.latency_ms < estimated.high_ms
+
+
+def test_a_file_that_is_no_model_is_one_line(counter: Counter, tmp_path: Path) -> None:
+    junk = tmp_path / "junk.onnx"
+    junk.write_bytes(b"junk")
+    with pytest.raises(ModelError, match=r"junk\.onnx: ONNX Runtime on an emulated cortex-a76 cannot run it") as caught:
+        counter.count(junk, "cortex-a76")
+    assert "\n" not in str(caught.value)
+
+
+_SATURATES = pytest.mark.skipif(host_saturates(), reason="sums of INT8 saturate on this CPU, which has no VNNI")
+
+
+@_SATURATES
+def test_a_model_says_the_same_there_as_here(counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = convolution(tmp_path / "int8.onnx", integer=True)
+    random = np.random.default_rng(1)
+    tensors = [random.integers(0, 256, (1, CHANNELS, SIDE, SIDE)).astype(np.uint8) for _ in range(2)]
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with board_outputs(counter, model, "cortex-a76", tensors, 60) as board:
+        outputs = board()
+    for (got,), tensor in zip(outputs, tensors, strict=True):
+        np.testing.assert_array_equal(got, session.run(None, {"x": tensor})[0])
+    # A build keeps its files in a folder that may be named relatively.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", ".")
+    assert counter.count(Path("int8.onnx"), "cortex-a76").total > 0
+    with board_outputs(counter, Path("int8.onnx"), "cortex-a76", tensors[:1], 60) as board:
+        np.testing.assert_array_equal(board()[0][0], outputs[0][0])
+    assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]
+
+
+# Offset weights on a Cortex-A72: fewer instructions, and no sum that leaves its 16 bits.
+
+CORE = "cortex-a72"
+_SIDE, _CHANNELS, _FILTERS = 7, 72, 48
+LARGEST_SUM = _CHANNELS * 3 * 3 * 127 * 255
+FINE = 5000.0  # what filters of random signs sum up to is some hundred times as much
+
+
+def extreme_weights(limit: int, channels: int = _CHANNELS) -> np.ndarray:
+    """Filters of the lowest and the highest integer only: all alike, in turn, in pairs, at random; and any integers."""
+    random = np.random.default_rng(4)
+    weights = random.choice(np.array([-limit, limit], np.int8), (_FILTERS, channels, 3, 3))
+    weights[0], weights[1] = -limit, limit
+    weights[2:4] = -limit
+    weights[2, ::2], weights[3, 1::4] = limit, limit
+    weights[3, ::4] = limit
+    weights[4:8] = random.integers(-limit, limit + 1, (4, channels, 3, 3))
+    return weights.astype(np.int8)
+
+
+def extreme_inputs() -> list[np.ndarray]:
+    random = np.random.default_rng(5)
+    shape = (1, _CHANNELS, _SIDE, _SIDE)
+    drawn = [random.choice(np.array([0, 255], np.uint8), shape) for _ in range(3)]
+    turns = np.where(np.arange(_CHANNELS).reshape(1, -1, 1, 1) % 2, 255, 0) + np.zeros(shape)
+    return [value.astype(np.uint8) for value in (np.zeros(shape), np.full(shape, 255), turns, 255 - turns, *drawn)]
+
+
+def extremes(weights: np.ndarray, zero: int, step: float, groups: int = 1) -> onnx.ModelProto:
+    """One convolution in QDQ form between unsigned integers; a step is as much of a sum as one of the output's."""
+    channels = weights.shape[1] * groups
+    constants = {
+        "x_scale": np.float32(1),
+        "x_zero": np.uint8(zero),
+        "weights": weights,
+        "scales": np.full(len(weights), 1, np.float32),
+        "zeros": np.zeros(len(weights), np.int8),
+        "y_scale": np.float32(step),
+        "y_zero": np.uint8(128),
+    }
+    text = f"""extremes (uint8[1,{channels},{_SIDE},{_SIDE}] x) => (uint8[1,{len(weights)},{_SIDE},{_SIDE}] y) {{
+        a = DequantizeLinear(x, x_scale, x_zero) w = DequantizeLinear<axis=0>(weights, scales, zeros)
+        b = Conv<pads=[1,1,1,1], group={groups}>(a, w) y = QuantizeLinear(b, y_scale, y_zero) }}"""
+    proto = _model(text, constants, ir_version=9)
+    proto.graph.node[2].name = "conv"
+    return proto
+
+
+def offset_anyway(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The weights less 1, whatever comes of it."""
+    copy = onnx.ModelProto.FromString(proto.SerializeToString())
+    constants = {w.name: w for w in copy.graph.initializer}
+    for name in ("weights", "zeros"):
+        less = numpy_helper.to_array(constants[name]) - np.int8(1)
+        constants[name].CopyFrom(numpy_helper.from_array(less, name))
+    return copy
+
+
+def written(proto: onnx.ModelProto, folder: Path) -> Path:
+    folder.mkdir()
+    onnx.save(proto, folder / "model.onnx")
+    return convert(folder / "model.onnx", load_target("raspberry_pi_4"), folder).model
+
+
+def wrong_share(counter: Counter, model: Path, tensors: list[np.ndarray]) -> float:
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with board_outputs(counter, model, CORE, tensors, 120) as board:
+        outputs = board()
+    assert len(outputs) == len(tensors)
+    here = [session.run(None, {"x": tensor})[0] for tensor in tensors]
+    assert max(np.ptp(value) for value in here) > 50
+    return float(np.mean([a != b for (a,), b in zip(outputs, here, strict=True)]))
+
+
+@_SATURATES
+@pytest.mark.parametrize(("zero", "step"), [(0, FINE), (128, FINE), (255, FINE), (128, LARGEST_SUM / 127)])
+def test_no_sum_leaves_its_bits_at_the_limits(counter: Counter, tmp_path: Path, zero: int, step: float) -> None:
+    form = core_form(extremes(extreme_weights(126), zero, step), CORE)
+    assert form is not None
+    assert wrong_share(counter, written(form, tmp_path / "form"), extreme_inputs()) == 0
+
+
+def test_one_more_would_leave_them(counter: Counter, tmp_path: Path) -> None:
+    """The inputs and weights above are extremes indeed: where this passes no more, the limit is not needed any more."""
+    proto = extremes(extreme_weights(127), 128, FINE)
+    assert core_form(proto, CORE) is None
+    assert wrong_share(counter, written(offset_anyway(proto), tmp_path / "beyond"), extreme_inputs()) > 0.01
+
+
+def test_what_is_offset_takes_fewer_instructions_and_what_is_not_would_take_more(
+    counter: Counter, tmp_path: Path
+) -> None:
+    def count(proto: onnx.ModelProto, name: str) -> int:
+        return counter.count(written(proto, tmp_path / name), CORE).total
+
+    wide = extremes(extreme_weights(126), 128, FINE)
+    form = core_form(wide, CORE)
+    assert form is not None
+    assert count(form, "wide_form") < 0.9 * count(wide, "wide")
+    deep = extremes(extreme_weights(126, 1), 128, FINE, groups=_FILTERS)
+    assert core_form(deep, CORE) is None
+    assert count(deep, "deep") < count(offset_anyway(deep), "deep_form")

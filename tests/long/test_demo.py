@@ -23,7 +23,7 @@ from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk.core.frame import Detections, Frame, Image, Inferred
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.tasks.task import make_task
+from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.datasets.class_names import read_labels
 from tests.support.absent import not_installed
 from tests.support.broker import wait_until
@@ -126,7 +126,7 @@ def test_an_interrupted_demo_ends_everything_and_leaves_what_was_there(demo: Dem
     before = {path: path.read_bytes() for path in demo.output.rglob("*") if path.is_file()}
     process = subprocess.Popen(demo.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=demo.environment)
     try:
-        children = wait_for_children(process, 3)
+        children = wait_for_children(process, 2)
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
     finally:
@@ -145,7 +145,7 @@ def fp32_people(spec: ModelSpec, video: Path) -> Iterator[Boxes]:
     session = onnxruntime.InferenceSession(spec.model, providers=["CPUExecutionProvider"])
     prepare = Prepare(spec.input)
     shapes = [tuple(output.shape) for output in session.get_outputs()]
-    task = make_task(spec, len(read_labels(Path(spec.labels))), shapes)
+    task = make_stage(spec, len(read_labels(Path(spec.labels))), shapes)
     assert spec.thresholds.confidence == 0.25
     for seq, image in enumerate(itertools.islice(read_video(video), _FRAMES)):
         prepared = prepare(Frame(image, 0, 0.0, seq, "test"))
@@ -181,7 +181,7 @@ def read_video(path: Path) -> Iterator[Image]:
 
 
 def wait_for_children(process: subprocess.Popen[bytes], count: int) -> list[int]:
-    """Process ids of its children, once there are `count`: the broker, the subscriber and the daemon."""
+    """Process ids of its children, once there are `count`: the broker and the daemon."""
 
     def found() -> list[int]:
         assert process.poll() is None, f"the demo ended with {process.poll()}"

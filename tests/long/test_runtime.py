@@ -1,11 +1,9 @@
-"""`make runtime`: a reduced ONNX Runtime is built from nothing and proved; boards run a bundle with it."""
+"""`make runtime`: a reduced ONNX Runtime is built from nothing and proved."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,9 +13,8 @@ from edge_sdk_tools.arm_cost.counter import CPUS
 from edge_sdk_tools.runtime.package import Runtime
 from edge_sdk_tools.runtime.prove import Proof
 from edge_sdk_tools.runtime.recipe import PATCHES
-from tests.long.test_arm64 import CHECKOUT, MODELS, Board, DeviceInstall, find_emulator, make_roots, on_host
-from tests.support.absent import Cache
-from tests.support.projects import write_pictures
+from tests.long.test_arm64 import CHECKOUT, MODELS
+from tests.long.test_arm64 import _on_host as on_host
 
 pytestmark = [
     pytest.mark.system,
@@ -53,22 +50,6 @@ def output(bundles: dict[str, Path]) -> Path:
     return PLACE / "out"
 
 
-@pytest.fixture(scope="module")
-def boards(output: Path) -> dict[str, Board]:
-    """Emulated boards with the device install, on which the reduced runtime lies over the stock one."""
-    find_emulator()
-    cache = Cache(CHECKOUT / ".cache" / "arm64")
-    bare = [Board.emulated(core, root) for core, root in make_roots(cache).items()]
-    site = DeviceInstall(bare[0], PI).make(cache)
-    [wheel] = output.glob("*.whl")
-    over = output.parent / "site"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(over)
-    installed = (board.with_install(site) for board in bare)
-    path = os.pathsep.join((str(over), str(site)))
-    return {b.name: replace(b, environment={**b.environment, "PYTHONPATH": path}) for b in installed}
-
-
 def test_the_wheel_is_small(output: Path) -> None:
     runtime = msgspec.json.decode((output / "runtime.json").read_bytes(), type=Runtime)
     assert runtime.sizes.wheel <= 1_400_000
@@ -77,20 +58,3 @@ def test_the_wheel_is_small(output: Path) -> None:
     proof = msgspec.json.decode((output / "proof.json").read_bytes(), type=Proof)
     assert {one.core for one in proof.replays} == set(CPUS)
     assert {one.variant for one in proof.replays} == {"int8", "fp32"}
-
-
-@pytest.mark.parametrize("name", CPUS)
-def test_a_board_runs_the_bundle_and_refuses_another(
-    boards: dict[str, Board], bundles: dict[str, Path], tmp_path: Path, name: str
-) -> None:
-    board, detector = boards[name], str(bundles["detection"])
-    assert "reduced to" in board.checked("-m", "edge_sdk", "inspect", detector)
-    pictures = write_pictures(tmp_path / "pictures", 3, first=100)
-    # The emulator runs one program, and no other Python of its board beside it.
-    lines = board.checked(
-        *("-m", "edge_sdk", "run", detector, "--source", str(pictures), "--frames", "3", "--trial-seconds", "0")
-    ).splitlines()
-    assert len(lines) == 3
-    done = board.run("-m", "edge_sdk", "run", str(bundles["classification"]), "--source", str(pictures))
-    assert done.returncode == 6
-    assert "has no ai.onnx:" in done.stderr

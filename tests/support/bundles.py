@@ -8,7 +8,6 @@ import io
 import json
 import platform
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import cv2
@@ -24,7 +23,6 @@ from edge_sdk.bundle.manifest import (
     Golden,
     Manifest,
     Provenance,
-    Quality,
     RuntimeRange,
     Variant,
     encode_manifest,
@@ -205,25 +203,19 @@ def variant_model(name: str, side: int) -> bytes:
     return model.SerializeToString()
 
 
-def write_variants(folder: Path, qualities: Mapping[str, Quality] | None = None) -> Path:
-    """Write three variants that agree with FP32 as `AGREEMENTS` has it, with `qualities` by labels."""
+def write_variants(folder: Path) -> Path:
+    """Write three variants that agree with FP32 as `AGREEMENTS` has it."""
     files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
     for name, side in SIDES.items():
         model = variant_model(name, side)
         variant = make_variant(name, side=side, golden=f"golden.{name}.npz")
         files[variant.file] = model
         files[variant.golden.file] = _golden(model, msgspec.structs.replace(INPUT, size_wh=(side, side)))
-        by_labels = (qualities or {}).get(name)
-        variants.append(msgspec.structs.replace(variant, agreement=_agreement(name), quality=by_labels))
+        value = AGREEMENTS.get(name)
+        agreement = None if value is None else Agreement("top1_agreement", value, value, value, 50, 50)
+        variants.append(msgspec.structs.replace(variant, agreement=agreement))
     manifest = msgspec.structs.replace(make_manifest(files), input=INPUT, variants=tuple(variants))
     return write_bundle(folder, for_here(manifest), files)
-
-
-def _agreement(name: str) -> Agreement | None:
-    value = AGREEMENTS.get(name)
-    if value is None:
-        return None
-    return Agreement(metric="top1_agreement", value=value, low=value, high=value, images=50, reference_count=50)
 
 
 # Models that misbehave on bright pictures, and real bundles around them.

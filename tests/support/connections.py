@@ -57,8 +57,6 @@ class FakeLink:
         self.goodbye: bool | None = None
         self.pace, self.pause_s = 10**9, 0.0  # messages that are answered at once, and how long that takes
         self.receiver: Receiver | None = None
-        self.subscribed: list[str] = []
-        self._topics: Sequence[str] = ()
         self.may_open = threading.Event()
         self.may_open.set()
 
@@ -70,7 +68,6 @@ class FakeLink:
     def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
         if self.phase == "opening":
             self.phase, self.detail = self._becomes
-            self.subscribed += self._topics
         elif timeout_s and not (self.answers and self._unanswered):
             self._poll(timeout_s, wakeup)
 
@@ -107,7 +104,7 @@ class FakeLink:
         return is_heard or (self.answers and bool(self._unanswered))
 
     def listen(self, topics: Sequence[str], receiver: Receiver) -> None:
-        self.receiver, self._topics = receiver, topics
+        self.receiver = receiver
 
     def warnings(self) -> dict[str, str]:
         return dict(self.doubtful)

@@ -9,14 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from distributed import LocalCluster
 
 from edge_sdk.core.errors import EdgeError
 from edge_sdk_tools.check.report import RefusedModelError
 from edge_sdk_tools.jobs.runner import JobRunner
+
+if TYPE_CHECKING:
+    from distributed import LocalCluster
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -110,6 +112,8 @@ def die_once(recipe: Recipe, shared: None) -> Measured:
 
 def local_cluster(workers: int) -> LocalCluster:
     """Worker processes with one thread each, and their scheduler, on this machine."""
+    from distributed import LocalCluster
+
     return LocalCluster(
         n_workers=workers,
         threads_per_worker=1,

@@ -6,13 +6,12 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import Quality
 from edge_sdk.core.errors import EdgeError, OutputError
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.machine import CpuTime
@@ -94,12 +93,11 @@ class Scene:
         folder: Path,
         *,
         fixed: bool = False,
-        start: str = LARGE,
         open_stages: Callable[[str], Stages] | None = None,
-        throttled: Callable[[], str] | None = None,
         load_s: float = WAIT_S,
+        then_ms: float = 0.0,
     ) -> None:
-        self.folder, self.clock = folder, Clock()
+        self.folder, self.clock, self.then_ms = folder, Clock(), then_ms
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
         self.heat = ""
         self.said = SAID
@@ -108,7 +106,7 @@ class Scene:
         self.most_alive = 0
         self.is_held = False
         self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
-        self.loop = Loop(self, self.open_here(start), self, Budget(100), clock_ns=self.clock)
+        self.loop = Loop(self, self.open_here(LARGE), self, Budget(100), then=self.look_again, clock_ns=self.clock)
         self._open_stages = open_stages
         self.governing = LevelChanger(
             Bundle.open(folder).manifest,
@@ -117,13 +115,17 @@ class Scene:
             fps=10,
             fixed=fixed,
             announce=self.announced.append,
-            throttled=throttled or (lambda: self.heat),
+            throttled=lambda: self.heat,
             is_tuning=lambda: self.is_held,
             controller=DegradationController(),
             load_s=load_s,
             clock_ns=self.clock,
         )
-        self.governing.begin(start, "start")
+        self.governing.begin(LARGE, "start")
+
+    def look_again(self, result: Result, _deadline_ns: float) -> Result:
+        self.clock.advance(self.then_ms)
+        return result
 
     def open(self, variant: str) -> Stages:
         if self._open_stages is not None:
@@ -213,7 +215,6 @@ class Board:
         refused: Sequence[str] = (),
         disk_is_full: bool = False,
         others: float = 0.0,
-        qualities: Mapping[str, Quality] | None = None,
         hangs: threading.Event | None = None,
     ) -> None:
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
@@ -224,7 +225,7 @@ class Board:
         self._hangs = hangs  # until it is set, no candidate but the first is loaded
         self.most_alive = 0
         folder.parent.mkdir(exist_ok=True)
-        self.bundle = Bundle.open(write_variants(folder, qualities))
+        self.bundle = Bundle.open(write_variants(folder))
         self.camera = Camera(self.clock, 1000 / fps, frames)
         promise = Candidate.promised(self.bundle.manifest)
         home = self.open(promise)
@@ -264,11 +265,10 @@ class Board:
         self.most_alive = max(self.most_alive, len(self._alive))
         return slowed
 
-    def run(self, steps: int | None = None) -> None:
-        """Step until tuning is done, or so many times; the clock stands while something loads."""
-        while not self.tuner.done and not self.camera.ended and (steps is None or steps > 0):
+    def run(self) -> None:
+        """Step until tuning is done; the clock stands while something loads."""
+        while not self.tuner.done and not self.camera.ended:
             self.tuner.after(self.loop, self.loop.step())
-            steps = None if steps is None else steps - 1
             while self.tuner.is_loading:
                 time.sleep(0.0005)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -351,8 +350,8 @@ def _tiny_values() -> onnx.ModelProto:
     return _with(text, w1=_values(3, 3, 1, 1), little=little, w2=_values(3, 3, 1, 1, scale=1.0))
 
 
-def old(opset: int) -> onnx.ModelProto:
-    """What exporters wrote at opsets 7 to 12: bounds, pads and scales as attributes at first, and as inputs later."""
+def _opset_7() -> onnx.ModelProto:
+    """What exporters wrote then: bounds, pads and scales are attributes."""
     weights = {
         "w1": _values(8, 3, 3, 3),
         "s": np.abs(_values(8, scale=1.0)) + 0.5,
@@ -364,20 +363,11 @@ def old(opset: int) -> onnx.ModelProto:
         "b3": _values(3),
         "shape": np.array([1, 4]),
     }
-    clip, pad = "Clip<min=0.0, max=6.0>(n)", "Pad<pads=[0,0,1,1,0,0,1,1]>(k)"
-    twice = 'Upsample<mode="nearest", scales=[1.0,1.0,2.0,2.0]>(d)'
-    if opset >= 9:
-        weights["scales"] = np.array([1, 1, 2, 2], np.float32)
-        twice = 'Upsample<mode="nearest">(d, scales)'
-    if opset >= 11:
-        weights |= {"low": np.array(0, np.float32), "high": np.array(6, np.float32), "roi": np.zeros(0, np.float32)}
-        weights["pads"] = np.array([0, 0, 1, 1, 0, 0, 1, 1])
-        clip, pad, twice = "Clip(n, low, high)", "Pad(k, pads)", 'Resize<mode="nearest">(d, roi, scales)'
-    dropout = "Dropout<ratio=0.3>(p)" if opset < 12 else "Dropout(p)"
-    text = f"""a = Conv(images, w1) n = BatchNormalization(a, s, o, m, v) k = {clip} p = {pad} d = {dropout} u = {twice}
-        c = Conv(u, w2) g = GlobalAveragePool(c) f = Reshape(g, shape) logits = Gemm(f, w3, b3)
-        probabilities = Softmax<axis=1>(logits)"""
-    return parsed(text, _SCORES, weights, opset=opset)
+    text = """a = Conv(images, w1) n = BatchNormalization(a, s, o, m, v) k = Clip<min=0.0, max=6.0>(n)
+        p = Pad<pads=[0,0,1,1,0,0,1,1]>(k) d = Dropout<ratio=0.3>(p)
+        u = Upsample<mode="nearest", scales=[1.0,1.0,2.0,2.0]>(d) c = Conv(u, w2) g = GlobalAveragePool(c)
+        f = Reshape(g, shape) logits = Gemm(f, w3, b3) probabilities = Softmax<axis=1>(logits)"""
+    return parsed(text, _SCORES, weights, opset=7)
 
 
 def _unread_nodes() -> onnx.ModelProto:
@@ -445,7 +435,7 @@ ODD_GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
     "unread nodes": _unread_nodes,
     "output read inside": lambda: _and_output(classifier(), "r1", [1, 8, 8, 8]),
     "weight as output": lambda: _and_output(classifier(), "b1", [8]),
-    **{f"opset {opset}": functools.partial(old, opset) for opset in (7, 9, 12)},
+    "opset 7": _opset_7,
     "gemm only": _gemm_only,
 }
 """Classifiers whose INT8 must say what FP32 says."""

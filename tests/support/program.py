@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 PATIENCE_S = 200
 """Until a program is given up: only a guard, what is tested hangs for ever where it fails."""
@@ -23,10 +25,13 @@ def edge_sdk(*arguments: object, before: Sequence[str] = (), **environment: str)
     )
 
 
-def start_edge_sdk(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "edge_sdk", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@contextmanager
+def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """`edge-sdk` beside the test, with output captured unless options of Popen say otherwise; gone at the end."""
+    command = [sys.executable, "-m", "edge_sdk", *map(str, arguments)]
+    captured = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **{**captured, **options}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -64,7 +64,7 @@ def make_encoder(
     clock_ns: Callable[[], int] = time.monotonic_ns,
     wall_clock: WallClock | None = None,
 ) -> ResultEncoder:
-    return ResultEncoder(identity, labels, model, clock_ns=clock_ns, wall_clock=wall_clock)
+    return ResultEncoder(identity, dict(enumerate(labels)), model, clock_ns=clock_ns, wall_clock=wall_clock)
 
 
 # Candidates, qualities and measurements made up for tests.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as JobTimeoutError
@@ -247,20 +246,15 @@ class Script:
     Attributes:
         openings: how often one was opened, or tried to be.
         held: captures and requests that were not given back.
-        door: clear while it is not opened a second time.
     """
 
     def __init__(self, *openings: str) -> None:
         self._openings = openings
         self.openings = 0
         self.held = 0
-        self.door = threading.Event()
-        self.door.set()
 
     def open(self) -> Iterator[str] | None:
         """What the next opening gives; None where it does not open."""
-        if self.openings:
-            self.door.wait(30)
         acts = self._openings[self.openings] if self.openings < len(self._openings) else "f" * 10**6
         self.openings += 1
         return None if acts == "!" else iter(acts)

@@ -115,7 +115,7 @@ def kill_at_random(broker: Broker, device: KillableDevice, witness: Witness, sec
     killed: Counter[str] = Counter()
     victims = rng.sample(Kills._fields, len(Kills._fields))
     while victims or time.monotonic() < ends:
-        time.sleep(rng.uniform(0.5, 3.0))
+        time.sleep(rng.uniform(0.5, 3.0 if seconds else 1.0))
         victim = victims.pop() if victims else rng.choice(Kills._fields)
         killed[victim] += 1
         before = witness.subscriptions

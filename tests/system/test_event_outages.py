@@ -11,7 +11,7 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import TelemetryMessage
 from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
@@ -291,53 +290,6 @@ def _put_before(tmp_path: Path, count: int) -> list[int]:
     numbers = [outbox.put(topic, "door", lambda seq: encoded(IDENTITY, seq)) for _ in range(count)]
     outbox.close()
     return numbers
-
-
-_HOURS, _EVENTS_AN_HOUR = 7 * 24, 60
-_JOURNAL_BYTES = 1_200_000
-
-
-@pytest.mark.long
-def test_a_week_without_a_broker(tmp_path: Path) -> None:
-    now_s, numbers, largest, begun_mb = 1000.0, list[int](), 0, 0.0
-    limits = {"max_mb": 1.0, "max_age_days": 6, "commit_s": 0.001, "now_s": lambda: now_s}
-    (folder := tmp_path / "outbox").mkdir()
-    with (
-        Broker(tmp_path, persistence=True, config=PERSISTENT[1:]) as broker,
-        Witness(broker) as witness,
-        outbox_at(folder / "events.sqlite", **limits) as events,
-    ):
-        broker.stop()
-        with publishing_to(broker, event_outbox=events) as (publisher, stream):
-            for hour in range(_HOURS):
-                numbers += [stream.put_event(lambda seq: encoded(IDENTITY, seq)) for _ in range(_EVENTS_AN_HOUR)]
-                put(stream, *range(hour * 30, hour * 30 + 30))
-                who = msgspec.structs.asdict(IDENTITY)
-                publisher.telemetry(TelemetryMessage(**who, at=datetime.now(timezone.utc), load1=float(hour)))
-                assert events.wait_committed(WAIT_S)
-                now_s += 3600.0
-                largest = max(largest, sum(file.stat().st_size for file in folder.iterdir()))
-                if hour == _HOURS // 2:
-                    begun_mb = _memory_mb()
-            assert largest <= 1_000_000 + _JOURNAL_BYTES
-            assert _memory_mb() < begun_mb + 10
-            stats = publisher.stats()
-            # Of telemetry one, of results a thousand, of events what the file holds.
-            assert (stats.queued, stats.dropped) == (1000, _HOURS * 30 - 1000)
-            broker.start()
-            wait_until(lambda: publisher.stats().events.waiting == 0, "the end of waiting")
-            wait_until(lambda: len(witness.numbers) >= publisher.stats().events.delivered, "the events")
-            lost = publisher.stats().events.lost
-    assert lost.overflow > 0
-    assert lost.total == lost.overflow + lost.age
-    kept = numbers[lost.total :]
-    assert len(kept) > 2000
-    assert list(dict.fromkeys(witness.order)) == kept  # the newest, in order
-
-
-def _memory_mb() -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1000
 
 
 _LONG_AGO, _NOW = timedelta(days=-18000), timedelta()

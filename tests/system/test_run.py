@@ -25,7 +25,7 @@ from tests.support.bundles import (
     write_real_bundle,
 )
 from tests.support.configs import Table, config_text, write_config
-from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
+from tests.support.program import PATIENCE_S, edge_sdk, started
 from tests.support.results import AsyncApi
 from tests.support.subscribers import documents, statuses
 from tests.support.subscribers import results as results_of
@@ -127,10 +127,8 @@ def test_results_arrive_and_the_goodbye(cell_bundle: Path, video: Path, broker: 
 
 @pytest.mark.smoke
 def test_a_broker_that_comes_back_gets_results_again(cell_bundle: Path, long_video: Path, broker: Broker) -> None:
-    process = start_edge_sdk(
-        *("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
-    )
-    try:
+    command = ("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
+    with started(*command) as process:
         with Subscriber(broker) as before:
             wait_until(lambda: len(results_of(before)) >= 5, "results")
         broker.kill()
@@ -141,9 +139,6 @@ def test_a_broker_that_comes_back_gets_results_again(cell_bundle: Path, long_vid
             stdout, stderr = process.communicate(timeout=PATIENCE_S)
             wait_until(lambda: statuses(after)[-1][0] == "offline", "the farewell")
             results = results_of(after)
-    finally:
-        process.kill()
-        process.communicate()
     assert process.returncode == 0, stderr
     assert "Traceback" not in stderr
     summary = msgspec.json.decode(stdout)

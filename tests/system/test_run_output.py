@@ -1,4 +1,4 @@
-"""What a run writes: who reads it may be slow, stop reading or go away, or be a terminal that is closed."""
+"""What a run writes, to whom, and how it ends: exit code 0, a goodbye, nothing half-written, no process left behind."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ import cv2
 import msgspec
 import pytest
 
-from tests.support.broker import wait_until
-from tests.support.bundles import cell_picture, write_cell_pictures
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.bundles import cell_picture, endless_of_hostile, write_cell_pictures, write_graded
 from tests.support.configs import HEALTHY, write_at_ease
-from tests.support.device import Device, own_folders
-from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
+from tests.support.device import MOMENTS, Device, Moment, Scene, broker_is_frozen, loading, own_folders, running, tuning
+from tests.support.pictures import write_video
+from tests.support.program import PATIENCE_S, edge_sdk, started
+from tests.support.streams import StreamServer, rtsp_server
+from tests.support.subscribers import documents, statuses
 
 pytestmark = pytest.mark.system
 
-_RUN = (sys.executable, "-m", "edge_sdk", "run")
 _PATIENT = ("--latency-ms", "5000", "--no-tune")  # for a machine that does other things too
 _PICTURES = 400  # their results, some 400 bytes each, are more than a pipe holds
 
@@ -57,48 +59,34 @@ def test_sigterm_ends_a_run_whose_results_nobody_reads(
     cell_bundle: Path, long_video: Path, many_pictures: Path, full_pipe: int, of: str, options: tuple[str, ...]
 ) -> None:
     source = long_video if of == "video" else many_pictures
-    command = [*_RUN, cell_bundle, "--source", source, *_PATIENT, *options]
-    with subprocess.Popen(command, stdout=full_pipe, stderr=subprocess.PIPE, text=True) as process:
+    with started("run", cell_bundle, "--source", source, *_PATIENT, *options, stdout=full_pipe) as process:
         assert process.stderr
-        try:
-            assert any("first result" in line for line in process.stderr)
-            process.send_signal(signal.SIGTERM)
-            _, rest = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
+        assert any("first result" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "Traceback" not in rest
     assert "Fatal" not in rest
 
 
 def test_nobody_waits_for_a_reader_of_standard_error(cell_bundle: Path, full_pipe: int) -> None:
-    command = [*_RUN, str(cell_bundle), "--source", "pattern:128x128@20", "--no-tune"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full_pipe)
-    try:
+    with started("run", cell_bundle, "--source", "pattern:128x128@20", "--no-tune", stderr=full_pipe) as process:
         assert process.stdout is not None
         for _ in range(5):
-            assert process.stdout.readline().startswith(b'{"task"')
+            assert process.stdout.readline().startswith('{"task"')
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_reader_that_goes_away_ends_the_run_quietly(cell_bundle: Path, video: Path) -> None:
-    process = start_edge_sdk("run", cell_bundle, "--source", video, "--quiet")
-    assert process.stdout
-    assert process.stderr
-    try:
+    with started("run", cell_bundle, "--source", video, "--quiet") as process:
+        assert process.stdout
+        assert process.stderr
         assert msgspec.json.decode(process.stdout.readline())["seq"] >= 0
         process.stdout.close()
         wait_until(lambda: process.poll() is not None, "its end")
         assert (process.returncode, process.stderr.read()) == (1, "")
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
 
 
 def test_what_a_library_writes_about_a_damaged_picture_is_no_line(cell_bundle: Path, tmp_path: Path) -> None:
@@ -123,14 +111,11 @@ def test_a_stopped_run_finishes_its_video(cell_bundle: Path, tmp_path: Path, mon
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     video = tmp_path / "a.mp4"
-    process = start_edge_sdk("run", cell_bundle, "--source", HEALTHY["source"], "--annotate", video, "--no-tune")
-    try:
+    with started("run", cell_bundle, "--source", HEALTHY["source"], "--annotate", video, "--no-tune") as process:
         assert process.stdout
         assert process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
     assert process.returncode == 0, said
     assert cv2.VideoCapture(str(video)).read()[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "ffmpeg"]
@@ -171,3 +156,152 @@ def test_closing_its_terminal_ends_it(cell_bundle: Path, tmp_path: Path, session
         assert device.end() == 0
         assert device.lines_with("stopped by signal")
         assert len(device.lines_with("configuration read again")) == 1
+
+
+# SIGTERM and SIGINT at many moments.
+
+
+_UNANSWERED = ("broker_is_frozen", "broker_is_frozen_and_another_name_comes", "no_broker")
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[StreamServer]:
+    with rtsp_server() as server:
+        yield server
+
+
+@pytest.fixture
+def scene(tmp_path: Path, cell_bundle: Path, door: StreamServer, broker: Broker) -> Iterator[Scene]:
+    yield Scene(tmp_path, cell_bundle, door, broker)
+    broker.thaw()
+    door.go_on()
+
+
+def _check(scene: Scene, device: Device, listener: Subscriber, *, answers: bool = True) -> None:
+    assert not device.lines_with("Traceback")
+    assert not [str(path) for path in (scene.folder / "scratch").rglob("*")], "temporary files"
+    assert not [str(path) for path in (scene.folder / "state").rglob(".*")], "halves of records"
+    if not device.lines_with("online"):
+        return
+    wait_until(lambda: statuses(listener)[-1][0] == "offline", "the goodbye")
+    name = documents(listener.messages("/status"))[-1]["device"]
+    with Subscriber(scene.broker, f"edge/v1/default/{name}/status") as late:
+        late.wait_for(lambda messages: len(messages) == 1, "the retained status")
+        [(status, reason, is_retained)] = statuses(late)
+    assert (status, is_retained) == ("offline", True)
+    assert reason == "shutdown" or not answers
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [*((moment, signal.SIGTERM) for moment in MOMENTS), *((moment, signal.SIGINT) for moment in (loading, running))],
+    ids=lambda value: getattr(value, "__name__", None) or value.name,
+)
+def test_a_signal_at_any_moment(scene: Scene, moment: Moment, number: signal.Signals) -> None:
+    scene.defaults["tune"] = moment is tuning
+    with Subscriber(scene.broker) as listener, moment(scene) as device:
+        assert device.stop(number) == 0, device.said
+        scene.broker.thaw()
+        _check(scene, device, listener, answers=moment.__name__ not in _UNANSWERED)
+
+
+@pytest.mark.parametrize("moment", [running, broker_is_frozen])
+def test_a_second_signal_changes_nothing(scene: Scene, moment: Moment) -> None:
+    with Subscriber(scene.broker) as listener, moment(scene) as device:
+        device.process.send_signal(signal.SIGTERM)
+        assert device.stop() == 0, device.said
+        scene.broker.thaw()
+        _check(scene, device, listener, answers=moment is running)
+
+
+_KILLED_BY_AN_IMPORT = """
+import os, signal, sys
+
+class Killer:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), int(sys.argv.pop()))
+
+sys.meta_path.insert(0, Killer())
+import edge_sdk.cli
+"""
+
+
+@pytest.mark.parametrize(("arguments", "is_heard"), [(["run"], True), (["run", "--check"], False), (["watch"], False)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_hears_a_signal_from_the_start(arguments: list[str], is_heard: bool, number: signal.Signals) -> None:
+    """Other verbs have nothing to say goodbye to, and their exit code is an answer."""
+    command = [sys.executable, "-c", _KILLED_BY_AN_IMPORT, *arguments, str(number.value)]
+    process = subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+    assert process.returncode == (0 if is_heard else -number)
+
+
+# A run or a tuning that ends while a model is tried.
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A bundle whose second variant hangs, on a board that tried nothing yet and has its own folder for scratch."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    return write_graded(tmp_path / "graded.edge", hostile=endless_of_hostile(side=8))
+
+
+def _trials(scratch: Path) -> list[int]:
+    """Processes that try a model, and were started with this folder for scratch."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may have ended
+            is_trial = b"edge_sdk.inference.trial" in (folder / "cmdline").read_bytes()
+            if is_trial and str(scratch).encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("verb", "number", "code", "last"),
+    [
+        ("run", None, 0, '"ended_by":"end of source"'),
+        ("run", signal.SIGTERM, 0, '"ended_by":"signal"'),
+        ("tune", signal.SIGINT, 130, "edge-sdk: interrupted"),
+        ("tune", signal.SIGTERM, 130, "edge-sdk: interrupted"),
+    ],
+)
+def test_no_trial_of_another_variant_goes_on_behind(
+    tmp_path: Path, hanging: Path, verb: str, number: signal.Signals | None, code: int, last: str
+) -> None:
+    scratch, arguments = tmp_path / "scratch", list[object]()
+    if verb == "run":
+        video = write_video(tmp_path / "v.avi", range(1000 if number is None else 5000), fps=50, size_wh=(64, 48))
+        arguments = ["--source", video, "--trial-seconds", 200, "--json"]
+    with started(verb, hanging, "--latency-ms", 1000, *arguments) as process:
+        wait_until(lambda: any((tmp_path / "state").rglob("*.json")), "the trial of the first variant")
+        wait_until(lambda: bool(_trials(scratch)), "that of the second, which hangs")
+        if number is not None:
+            process.send_signal(number)
+        output, complaint = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, last in output + complaint) == (code, True), complaint
+    assert "left out" not in complaint
+    assert not _trials(scratch)
+    assert not list(scratch.iterdir())
+
+
+def test_a_signal_while_another_model_hangs_beside_the_stream_ends_the_run(tmp_path: Path, hanging: Path) -> None:
+    """What was not tried hangs in the tuner's thread."""
+    video = write_video(tmp_path / "v.avi", range(5000), fps=50, size_wh=(64, 48))
+    command = ("run", hanging, "--source", video, "--latency-ms", 1000, "--trial-seconds", 0, "-q")
+    with started(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: _busiest_s(process.pid) > 1, "the model that hangs")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+
+
+def _busiest_s(pid: int) -> float:
+    """CPU time of the busiest thread beside the main one, in seconds."""
+    ticks = [0]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it may have ended
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            ticks.append(int(fields[11]) + int(fields[12]) if task.name != str(pid) else 0)
+    return max(ticks) / os.sysconf("SC_CLK_TCK")

@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import pytest
@@ -96,9 +97,11 @@ def test_what_was_checked_publishes_with_its_password(signed: Path, keys: Path, 
 
 # What a check says; in this process.
 
+Check: TypeAlias = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture
-def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Check:
     """Runs `edge-sdk run --check` for a terminal of 80 columns: exit code and both outputs."""
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -110,12 +113,7 @@ def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_check_says_what_will_run(
-    check: Callable[..., tuple[int, str, str]],
-    signed: Path,
-    keys: Path,
-    cell_pictures: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    check: Check, signed: Path, keys: Path, cell_pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     (tmp_path / "pw").write_text("hunter2\n")
@@ -155,7 +153,7 @@ def test_a_check_says_what_will_run(
 
 
 def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(
-    check: Callable[..., tuple[int, str, str]], cell_bundle: Path, tmp_path: Path
+    check: Check, cell_bundle: Path, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "altered.edge"
     shutil.copytree(cell_bundle, bundle)
@@ -190,7 +188,7 @@ def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(
     assert (errors.count("\n"), "labels.txt" in errors, errors[-18:]) == (1, True, "(7 more problems)\n")
 
 
-def test_a_check_of_flags(check: Callable[..., tuple[int, str, str]], cell_bundle: Path, cell_pictures: Path) -> None:
+def test_a_check_of_flags(check: Check, cell_bundle: Path, cell_pictures: Path) -> None:
     code, report, errors = check(cell_bundle, "--source", cell_pictures, "--no-tune")
     assert (code, errors) == (0, "")
     report = " ".join(report.split())
@@ -203,11 +201,7 @@ def test_a_check_of_flags(check: Callable[..., tuple[int, str, str]], cell_bundl
 
 
 def test_a_check_names_what_tuning_remembers(
-    check: Callable[..., tuple[int, str, str]],
-    cell_bundle: Path,
-    long_video: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    check: Check, cell_bundle: Path, long_video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = _config(tmp_path, {"gate": {"source": long_video, "bundle": cell_bundle}})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

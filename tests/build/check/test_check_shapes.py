@@ -505,13 +505,6 @@ def test_multiply_accumulates(
     assert _macs(operator, *inputs, output=output, **attributes) == expected
 
 
-def test_an_unknown_shape_is_no_zero() -> None:
-    node = helper.make_node("Conv", ["x", "w"], ["y"])
-    known = {"x": Value("float", (1, 3, 8, 8)), "w": Value("float", (16, 3, 3, 3))}
-    assert node_macs(node, {**known, "y": Value("float", (1, 16, None, 5))}) is None
-    assert node_macs(node, known) is None
-
-
 def test_the_peak_is_what_lives_at_once(tmp_path: Path) -> None:
     text = "a = Conv(images, w1) b = Conv(a, w2) c = Relu(b) y = Concat<axis = 1>(a, c)"
     weights = {"w1": np.ones((4, 3, 1, 1), np.float32), "w2": np.ones((2, 4, 1, 1), np.float32)}

@@ -355,14 +355,10 @@ def test_outputs_that_do_not_fit_in_the_memory_are_run_again() -> None:
 
 def _vector_after_transpose() -> onnx.ModelProto:
     """Rows weighted and summed after a transpose: ONNX Runtime 1.20 to 1.31 folds the transpose away, wrongly."""
-    nodes = [
-        helper.make_node("Transpose", ["images"], ["turned"], perm=[0, 1, 3, 2]),
-        helper.make_node("MatMul", ["turned", "vector"], ["rows"]),
-        helper.make_node("ReduceMean", ["rows"], ["means"], axes=[2], keepdims=0),
-        helper.make_node("Softmax", ["means"], ["probabilities"], axis=1),
-    ]
+    text = """turned = Transpose<perm=[0,1,3,2]>(images) rows = MatMul(turned, vector)
+        means = ReduceMean<axes=[2], keepdims=0>(rows) probabilities = Softmax<axis=1>(means)"""
     vector = np.linspace(-1, 3, 16, dtype=np.float32) ** 3
-    return tiny.model(nodes, [1, 3, 16, 16], {"probabilities": [1, 3]}, {"vector": vector})
+    return tiny.parsed(text, {"probabilities": [1, 3]}, {"vector": vector})
 
 
 def _is_wrong_here() -> bool:
@@ -446,17 +442,12 @@ def test_exchanged_colours_are_noticed_without_labels(tmp_path: Path, data: Path
 
 
 def test_confidences_above_one_are_none(tmp_path: Path, data: Path) -> None:
-    nodes = [
-        helper.make_node("ReduceMean", ["images"], ["mean"], keepdims=0),
-        helper.make_node("Mul", ["mean", "no"], ["nothing"]),
-        helper.make_node("Add", ["rows", "nothing"], ["out"]),
-    ]
-    rows = {"no": np.zeros((), np.float32), "rows": np.full((1, 84, 7), 6, np.float32)}
-    text = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
+    text = "mean = ReduceMean<keepdims=0>(images) nothing = Mul(mean, no) out = Add(rows, nothing)"
+    weights = {"no": np.zeros((), np.float32), "rows": np.full((1, 84, 7), 6, np.float32)}
+    model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
+    toml = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
     with pytest.raises(ModelError, match="its confidences reach 36 on 12 images, expected 0 to 1"):
-        _judged(
-            tmp_path / "p", text, tiny.model(nodes, [1, 3, 64, 64], {"out": [1, 84, 7]}, rows), data, labelled=False
-        )
+        _judged(tmp_path / "p", toml, model, data, labelled=False)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,12 @@ from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.distillation.gate import distill_check
+from edge_sdk_tools.evaluate.embedding import make_gallery
 from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.evaluate.gallery import make_gallery
 from edge_sdk_tools.evaluate.model import open_subject
-from tests.support import models as heads
 from tests.support import models as tiny
 from tests.support.absent import Lazy
-from tests.support.projects import SEGMENTER, write_pictures, write_project
+from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, write_pictures, write_project
 from tests.support.reports import only
 
 
@@ -100,25 +99,15 @@ def test_models_that_find_nothing_in_common_cannot_be_compared(tmp_path: Path, s
         evaluate(segmenter, write_pictures(tmp_path / "data", 3, first=400), reference=teacher)
 
 
-SSD = """
-model = "model.onnx"
-name = "priors"
-task = "detection"
-decoder = "ssd"
-labels = "labels.txt"
-
-[input]
-size_wh = [8, 8]
-std = [255, 255, 255]
-
-[detection]
-anchors = [[[3, 3], [4, 2]], [[5, 5], [8, 8]]]
-strides = [2, 4]
-"""
+SSD = (
+    DETECTOR.replace("yolov4", "ssd")
+    .replace("[64, 64]", "[8, 8]")
+    .replace("[[[16, 16]]]", "[[[3, 3], [4, 2]], [[5, 5], [8, 8]]]\nstrides = [2, 4]")
+)
 
 
 def _ssd(*, reverse: bool = False) -> onnx.ModelProto:
-    head, outputs = heads.ssd()
+    head, outputs = tiny.ssd()
     return head.model(*(reversed(outputs) if reverse else outputs))
 
 
@@ -131,22 +120,12 @@ def test_classes_are_counted_in_the_scores(tmp_path: Path) -> None:
     )
 
 
-VECTORS = """
-model = "model.onnx"
-name = "colours"
-task = "embedding"
-decoder = "vector"
-labels = "labels.txt"
-
-[input]
-size_wh = [16, 16]
-resize = "stretch"
-mean = [128, 128, 128]
-std = [128, 128, 128]
-
-[thresholds]
-confidence = 0.9
-"""
+_STRETCHED = CLASSIFIER.replace("std = [255, 255, 255]", 'resize = "stretch"')
+VECTORS = (
+    _STRETCHED.replace("classification", "embedding")
+    .replace("softmax", "vector")
+    .replace('"stretch"', '"stretch"\nmean = [128, 128, 128]\nstd = [128, 128, 128]\n[thresholds]\nconfidence = 0.9')
+)
 
 
 def _write_colours(folder: Path, colours: dict[str, list[tuple[int, int, int]]]) -> Path:
@@ -182,16 +161,12 @@ def test_a_gallery_names_pictures_and_evaluate_counts_the_right_names_and_pairs(
         make_gallery(toml, gallery, toml.parent / "gallery.npz")
 
 
-TEXTS = """
-model = "model.onnx"
-name = "levels"
-task = "text"
-decoder = "ctc"
-labels = "labels.txt"
-
-[input]
-size_wh = [16, 8]
-"""
+TEXTS = (
+    CLASSIFIER.replace("classification", "text")
+    .replace("softmax", "ctc")
+    .replace("[16, 16]", "[16, 8]")
+    .replace("std = [255, 255, 255]", "")
+)
 
 
 def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
@@ -228,27 +203,15 @@ def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
     assert found.agreement[0].value.value == 1
     assert found.format == "texts.csv"
     (data / "texts.csv").write_text("file,text\n0.png\n")
-    with pytest.raises(DataError, match=r"texts\.csv: line 2: '0.png', expected an image in"):
+    with pytest.raises(DataError, match=r"texts\.csv: line 2: has 1 column, expected 2"):
         evaluate(toml, data)
 
 
-SCORES = """
-model = "model.onnx"
-name = "brightness"
-task = "anomaly"
-decoder = "score"
-labels = "labels.txt"
-
-[input]
-size_wh = [16, 16]
-resize = "stretch"
-
-[thresholds]
-confidence = 0.5
-
-[anomaly]
-score_range = [0, 200]
-"""
+SCORES = (
+    _STRETCHED.replace("classification", "anomaly")
+    .replace("softmax", "score")
+    .replace("[data]", "[thresholds]\nconfidence = 0.5\n[anomaly]\nscore_range = [0, 200]\n[data]")
+)
 
 
 def test_scores_of_anomalies_are_ranked_and_decided(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 from edge_sdk_tools.importers.describe import describe, write_description
 from tests.support import models as tiny
+from tests.support.logs import SAID, refusal
 from tests.support.pictures import numbered_image
 from tests.support.program import edge_sdk
 
@@ -149,6 +150,7 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
     [
         ({"y": [1, 8, 6]}, "Softmax", {"character": "a\nb\nc\n "}, {}, ("text", "ctc", 0.5, ["a", "b", "c", " "])),
         ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, {}, ("detection", "db", 0.6, ["text"])),
+        ({"y": [1, 64]}, "LpNormalization", {}, {}, ("embedding", "vector", 0.4, ["unknown"])),
         ({"y": [1, 64]}, "Add", {}, {"task": "embedding"}, ("embedding", "vector", 0.4, ["unknown"])),
         (
             {"y": [1], "m": [1, 1, 8, 8]},
@@ -316,6 +318,15 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
             "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes",
         ),
         (
+            {"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]},
+            {},
+            {},
+            ModelError,
+            "are those of no decoder",
+        ),
+        ({"y": [1, 17, 16, 12]}, {}, {}, ModelError, "looks like 17 heatmaps of a person's keypoints"),
+        ({"y": [1, 1, 16, 16]}, {}, {}, ModelError, "if it is one for detection or anomaly, say so with --task"),
+        (
             {"y": [1, 56, 84]},
             {"task": "pose", "kpt_shape": "[9]"},
             {},
@@ -331,6 +342,14 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
             "are those of no decoder for detection",
         ),
         ({"y": [1, 6, 84]}, ULTRALYTICS, {"task": "classification"}, ModelError, "say detection .* and --task says"),
+        ({"y": [1, 6, 84]}, {"task": "depth"}, {}, ModelError, "its metadata say task depth, expected one of detect"),
+        (
+            {"y": [1, 9, 84]},
+            {"task": "pose", "kpt_shape": "[1, 3]"},
+            {"decoder": "yolov8"},
+            ModelError,
+            "say task pose, which --decoder yolov8 does not read",
+        ),
         ({"y": [1, 6, 84]}, {}, {"size_wh": (32, 32)}, ModelError, "its input is 64x64, expected 32x32"),
         ({"y": [1, 6, 84]}, {}, {"decoder": "yolo99"}, UsageError, "--decoder yolo99: expected one of logits"),
     ],
@@ -357,9 +376,32 @@ def test_the_command_says_what_it_read_and_overwrites_nothing(
     assert f"next: edge-sdk check {tmp_path / 'model.toml'}" in said
     assert run(["init", str(model)]) == 2
     assert "model.toml: exists and is kept" in capsys.readouterr().err
-    (tmp_path / "yolo.pt").touch()
-    assert run(["init", str(tmp_path / "yolo.pt")]) == 2
-    assert f"yolo export model={tmp_path / 'yolo.pt'} format=onnx" in capsys.readouterr().err
+    for name, line in (("yolo.pt", "yolo export model={} format=onnx"), ("m.tflite", "tf2onnx.convert --tflite {}")):
+        (tmp_path / name).touch()
+        assert run(["init", str(tmp_path / name)]) == 2
+        assert line.format(tmp_path / name) in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_exported_by_the_program_of_ultralytics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = _file(tmp_path, {"y": [1, 6, 84]}, ULTRALYTICS).rename(tmp_path / "made")
+    (tmp_path / "net.pt").touch()
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "yolo"
+    program.write_text(
+        f'#!/bin/sh\n[ "$*" = "export model={tmp_path}/net.pt format=onnx" ] && cp {made} {tmp_path}/net.onnx'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert run(["init", str(tmp_path / "net.pt")]) == 0
+    assert load_model_spec(tmp_path / "model.toml").decoder == "yolov8"
+    assert run(["init", str(tmp_path / "net.pt")]) == 2
+    assert "net.onnx: exists and is kept" in capsys.readouterr().err
+    (tmp_path / "net.onnx").unlink()
+    program.write_text("#!/bin/sh\necho it broke >&2; exit 1")
+    assert run(["init", str(tmp_path / "net.pt")]) == 2
+    assert "format=onnx` failed: it broke" in capsys.readouterr().err
 
 
 def test_a_bare_model_runs_on_a_picture_and_says_that_it_is_unproved(tmp_path: Path) -> None:
@@ -373,6 +415,15 @@ def test_a_bare_model_runs_on_a_picture_and_says_that_it_is_unproved(tmp_path: P
     assert json.loads(ran.stdout)["classes"][0]["label"].startswith("class_")
     assert cv2.imread(str(tmp_path / "found.png")).shape == numbered_image(5).shape
     assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_program_opens_a_bare_model(tmp_path: Path) -> None:
+    onnx.save(tiny.classifier(), tmp_path / "net.onnx")
+    model = Model.open(tmp_path / "net.onnx")
+    assert len(model.classify(numbered_image(5)).labels) > 0
+    assert model.clone().labels == model.labels
+    assert SAID[-1].endswith(UNPROVED)
+    assert "only a bundle is signed" in refusal(UsageError, Model.open, tmp_path / "net.onnx", ["fleet.key.pub"])
 
 
 def test_a_free_size_is_the_one_that_the_file_names_or_a_guess(tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def test_the_figures_are_printed_for_every_output(tmp_path: Path) -> None:
 _LONG = pytest.mark.long  # each export takes seconds
 
 
-@pytest.mark.parametrize("function", ["training", *(pytest.param(name, marks=_LONG) for name in ("ready", "item"))])
+@_LONG
+@pytest.mark.parametrize("function", ["training", "ready", "item"])
 def test_forms_of_a_model(tmp_path: Path, picture: np.ndarray, function: str) -> None:
     import_function(tmp_path, function)
     module = torch_models.Net() if function == "training" else getattr(torch_models, function)
@@ -92,7 +93,8 @@ def test_forms_of_a_model(tmp_path: Path, picture: np.ndarray, function: str) ->
     np.testing.assert_allclose(run(tmp_path, picture), run_torch(module, picture), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["half", pytest.param("bfloat16", marks=_LONG)])
+@_LONG
+@pytest.mark.parametrize("kind", ["half", "bfloat16"])
 def test_other_floats_become_float32(tmp_path: Path, picture: np.ndarray, kind: str) -> None:
     report, proto = import_function(tmp_path, kind)
     name = {"half": "float16"}.get(kind, kind)
@@ -110,7 +112,8 @@ def test_a_state_dict_goes_into_the_model(tmp_path: Path, picture: np.ndarray) -
     np.testing.assert_allclose(run(tmp_path, picture), run_torch(trained, picture), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("function", ["net", pytest.param("alone", marks=_LONG)])
+@_LONG
+@pytest.mark.parametrize("function", ["net", "alone"])
 def test_a_free_batch(tmp_path: Path, picture: np.ndarray, function: str) -> None:
     report, _ = import_function(tmp_path, function, dynamic_batch=True)
     three = np.concatenate([picture, picture * 2, picture - 1])
@@ -119,6 +122,7 @@ def test_a_free_batch(tmp_path: Path, picture: np.ndarray, function: str) -> Non
     np.testing.assert_allclose(run(tmp_path, three), run_torch(torch_models.Net(), three), rtol=1e-5, atol=1e-6)
 
 
+@_LONG
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize(("name", "exporter"), [("net.pt2", "torch.export"), ("net.pt", "TorchScript")])
 def test_an_archive(tmp_path: Path, picture: np.ndarray, name: str, exporter: str) -> None:

@@ -11,20 +11,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dask
 import pytest
-from distributed import Client, LocalCluster
 
 import edge_sdk
 import edge_sdk_tools
 from edge_sdk.core.errors import EdgeError, UsageError
 from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support import jobs
+from tests.support.absent import Lazy
 from tests.support.broker import free_port
 from tests.support.connections import until
 from tests.support.jobs import Counted, Measured, local_cluster
+
+if TYPE_CHECKING:
+    from distributed import LocalCluster
+
+dask, distributed = Lazy("dask"), Lazy("distributed")
 
 # Dask closes some of its sockets and loops only when they are collected.
 pytestmark = [
@@ -190,7 +194,7 @@ def test_a_worker_with_other_versions_that_joins_later(tmp_path: Path) -> None:
         JobRunner(scheduler=small.scheduler_address) as job_runner,
         _worker(small.scheduler_address, PYTHONPATH=_path(tmp_path)),
     ):
-        with Client(small.scheduler_address, set_as_default=False) as client:
+        with distributed.Client(small.scheduler_address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=60)
         with pytest.raises(UsageError, match="joined with other versions"):
             jobs.run(job_runner, jobs.measure, jobs.recipes(10, 0.3))

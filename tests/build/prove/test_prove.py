@@ -150,6 +150,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return folder
 
 
+@pytest.mark.long
 def test_an_older_runtime_replays_golden_and_is_promised(tmp_path: Path) -> None:
     model = write_project(tmp_path)
     try:

@@ -21,7 +21,7 @@ from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.quantize.calibration import watch_activations
-from edge_sdk_tools.quantize.forms import core_form, level_graphs
+from edge_sdk_tools.quantize.forms import core_form, level_graphs, make_two_at_once
 from edge_sdk_tools.quantize.quantize import (
     Quantized,
     first_recipe,
@@ -44,44 +44,40 @@ def _kinds(proto: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in proto.graph.node]
 
 
-def _quantized(nodes: list[onnx.NodeProto], shape: list[int], weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+def _quantized(text: str, shape: list[int], weights: dict[str, np.ndarray]) -> onnx.ModelProto:
     """`x` to `y`, between integers of one scale on either side."""
-    first, last = ["scale", "zero"], ["scale", "zero_after" if "zero_after" in weights else "zero"]
-    around = [
-        helper.make_node("QuantizeLinear", ["images", *first], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", *first], ["x"]),
-        *nodes,
-        helper.make_node("QuantizeLinear", ["y", *last], ["yq"]),
-        helper.make_node("DequantizeLinear", ["yq", *last], ["out"]),
-    ]
-    constants = {"scale": np.float32(0.031), "zero": np.uint8(111), **weights}
-    return tiny.model(around, [1, 4, 6, 8], {"out": shape}, constants)
+    last = "zero_after" if "zero_after" in weights else "zero"
+    text = f"""q = QuantizeLinear(images, scale, zero) x = DequantizeLinear(q, scale, zero) {text}
+        yq = QuantizeLinear(y, scale, {last}) out = DequantizeLinear(yq, scale, {last})"""
+    constants = {"scale": np.array(0.031, np.float32), "zero": np.array(111, np.uint8), **weights}
+    return tiny.parsed(text, {"out": shape}, constants, shape=[1, 4, 6, 8])
 
 
 def _resized(scales: tuple[float, ...] = (2, 3), after: int | None = None, **attributes: str) -> onnx.ModelProto:
     weights = {"scales": np.array([1, 1, *scales], np.float32)}
     if after is not None:
         weights["zero_after"] = np.array(after, np.uint8)
-    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], name="resize", **attributes)
-    return _quantized([node], [1, 4, int(6 * scales[0]), int(8 * scales[1])], weights)
+    given = ", ".join(f'{name}="{value}"' for name, value in attributes.items())
+    text = f"y = Resize{f'<{given}>' if given else ''}(x, , scales)"
+    return _quantized(text, [1, 4, int(6 * scales[0]), int(8 * scales[1])], weights)
 
 
 def _shape_of_result(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     return {"y": tuple(d.dim_value for d in proto.graph.output[0].type.tensor_type.shape.dim)}
 
 
-def _convolution() -> onnx.ModelProto:
+def _convolution(width: int = 8, stride: int = 1, filters: int = 4) -> onnx.ModelProto:
     random = np.random.default_rng(5)
     weights = {
-        "weights": random.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
-        "scales": random.uniform(0.001, 0.002, 4).astype(np.float32),
-        "zeros": np.zeros(4, np.int8),
+        "weights": random.integers(-127, 128, (filters, 4, 3, 3)).astype(np.int8),
+        "scales": random.uniform(0.001, 0.002, filters).astype(np.float32),
+        "zeros": np.zeros(filters, np.int8),
     }
-    nodes = [
-        helper.make_node("DequantizeLinear", ["weights", "scales", "zeros"], ["w"], axis=0),
-        helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1]),
-    ]
-    return _quantized(nodes, [1, 4, 6, 8], weights)
+    text = f"""w = DequantizeLinear<axis=0>(weights, scales, zeros)
+        y = Conv<pads=[1,1,1,1], strides=[{stride},{stride}]>(x, w)"""
+    proto = _quantized(text, [1, filters, 6 // stride, -(-width // stride)], weights)
+    proto.graph.input[0].type.tensor_type.shape.dim[3].dim_value = width
+    return proto
 
 
 _JOINING = tiny.parsed(
@@ -129,10 +125,9 @@ def test_an_upsampling_that_does_more_than_repeat_stays() -> None:
 
 
 def test_what_is_an_output_too_is_not_read_by_one_node_alone() -> None:
-    nodes = [helper.make_node("Relu", ["images"], ["a"]), helper.make_node("Sigmoid", ["a"], ["b"])]
     shape = [1, 4, 6, 8]
     for outputs, alone in (({"b": shape}, True), ({"a": shape, "b": shape}, False)):
-        links = GraphIndex(tiny.model(nodes, shape, outputs).graph)
+        links = GraphIndex(tiny.parsed("a = Relu(images) b = Sigmoid(a)", outputs, shape=shape).graph)
         assert (links.only_reader("a", "Sigmoid") is not None) is alone
         assert links.only_reader("a", "Relu") is None
 
@@ -140,13 +135,9 @@ def test_what_is_an_output_too_is_not_read_by_one_node_alone() -> None:
 @pytest.mark.parametrize(("perm", "becomes"), [([0, 2, 1, 3, 4], ["Gather"]), ([0, 2, 1, 4, 3], None)])
 def test_a_shuffle_of_channels_is_one_gather(perm: list[int], becomes: list[str] | None) -> None:
     groups = [1, 2, 2, 6, 8]
-    nodes = [
-        helper.make_node("Reshape", ["images", "groups"], ["split"], name="split"),
-        helper.make_node("Transpose", ["split"], ["moved"], name="moved", perm=perm),
-        helper.make_node("Reshape", ["moved", "whole"], ["out"], name="joined"),
-    ]
+    text = f"split = Reshape(images, groups) moved = Transpose<perm={perm}>(split) out = Reshape(moved, whole)"
     weights = {"groups": np.array(groups), "whole": np.array([1, 4, 6, 8])}
-    proto = tiny.model(nodes, [1, 4, 6, 8], {"out": [1, 4, 6, 8]}, weights)
+    proto = tiny.parsed(text, {"out": [1, 4, 6, 8]}, weights, shape=[1, 4, 6, 8])
     expected = _run(proto)
     shuffle_by_gather(proto, {"images": (1, 4, 6, 8), "split": tuple(groups), "out": (1, 4, 6, 8)})
     assert _kinds(proto) == (becomes or ["Reshape", "Transpose", "Reshape"])
@@ -155,8 +146,7 @@ def test_a_shuffle_of_channels_is_one_gather(perm: list[int], becomes: list[str]
 
 def test_softmax_runs_along_the_last_axis() -> None:
     for axis, moves in ((1, True), (2, True), (-1, False), (3, False)):
-        node = helper.make_node("Softmax", ["images"], ["out"], name="softmax", axis=axis)
-        proto = tiny.model([node], [1, 4, 6, 8], {"out": [1, 4, 6, 8]})
+        proto = tiny.parsed(f"out = Softmax<axis={axis}>(images)", {"out": [1, 4, 6, 8]}, shape=[1, 4, 6, 8])
         expected = _run(proto)
         softmax_along_last_axis(proto, {"out": (1, 4, 6, 8)})
         assert _kinds(proto) == (["Transpose", "Softmax", "Transpose"] if moves else ["Softmax"])
@@ -170,7 +160,23 @@ def test_a_core_with_dot_products_alone_gets_signed_integers() -> None:
     assert (zero.dtype, int(zero)) == (np.int8, 111 - 128)
     assert np.array_equal(_run(signed), _run(proto))
     assert int(_constants(proto)["zero"]) == 111
-    assert [core_form(proto, cpu) for cpu in ("", "cortex-a53", "cortex-a72")] == [None] * 3
+    assert [core_form(proto, cpu) for cpu in ("", "cortex-a53")] == [None] * 2
+
+
+@pytest.mark.parametrize(
+    ("width", "stride", "filters", "suits"),
+    [(8, 1, 4, True), (8, 2, 4, True), (16, 2, 32, True), (7, 1, 4, False), (10, 2, 4, False), (8, 1, 33, False)],
+    ids=["one step", "two steps", "most filters", "odd", "an odd number is made", "many filters"],
+)
+def test_the_first_convolution_makes_two_pixels_at_once(width: int, stride: int, filters: int, suits: bool) -> None:
+    proto = _convolution(width, stride, filters)
+    noise = np.random.default_rng(7).normal(size=(1, 4, 6, width)).astype(np.float32)
+    expected = _run(proto, noise)
+    assert make_two_at_once(proto) is suits
+    onnx.checker.check_model(proto, full_check=True)
+    assert _constants(proto)["weights/two" if suits else "weights"].shape[0] == filters * (2 if suits else 1)
+    assert np.array_equal(_run(proto, noise), expected)
+    assert not make_two_at_once(proto, in_blocks=True)  # its input has planes
 
 
 def test_what_is_joined_has_one_range_and_so_has_what_it_was_cut_from() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.commands import ResponseMessage
@@ -84,31 +83,20 @@ def test_every_reference_leads_somewhere_and_no_word_is_of_a_later_draft() -> No
     assert not [word for word in ("prefixItems", "$defs", "discriminator") if f'"{word}"' in PATH.read_text()]
 
 
-@pytest.mark.parametrize(
-    ("kind", "payload"),
-    [
-        ("result", make_encoder().encode(make_detections(20))),
-        ("result", make_encoder().encode(make_classification([0, 1]))),
-        ("result", make_encoder().encode(make_segmentation([0.5, 0.5]))),
+def test_messages_keep_to_it_and_others_do_not() -> None:
+    encoder, who, api = make_encoder(), msgspec.structs.asdict(IDENTITY), AsyncApi(DOCUMENT)
+    telemetry = TelemetryMessage(**who, at=datetime.now(timezone.utc), load1=0.5)
+    for kind, payload in (
+        *(("result", encoder.encode(result)) for result in (make_detections(20), make_classification([0, 1]))),
+        ("result", encoder.encode(make_segmentation([0.5, 0.5]))),
         ("event", EventEncoder(IDENTITY, "door", MODEL).encode(Event(kind="x", box_xyxy=(0, 0, 1, 1)), 0)),
-        (
-            "response",
-            msgspec.json.encode(ResponseMessage(**msgspec.structs.asdict(IDENTITY), command="pause", ok=True)),
-        ),
-        (
-            "telemetry",
-            msgspec.json.encode(
-                TelemetryMessage(**msgspec.structs.asdict(IDENTITY), at=datetime.now(timezone.utc), load1=0.5)
-            ),
-        ),
-    ],
-)
-def test_messages_keep_to_it_and_others_do_not(kind: str, payload: bytes) -> None:
-    document = msgspec.json.decode(payload)
-    api = AsyncApi(DOCUMENT)
-    assert api.complaints(kind, document) == []
-    assert api.complaints(kind, document | {"schema": 2})
-    assert api.complaints(kind, {key: value for key, value in document.items() if key != "run_id"})
+        ("response", msgspec.json.encode(ResponseMessage(**who, command="pause", ok=True))),
+        ("telemetry", msgspec.json.encode(telemetry)),
+    ):
+        document = msgspec.json.decode(payload)
+        assert api.complaints(kind, document) == []
+        assert api.complaints(kind, document | {"schema": 2})
+        assert api.complaints(kind, {key: value for key, value in document.items() if key != "run_id"})
 
 
 def test_commands_and_boxes_keep_to_it_and_others_do_not() -> None:

@@ -81,18 +81,12 @@ def test_bytes_of_weights_belong_to_the_operator_that_reads_them() -> None:
         "z": np.array(0, np.uint8),
         "unread": np.zeros(99, np.float32),
     }
-    nodes = [
-        helper.make_node("QuantizeLinear", ["images", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"]),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0),
-        helper.make_node("Conv", ["x", "wf"], ["c"]),
-        helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.zeros(2, np.int64))),
-        helper.make_node("Reshape", ["c", "k"], ["y"]),
-    ]
-    proto = tiny.model(nodes, [1, 3, 8, 8], {"y": [1, 4, 8, 8]}, weights)
+    text = """q = QuantizeLinear(images, s, z) x = DequantizeLinear(q, s, z) wf = DequantizeLinear<axis=0>(w, ws, wz)
+        c = Conv(x, wf) k = Constant<value = int64[2] {0, 0}>() y = Reshape(c, k)"""
+    proto = tiny.parsed(text, {"y": [1, 4, 8, 8]}, weights, shape=[1, 3, 8, 8])
     assert size_by_operator(proto) == {"Conv": 12 + 16 + 4, "Reshape": 16, "QuantizeLinear": 5}
-    float_proto = tiny.model([helper.make_node("Conv", ["images", "w"], ["y"])], [1, 3, 8, 8], {"y": [1, 4, 8, 8]},
-                             {"w": np.zeros((4, 3, 1, 1), np.float32)})  # fmt: skip
+    floats = {"w": np.zeros((4, 3, 1, 1), np.float32)}
+    float_proto = tiny.parsed("y = Conv(images, w)", {"y": [1, 4, 8, 8]}, floats, shape=[1, 3, 8, 8])
     assert operator_sizes(float_proto, proto) == (
         OperatorSize("Conv", 48, 32),
         OperatorSize("Reshape", 0, 16),
@@ -134,8 +128,10 @@ def test_the_schema_fits_a_record() -> None:
 def test_both_results_side_by_side(fp32: Result, int8: Result, size_wh: tuple[int, int]) -> None:
     image = np.full((size_wh[1], size_wh[0], 3), 60, np.uint8)
     before = image.copy()
-    data = side_by_side(image, fp32, int8, ("cat", "<script>é"))
-    assert data == side_by_side(image, fp32, int8, ("cat", "<script>é"))
+    names = {0: "cat", 1: "<script>é"}
+    fp32, int8 = (msgspec.structs.replace(result, names=names) for result in (fp32, int8))
+    data = side_by_side(image, fp32, int8)
+    assert data == side_by_side(image, fp32, int8)
     picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     assert max(picture.shape[0], picture.shape[1]) >= PANEL_PX
     np.testing.assert_array_equal(image, before)
@@ -147,7 +143,7 @@ def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
         Frame.of(image), 0, np.array([[960, 480, 1900, 950]], np.float32), np.array([0.9], np.float32), np.array([0])
     )
     nothing = msgspec.structs.replace(box, xyxy=box.xyxy[:0], confidence=box.confidence[:0], class_id=box.class_id[:0])
-    data = np.frombuffer(side_by_side(image, nothing, box, ("cat",)), np.uint8)
+    data = np.frombuffer(side_by_side(image, nothing, box), np.uint8)
     picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
     below_caption = picture[-PANEL_PX // 2 :]
     coloured = below_caption.min(axis=2) < 200

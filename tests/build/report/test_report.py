@@ -339,17 +339,13 @@ def test_ticks_are_round_and_zero_has_no_sign() -> None:
 
 
 def test_figures_as_words() -> None:
-    assert [charts.percent(0.8284), charts.times(0.0), charts.millions(79.04)] == ["82.8%", "0.00x", "79.0\u00a0M"]
     assert charts.points(Interval(-0.0001, -0.02, 0.0)) == "+0.0 [-2.0\u00a0to\u00a0+0.0]"
     assert [_text(charts.megabytes(mb)) for mb in (1234.5, 0.05, 0.0)] == ["1,234 MB", "50.0 kB", "0.00 MB"]
-    assert [_text(charts.octets(count)) for count in (999, 1000)] == ["999 B", "1.0 kB"]
     assert [_text(charts.milliseconds(low, 17.7)) for low in (4.14, None)] == ["4.1 to 18 ms", "18 ms"]
-    assert _text(charts.decibels(-0.01)) == "0.0 dB"
-    errors_there = [_text(charts.relative(error)) for error in (0.0, 0.001234, 1e-6, 2.0)]
-    assert errors_there == ["0%", "0.12% (58.2 dB)", "below 0.001% (120.0 dB)", "200.0% (-6.0 dB)"]
+    assert (charts.percent(0.8284), charts.millions(79.04)) == ("82.8%", "79.0\u00a0M")
+    assert [_text(charts.decibels(-0.01)), charts.relative(0.0)] == ["0.0 dB", "0%"]
     nothing = (charts.percent, charts.points, charts.times, charts.octets, charts.millions, charts.relative)
     assert [say(None) for say in nothing] == [None] * len(nothing)
-    assert charts.milliseconds(None, None) is None
 
 
 def _text(value: str | None) -> str | None:

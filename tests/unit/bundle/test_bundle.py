@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import resource
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -174,6 +173,14 @@ def test_labels_that_are_not_text(tmp_path: Path) -> None:
         bundle.labels()
 
 
+def test_a_task_whose_answer_is_no_list_of_classes_leaves_none_out(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    assert Bundle.open(folder).ids_of(["dog"], "labels") == {1}
+    edit_manifest(folder, task="text", decoder="ctc")
+    with pytest.raises(UsageError, match="labels: tiny is for text, of which no classes can be left out"):
+        Bundle.open(folder).ids_of(["dog"], "labels")
+
+
 def test_a_signature_by_a_trusted_key_is_demanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_bundle(tmp_path / "a.edge")
     trusted = load_public_key(generate_key(tmp_path / "mine.key"))
@@ -248,25 +255,15 @@ def test_a_key_needs_a_folder_and_a_name(tmp_path: Path) -> None:
             generate_key(Path(name))
 
 
-_FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from edge_sdk.core.errors import OutputError
-from edge_sdk.bundle.signing import generate_key
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
-try:
-    generate_key(Path(sys.argv[1]))
-except OutputError as error:
-    print(error)
-"""
-
-
 @pytest.mark.parametrize("room_bytes", [0, 50])  # a private key has 119 bytes
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, room_bytes: int) -> None:
-    command = [sys.executable, "-c", _FULL_DISK, str(tmp_path / "a.key"), str(room_bytes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
-    assert f"{tmp_path / 'a.key'}: cannot be written: " in done.stdout
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, usual[1]))
+    try:
+        said = refusal(OutputError, generate_key, tmp_path / "a.key")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert said.startswith(f"{tmp_path / 'a.key'}: cannot be written: ")
     assert list(tmp_path.iterdir()) == []
 
 

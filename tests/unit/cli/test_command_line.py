@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 
@@ -31,11 +32,8 @@ _RUN = ["run", "none.edge", "--source"]
     [
         ([*_RUN, "0", "--duration", "nan"], "nan is no number"),
         (["nonsense"], "No such command 'nonsense'. (see `edge-sdk --help`)"),
-        (["sign"], "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),
-        (["keygen", "/"], "/: expected the name of a file for the key"),
         ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more"),
-        ([*_RUN, "0", "--cpu-share", "9999"], "which this machine has; 0.5 is half a core"),
         ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "--source-tls-fingerprint: 'ab', expected 64"),
         ([*_RUN, "0", "--cpu-share", "0.5", "--no-tune"], "--cpu-share is a limit that tuning keeps"),
         ([*_RUN, "0", "--device", "\udcff"], "device name '\\udcff'"),
@@ -72,13 +70,13 @@ def test_a_file_that_vanished_is_no_bug(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().err == "edge-sdk: gone/model.onnx: No such file or directory\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"]])
-def test_help_names_every_verb(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert run(arguments) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("Usage: edge-sdk")
-    assert all(verb in captured.out for verb in ("keygen", "sign", "targets"))
-    assert captured.err == ""
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--help"]):
+        assert run(arguments) == 0
+        captured = capsys.readouterr()
+        assert captured.out.startswith("Usage: edge-sdk")
+        assert all(verb in captured.out for verb in cli.list_commands(click.Context(cli)))
+        assert captured.err == ""
 
 
 def test_a_broker_password_that_is_no_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +117,11 @@ def test_threads_of_opencv_are_told_not_to_burn_cores_before_it_is_loaded() -> N
     assert done.stdout == "False 0\n"
 
 
-@pytest.mark.parametrize("module", ["edge_sdk.inference.session", "edge_sdk_tools.build.pipeline"])
-def test_importing_leaves_no_telemetry_behind(tmp_path: Path, module: str) -> None:
+def test_importing_leaves_no_telemetry_behind(tmp_path: Path) -> None:
+    """The package of the workstation imports this one first."""
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     environment.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
-    subprocess.run([sys.executable, "-c", f"import {module}"], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", "import edge_sdk.inference.session"], check=True, env=environment)
     assert list(tmp_path.rglob("*")) == []
 
 

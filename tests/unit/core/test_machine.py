@@ -164,24 +164,17 @@ def test_processors_are_busy_but_for_what_they_idle_or_wait(tmp_path: Path) -> N
     assert found.busy_s == pytest.approx((255 - 24) / hertz)
 
 
-@pytest.mark.parametrize(
-    ("after", "expected"),
-    [
+def test_the_work_of_others_is_what_is_not_our_own_and_unknown_where_it_is_not_shown(tmp_path: Path) -> None:
+    for after, expected in (
         (CpuTime(140, 80, 20), 0.5),
         (CpuTime(140, 55, 20), 0.0),  # ticks are counted late
         (CpuTime(140, 95, 11), 1.0),
         (CpuTime(100, 50, 10), None),
-    ],
-)
-def test_the_work_of_others_is_what_is_not_our_own(after: CpuTime, expected: float | None) -> None:
-    assert after.others_since(CpuTime(100, 50, 10)) == expected
-
-
-def test_where_the_work_of_others_is_not_shown_it_is_unknown(tmp_path: Path) -> None:
+    ):
+        assert after.others_since(CpuTime(100, 50, 10)) == expected
     for root in (tmp_path / "none", _write(tmp_path, {"proc/stat": "cpu 1 2 3"})):
         found = CpuTime.read(root)
-        assert found.others_since(found) is None
-        assert found.total_s == 0
+        assert (found.others_since(found), found.total_s) == (None, 0)
 
 
 # What slows the board down.
@@ -233,16 +226,12 @@ def test_reasons_for_which_a_board_slows_down(
     assert (state.throttled, state.under_voltage) == (throttled, under_voltage)
 
 
-def test_temperature_is_that_of_the_hottest_zone(tmp_path: Path) -> None:
+def test_temperature_is_that_of_the_hottest_zone_and_nonsense_is_unknown(tmp_path: Path) -> None:
     assert read_board(tmp_path) == BoardState()
+    for text in ("", "\x00", "-5", "1e9", "9" * 400):
+        files = {**_zone(0, text, passive=text), **_cooling("cpufreq-cpu0", "?"), _PI: "zz"}
+        assert read_board(_write(tmp_path / "nonsense", files)) == BoardState()
     assert read_board(_write(tmp_path, {**_zone(0, "51500"), **_zone(1, "61250")})) == BoardState("", 61.25)
-
-
-@pytest.mark.parametrize("text", ["", "\x00", "-5", "1e9", "9" * 400])
-def test_a_board_that_says_nonsense_is_unknown(tmp_path: Path, text: str) -> None:
-    files = {**_zone(0, text, passive=text), **_cooling("cpufreq-cpu0", "?"), _PI: "zz"}
-    state = read_board(_write(tmp_path, files))
-    assert (state.throttled, state.temperature_c) == ("", None)
 
 
 def test_the_board_is_read_in_a_thread_of_its_own(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from edge_sdk.core.errors import BundleError
 from edge_sdk.core.machine import no_collection
 from edge_sdk.core.threads import BackgroundTask, Stop, is_any_left, stopping_on_signals
 from tests.support import models as tiny
+from tests.support.connections import until
 
 
 def _output_of(program: str, *arguments: str, **environment: str) -> str:
@@ -177,22 +178,17 @@ def test_the_result_or_the_error_of_a_task_is_for_whoever_takes_it() -> None:
     assert not is_any_left()
 
 
-def test_what_nobody_took_is_undone() -> None:
-    undone: list[int] = []
+def test_what_nobody_took_is_undone_also_after_the_close() -> None:
+    end, undone = threading.Event(), list[int]()
     with BackgroundTask(lambda: 1, "edge-test", undo=undone.append) as ahead:
         assert ahead.is_ready()
     with BackgroundTask(lambda: 2, "edge-test", undo=undone.append) as ahead:
         assert ahead.take() == 2
-    assert undone == [1]
-
-
-def test_a_result_that_comes_after_the_close_is_undone() -> None:
-    end, undone = threading.Event(), threading.Event()
-    with BackgroundTask(end.wait, "edge-test", undo=lambda _: undone.set()) as ahead:
+    with BackgroundTask(lambda: 3 * end.wait(), "edge-test", undo=undone.append) as ahead:
         ahead.close(0)
-    assert not undone.is_set()
+    assert undone == [1]
     end.set()
-    assert undone.wait(10)
+    until(lambda: undone == [1, 3])
 
 
 def test_who_is_told_to_stop_does_not_wait() -> None:

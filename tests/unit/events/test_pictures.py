@@ -10,15 +10,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import cv2
+import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.core.drawing import class_colour
+from edge_sdk.core.drawing import Drawing
 from edge_sdk.core.errors import EdgeError, OutputError, UsageError
-from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Segmentation
-from edge_sdk.events.annotate import AnnotatedVideo, Annotator, VideoWriter, fit, writer_of
+from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Result, Segmentation
+from edge_sdk.events.annotate import AnnotatedVideo, VideoWriter, fit, writer_of
 from edge_sdk.events.rules import SnapshotSettings
 from edge_sdk.events.snapshots import MAX_BYTES, Jpeg, Snapshots, jpeg_of
+from edge_sdk.tasks.detection import draw
 from tests.support.absent import not_installed
 from tests.support.connections import until
 from tests.support.logs import refusal
@@ -68,6 +70,10 @@ def _segments(image: Image, class_map: np.ndarray, shares: Sequence[float] | Non
     )
 
 
+def _draw(labels: Sequence[str], image: Image, result: Result, first: int = 0) -> None:
+    draw(image, msgspec.structs.replace(result, names=dict(enumerate(labels, first))))
+
+
 def _painted(
     class_map: np.ndarray,
     labels: Sequence[str] = LABELS,
@@ -75,7 +81,7 @@ def _painted(
     shares: Sequence[float] | None = None,
 ) -> Image:
     image = _grey(*size_wh)
-    Annotator(labels).draw(image, _segments(image, class_map, shares))
+    _draw(labels, image, _segments(image, class_map, shares))
     return image
 
 
@@ -86,16 +92,16 @@ def _extent(image: Image) -> tuple[int, int, int, int]:
 
 
 def _coloured_px(image: Image, class_id: int = 0) -> int:
-    return int((image == class_colour(class_id)).all(axis=2).sum())
+    return int((image == Drawing.colour(class_id)).all(axis=2).sum())
 
 
 def test_a_box_is_drawn_where_it_is_with_its_tag_above() -> None:
     image = _grey(1280, 720)
-    Annotator(["person"]).draw(image, _detections(image, [[400, 300, 600, 500]]))
+    _draw(["person"], image, _detections(image, [[400, 300, 600, 500]]))
     x1, y1, x2, y2 = _extent(image)
     assert (x1, x2, y2) == pytest.approx((400, 600, 500), abs=3)
     assert 250 < y1 < 290
-    assert tuple(image[400, 400].tolist()) == class_colour(0)
+    assert tuple(image[400, 400].tolist()) == Drawing.colour(0)
     assert (image[320:480, 420:580] == GREY).all()
 
 
@@ -109,8 +115,8 @@ def test_the_text_stays_inside_the_picture() -> None:
         ("person", (300, 24), [100, 15, 100, 15]),
     ]:
         middle, corner = _grey(640, 360), _grey(*size_wh)
-        Annotator([label]).draw(middle, _detections(middle, [[300, 150, 300, 150]]))
-        Annotator([label]).draw(corner, _detections(corner, [box]))
+        _draw([label], middle, _detections(middle, [[300, 150, 300, 150]]))
+        _draw([label], corner, _detections(corner, [box]))
         assert _coloured_px(corner) >= _coloured_px(middle) * 0.9, box
 
 
@@ -119,8 +125,8 @@ def test_any_size_and_any_label(size_wh: tuple[int, int]) -> None:
     image = _grey(*size_wh)
     labels = ["Äpfel" * 40, "", "b", "c"]
     boxes = [[0.0, 0.0, 9.0, 9.0], [float("nan")] * 4, [5.0, 5.0, 5.0, 5.0], [0.0, 0.0, float("inf"), 1.0]]
-    Annotator(labels).draw(image, _detections(image, boxes))
-    Annotator(labels).draw(image, _detections(image, []))
+    _draw(labels, image, _detections(image, boxes))
+    _draw(labels, image, _detections(image, []))
     assert image.shape[1::-1] == size_wh
     assert (_painted(np.full((1, 1), 3), labels, size_wh) != GREY).any()
     assert (_painted(np.full((90, 70), NO_CLASS), labels, size_wh) == GREY).all()
@@ -128,15 +134,15 @@ def test_any_size_and_any_label(size_wh: tuple[int, int]) -> None:
 
 def test_the_first_three_classes_are_written_one_below_the_other() -> None:
     image = _grey(640, 360)
-    Annotator([f"label {i}" for i in range(8)]).draw(image, _classes(image, 0, 3, 5, 7))
-    tops = [int(np.nonzero((image == class_colour(c)).all(axis=2))[0].min()) for c in (0, 3, 5)]
+    _draw([f"label {i}" for i in range(8)], image, _classes(image, 0, 3, 5, 7))
+    tops = [int(np.nonzero((image == Drawing.colour(c)).all(axis=2))[0].min()) for c in (0, 3, 5)]
     assert tops == sorted(set(tops))
     assert not _coloured_px(image, 7)
 
 
 def _written(labels: list[str], class_id: int, *, background_class: bool = False) -> bytes:
     image = _grey(200, 100)
-    Annotator(labels, background_class=background_class).draw(image, _classes(image, class_id))
+    _draw(labels, image, _classes(image, class_id), first=-1 if background_class else 0)
     return image.tobytes()
 
 
@@ -144,13 +150,13 @@ def test_classes_bear_the_names_of_their_labels_with_and_without_background() ->
     assert _written(["a", "b"], 1) == _written(["c", "b"], 1) != _written(["a", "c"], 1)
     assert _written(["background", "a"], 0, background_class=True) == _written(["a"], 0)
     assert _written(["background"], -1, background_class=True) != _written(["none"], -1, background_class=True)
-    assert _written(["a"], 9) == _written([*"012345678", "class 9"], 9)
-    assert _written(["a"], -1) == _written(["class -1"], -1, background_class=True)
+    assert _written(["a"], 9) == _written([*"012345678", "class_9"], 9)
+    assert _written(["a"], -1) == _written(["class_-1"], -1, background_class=True)
 
 
 def _tags(image: Image, class_id: int) -> np.ndarray:
     """Rows in which the legend shows a class: its tag is wide and of the full colour, unlike the lines."""
-    here = (image == class_colour(class_id)).all(axis=2)[:, :60]
+    here = (image == Drawing.colour(class_id)).all(axis=2)[:, :60]
     return np.flatnonzero(here.sum(axis=1) > 20)
 
 
@@ -159,7 +165,7 @@ def test_segments_are_painted_where_they_are_and_the_background_is_not() -> None
     class_map[2:, 2:] = 1
     class_map[2:, :2] = NO_CLASS
     image = _painted(class_map, size_wh=(400, 400))
-    assert image[300, 300] == pytest.approx(0.6 * GREY + 0.4 * np.array(class_colour(1)), abs=1)
+    assert image[300, 300] == pytest.approx(0.6 * GREY + 0.4 * np.array(Drawing.colour(1)), abs=1)
     for y, x in ((150, 300), (199, 300), (300, 100), (300, 199)):
         assert image[y, x].tolist() == [GREY] * 3
 
@@ -172,9 +178,9 @@ def test_the_background_is_known_by_its_label(label: str) -> None:
 
 def test_a_line_runs_along_the_border_of_a_class() -> None:
     image = _painted(np.array([[1, 2], [1, 2]]), size_wh=(1280, 720))
-    assert image[500, 639].tolist() == list(class_colour(1))
-    assert image[500, 640].tolist() == list(class_colour(2))
-    assert image[500, 600].tolist() != list(class_colour(1))
+    assert image[500, 639].tolist() == list(Drawing.colour(1))
+    assert image[500, 640].tolist() == list(Drawing.colour(2))
+    assert image[500, 600].tolist() != list(Drawing.colour(1))
 
 
 def test_the_legend_names_the_largest_first_and_leaves_specks_and_background_out() -> None:
@@ -288,7 +294,7 @@ def test_missing_results_show_the_last_for_a_second(tmp_path: Path, gap_frames: 
     path = tmp_path / "a.mp4"
     image = numbered_image(1)
     with closing(VideoWriter(path, 10, ffmpeg="no-such-program")) as writer:
-        video = AnnotatedVideo(Annotator(["a"]), writer, 10)
+        video = AnnotatedVideo(writer, 10)
         for captured_ns in (0, gap_frames * 100_000_000):
             video.put(
                 Classification(Frame(image, captured_ns, 0.0, 0, "c"), 1, np.zeros(0, np.float32), np.zeros(0, int))
@@ -448,7 +454,6 @@ def test_the_one_that_waits_is_made_before_the_end() -> None:
     [
         ((64, 48), 640, (64, 48)),
         ((1280, 720), 640, (640, 360)),
-        ((1014, 760), 480, (480, 360)),
         ((1000, 10), 16, (16, 1)),
         ((100, 10_000), 1920, (77, 7680)),
     ],
@@ -462,7 +467,7 @@ def test_larger_pictures_are_made_smaller(size_wh: tuple[int, int], width: int, 
 
 
 @pytest.mark.parametrize(
-    ("size_wh", "expected_wh"), [((1920, 1080), (1920, 1080)), ((4096, 3000), (2048, 1500))], ids=["worse", "smaller"]
+    ("size_wh", "expected_wh"), [((1920, 1080), (1920, 1080)), ((4096, 2048), (2048, 1024))], ids=["worse", "smaller"]
 )
 def test_noise_is_made_worse_until_it_fits(size_wh: tuple[int, int], expected_wh: tuple[int, int]) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (size_wh[1], size_wh[0], 3), np.uint8)

@@ -80,9 +80,9 @@ def test_tensors_equal_the_formula_for_frames_of_any_size(kind: str, resize: Any
         assert live.tensor.shape == ((1, 32, 40, 4) if color.endswith("A") else live.spec.tensor_shape)
 
 
-_FRAMES = 200
+_FRAMES = 40
 _OBJECTS_BYTES = 2000  # of the values that say where a frame lies; the smallest picture here has 6,144 bytes a plane
-_OF_OTHERS = 10  # frames during which other threads of this process may have made something; it is traced too
+_OF_OTHERS = 5  # frames during which other threads of this process may have made something; it is traced too
 
 
 @pytest.mark.parametrize("kind", TAKEN)

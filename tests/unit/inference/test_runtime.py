@@ -75,19 +75,18 @@ def test_an_operator_of_the_extensions_runs_in_a_bundle(tmp_path: Path) -> None:
     assert found[0] == pytest.approx(_expected(image), abs=1e-5)
 
 
-def test_a_missing_package_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_remedy_and_inspect_names_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", str(_bundle(tmp_path / "a.edge"))]) == 0
+    assert OPERATOR in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     with pytest.raises(
         MissingDependencyError, match=r"Inverse .* pip install 'onnxruntime-extensions>=0\.15'"
     ) as caught:
-        Stages.open(Bundle.open(_bundle(tmp_path / "a.edge")))
+        Stages.open(Bundle.open(tmp_path / "a.edge"))
     assert caught.value.exit_code == 8
     Stages.open(Bundle.open(write_real_bundle(tmp_path / "b.edge", PLAIN)))  # does without it
-
-
-def test_inspect_names_custom_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", str(_bundle(tmp_path / "a.edge"))]) == 0
-    assert OPERATOR in capsys.readouterr().out
 
 
 @needs_extensions

@@ -131,7 +131,7 @@ def _two_inputs() -> bytes:
         (tiny.classifier().SerializeToString()[:400], "cannot load it"),
         (_strings(), "output 'names' is tensor(string), expected a tensor of numbers"),
         (_two_inputs(), "has 2 inputs, expected one image input"),
-        (tiny.classifier(batch="n").SerializeToString(), "expected float32 or uint8 of fixed shape"),
+        (tiny.classifier(batch="n").SerializeToString(), "expected float32, uint8 or int8 of fixed shape"),
     ],
 )
 def test_models_that_cannot_be_used(model: bytes, expected: str) -> None:
@@ -204,7 +204,6 @@ def _golden_bundle(
         (1e-3, None, False),
         (math.nan, None, False),
         # Integers that were rounded to the other side are no fault.
-        (0.009, 0.02, True),
         (-0.009, 0.02, True),
         (0.011, 0.02, False),
         (math.nan, 0.02, False),
@@ -221,6 +220,13 @@ def test_other_golden_results_refuse_the_device(tmp_path: Path, error: float, no
             session.replay_golden(bundle, prepare)
 
 
+@pytest.mark.parametrize("noise", [np.zeros(2, np.float32), np.zeros(1), np.array([np.inf], np.float32)])
+def test_noise_that_is_not_one_number_a_row_is_refused(tmp_path: Path, noise: np.ndarray) -> None:
+    bundle = _golden_bundle(tmp_path / "a.edge", noise=noise)
+    with pytest.raises(BundleError, match="noise_0 is not one finite float32 a row of output 0"):
+        Session.open(bundle).replay_golden(bundle, Prepare(SPEC))
+
+
 def test_one_golden_input_is_enough_where_all_were_seen(tmp_path: Path) -> None:
     """The second one is wrong, and not looked at."""
     bundle = _golden_bundle(tmp_path / "a.edge", second_error=1.0)
@@ -228,13 +234,6 @@ def test_one_golden_input_is_enough_where_all_were_seen(tmp_path: Path) -> None:
     assert session.replay_golden(bundle, prepare, 1) == 0.0
     with pytest.raises(IncompatibleError, match="golden input 1"):
         session.replay_golden(bundle, prepare)
-
-
-@pytest.mark.parametrize("noise", [np.zeros(2, np.float32), np.zeros(1), np.array([np.inf], np.float32)])
-def test_noise_that_is_not_one_number_a_row_is_refused(tmp_path: Path, noise: np.ndarray) -> None:
-    bundle = _golden_bundle(tmp_path / "a.edge", noise=noise)
-    with pytest.raises(BundleError, match="noise_0 is not one finite float32 a row of output 0"):
-        Session.open(bundle).replay_golden(bundle, Prepare(SPEC))
 
 
 def test_rows_are_judged_apart() -> None:
@@ -278,22 +277,16 @@ def _settings(threads: int) -> SessionSettings:
     return SessionSettings(intra_op_num_threads=threads)
 
 
-def test_the_same_model_is_loaded_once_and_shared(bundle: Bundle) -> None:
+def test_the_same_model_is_loaded_once_and_shared_while_somebody_has_it(bundle: Bundle) -> None:
     cache = SessionCache()
     first, second = cache.open(bundle), cache.open(Bundle.open(bundle.path))
     assert first is not second
     assert first.inference is second.inference
     assert cache.open(bundle, _settings(2)).inference is not first.inference
     assert len(cache) == 1
-
-
-def test_what_nobody_has_is_gone(bundle: Bundle) -> None:
-    cache = SessionCache()
-    used = cache.open(bundle, _settings(1))
-    clone = cache.open(bundle, _settings(1))
-    del used
-    assert cache.open(bundle, _settings(1)).inference is clone.inference
-    del clone
+    del first
+    assert cache.open(bundle).inference is second.inference
+    del second  # what nobody has is gone
     assert len(cache) == 0
 
 
@@ -362,7 +355,7 @@ def test_a_profile_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
 BRIGHT, DARK = picture(255), picture(50)
 
 
-def _hanging(limit_s: float = 1.0) -> Session:
+def _hanging(limit_s: float = 0.5) -> Session:
     return Session(endless().SerializeToString(), SessionSettings(limit_s=limit_s), "endless.onnx")
 
 
@@ -372,7 +365,7 @@ def test_a_run_that_does_not_end_is_ended_and_the_next_one_works() -> None:
     before = before.copy()
     for _ in range(2):
         said = refusal(HungRunError, session.run, BRIGHT)
-        assert said == "endless.onnx: a run did not finish within 1 s and was ended"
+        assert said == "endless.onnx: a run did not finish within 0.5 s and was ended"
         assert np.array_equal(session.run(DARK)[0], before)
 
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 import re
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,6 +62,7 @@ def test_an_end_without_an_answer_proves_nothing(state: Path, bundle: Bundle, mo
     assert not state.exists()
 
 
+@pytest.mark.sandbox
 def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In this very process: were it loaded here, the test run would end."""
     hostile = write_hostile(tmp_path / "hostile.edge", deep())
@@ -69,9 +70,16 @@ def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_sound_one_is_tried_once(state: Path, bundle: Bundle) -> None:
+def test_a_sound_one_is_tried_once_whatever_its_name_and_only_newest_records_are_kept(
+    state: Path, tmp_path: Path
+) -> None:
+    state.mkdir(parents=True)
+    for number in range(80):
+        (state / f"{number}.json").touch()
+    bundle = Bundle.open(write_hostile(tmp_path / f"{os.fsdecode(bytes([255]))}.edge", sound()))
     assert prove_here(bundle)
-    [record] = state.iterdir()
+    assert len(list(state.iterdir())) == 64
+    [record] = [path for path in state.iterdir() if path.stat().st_size]
     (bundle.path / "model.int8.ort").unlink()  # a second trial would miss it
     assert prove_here(bundle)
     assert prove_here(bundle, settings=SessionSettings.of(bundle.manifest))  # which are those it was tried with
@@ -80,14 +88,6 @@ def test_a_sound_one_is_tried_once(state: Path, bundle: Bundle) -> None:
     record.write_bytes(record.read_bytes()[:-2])
     with pytest.raises(BundleError, match="missing"):
         prove_here(bundle)
-
-
-def test_a_name_that_is_no_text_is_tried_and_only_newest_records_are_kept(state: Path, tmp_path: Path) -> None:
-    state.mkdir(parents=True)
-    for number in range(80):
-        (state / f"{number}.json").touch()
-    assert prove_here(Bundle.open(write_hostile(tmp_path / f"{os.fsdecode(bytes([255]))}.edge", sound())))
-    assert len(list(state.iterdir())) == 64
 
 
 def test_another_bundle_in_its_place_is_refused(state: Path, bundle: Bundle) -> None:
@@ -104,27 +104,24 @@ def test_a_state_folder_that_cannot_be_written_is_said_and_nothing_more(state: P
     assert "every start tries it again" in line
 
 
-def test_who_is_told_to_stop_does_not_wait(state: Path, tmp_path: Path) -> None:
-    hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", endless_of_hostile()))
-    stopped = threading.Event()
-    threading.Timer(0.5, stopped.set).start()
-    assert not prove_here(hostile, seconds=200, is_stopped=stopped.is_set)
+@pytest.fixture
+def hostile(state: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(write_hostile(tmp_path / "hostile.edge", endless_of_hostile()))
 
 
-def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_do_not_reach_it_and_who_is_told_to_stop_does_not_wait(
+    hostile: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the process is given, read where the kernel shows it."""
     for name in ("EDGE_SDK_MQTT_PASSWORD", "GATE_WORD", "CREDENTIALS_DIRECTORY", "CUDA_WORD"):  # password_env = any
         monkeypatch.setenv(name, "hush-hush")
     monkeypatch.syspath_prepend("/put-in-front-meanwhile")  # as OpenCV does while it is imported in another thread
-    hostile = Bundle.open(write_hostile(bundle.path.parent / "hostile.edge", endless_of_hostile()))
-    stopped = threading.Event()
-    thread = threading.Thread(target=prove_here, args=(hostile,), kwargs={"is_stopped": stopped.is_set})
-    thread.start()
-    try:
+    stop = Stop()
+    with ThreadPoolExecutor(1) as beside:
+        tried = beside.submit(prove_here, hostile, seconds=200, is_stopped=stop.is_asked)
         shown = _wait_for(_given_to_the_trial)
-    finally:
-        stopped.set()
-        thread.join()
+        stop.ask()
+        assert not tried.result(100)
     assert b"edge_sdk.inference.trial" in shown
     assert b"PATH=" in shown
     assert b"PYTHONPATH=" in shown
@@ -137,25 +134,16 @@ def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_beside_a_camera_it_gives_way_and_at_a_start_it_does_not(state: Path, tmp_path: Path, beside: bool) -> None:
-    hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", endless_of_hostile()))
-    stop = Stop()
-    niceness = _niceness_during(lambda: prove_here(hostile, is_stopped=stop.is_asked, beside=beside), stop, beside)
-    assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if beside else 0)
-
-
-def _niceness_during(work: Callable[[], object], stop: Stop, is_nice: bool) -> int:
-    """Of the process of a trial, above this one's; one that shall be nice becomes so soon after its start."""
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+def test_beside_a_camera_it_gives_way_and_at_a_start_it_does_not(hostile: Bundle, beside: bool) -> None:
+    """One that shall be nice becomes so soon after its start."""
+    stop, own = Stop(), os.getpriority(os.PRIO_PROCESS, 0)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(prove_here, hostile, is_stopped=stop.is_asked, beside=beside)
         child = int(_wait_for(_the_trial).name)
-        _wait_for(lambda: True if os.getpriority(os.PRIO_PROCESS, child) > own or not is_nice else None)
-        return os.getpriority(os.PRIO_PROCESS, child) - own
-    finally:
+        _wait_for(lambda: True if os.getpriority(os.PRIO_PROCESS, child) > own or not beside else None)
+        niceness = os.getpriority(os.PRIO_PROCESS, child) - own
         stop.ask()
-        thread.join()
+    assert niceness == (min(10, 19 - own) if beside else 0)
 
 
 def _the_trial() -> Path | None:

@@ -44,6 +44,11 @@ def _door(folder: Path, *links: FakeLink, **changes: Any) -> Iterator[Door]:
         door.publisher.close()
 
 
+@pytest.fixture(autouse=True)
+def _what_is_refused_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk.publishing.session.Backoff", lambda: Backoff(0.02, 0.2))
+
+
 def test_events_that_wait_go_before_results_and_leave_them_a_place(tmp_path: Path) -> None:
     link = FakeLink(window=6, answers=False)
     with outbox_at(tmp_path / "events.sqlite") as events:

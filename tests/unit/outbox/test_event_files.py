@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.outbox.event import Losses
-from edge_sdk.outbox.store import VERSION
+from edge_sdk.outbox.store import STORE_VERSION
 from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, takes_all, until
 
 
@@ -114,12 +114,12 @@ def test_of_files_that_were_put_aside_the_newest_is_kept(tmp_path: Path) -> None
 def test_a_file_of_a_later_version_is_not_written_to(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     with closing(sqlite3.connect(path)) as sql:
-        sql.execute(f"PRAGMA user_version = {VERSION + 1}")
+        sql.execute(f"PRAGMA user_version = {STORE_VERSION + 1}")
     with outbox_at(path) as outbox:
         put(outbox, 1)
         delivered(outbox, 1)
     with closing(sqlite3.connect(path.with_name("events.sqlite.damaged"))) as sql:
-        assert sql.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
+        assert sql.execute("PRAGMA user_version").fetchone() == (STORE_VERSION + 1,)
 
 
 def test_a_folder_that_is_named_is_made_once_the_one_above_it_is_there(tmp_path: Path) -> None:

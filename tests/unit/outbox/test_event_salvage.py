@@ -144,7 +144,7 @@ def _damage(rng: random.Random, path: Path) -> str:
     return f"{what} in {target.name}"
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.long)])
 def test_of_random_damage_nothing_is_missing_that_is_not_counted(tmp_path: Path, lives: list[Life], count: int) -> None:
     rng, missing, expected = random.Random(15), 0, 0
     with folder_in_memory(tmp_path) as folder:
@@ -427,7 +427,7 @@ def _check_sum(outbox: EventOutbox) -> None:
     assert stats.waiting >= 0
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.long)])
 def test_a_disk_that_fails_loses_nothing_uncounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     rng = random.Random(15)
     disk = FailingDisk(monkeypatch, rng)

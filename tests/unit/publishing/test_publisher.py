@@ -109,22 +109,19 @@ def test_it_takes_results_of_the_cameras_it_knows(tmp_path: Path, bundle: Bundle
             sink.put(make_classification([1], make_frame(0, "door")))
 
 
-def test_what_is_neither_a_result_nor_an_event_is_refused(tmp_path: Path) -> None:
-    value: Any = "x"
-    with _open(tmp_path) as publisher:
-        with pytest.raises(UsageError, match=r"got a value of type str, expected a result .* or an Event$"):
-            publisher.put(value)
-        with pytest.raises(UsageError, match=r"got a value of type str, expected an Event$"):
-            publisher.put_event(value)
-
-
-def test_once_closed_it_takes_nothing(tmp_path: Path, bundle: Bundle) -> None:
-    publisher = _open(tmp_path, cameras={"gate": bundle})
+def test_what_is_neither_a_result_nor_an_event_is_refused_and_anything_once_it_is_closed(
+    tmp_path: Path, bundle: Bundle
+) -> None:
+    publisher, value = _open(tmp_path, cameras={"gate": bundle}), "x"
+    with pytest.raises(UsageError, match=r"got a value of type str, expected a result .* or an Event$"):
+        publisher.put(value)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"got a value of type str, expected an Event$"):
+        publisher.put_event(value)  # type: ignore[arg-type]
     publisher.close()
     publisher.close()
-    for value in (Event(kind="opened"), make_classification([1], make_frame(0, "gate"))):
+    for late in (Event(kind="opened"), make_classification([1], make_frame(0, "gate"))):
         with pytest.raises(UsageError, match="this publisher is closed"):
-            publisher.put(value)
+            publisher.put(late)
 
 
 # The lock of a device's name, which the daemon holds too.

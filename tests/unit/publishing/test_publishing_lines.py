@@ -141,7 +141,7 @@ def test_being_stopped_ends_the_wait_for_room(pipe: Pipe) -> None:
 
     def is_stuck() -> bool:  # the outbox is full for a moment now and then while the pipe still takes lines
         before = door.publisher.stats()
-        time.sleep(0.05)
+        time.sleep(0.02)
         return len(outbox) == 3 and door.publisher.stats() == before
 
     until(is_stuck)

@@ -94,17 +94,11 @@ def test_a_segmentation_message_has_the_largest_first_and_no_share_of_nothing() 
 
 
 @pytest.mark.parametrize(
-    ("background_class", "labels", "class_id", "expected"),
-    [
-        (False, ("cat", "dog"), 2, "class_2"),
-        (False, ("cat", "dog"), -1, "background"),
-        (False, ("cat", ""), 1, "class_1"),
-        (True, ("nothing", "cat", "dog"), -1, "nothing"),
-        (True, ("nothing", "cat", "dog"), 0, "cat"),
-    ],
+    ("names", "class_id", "expected"),
+    [({0: "cat"}, 0, "cat"), ({0: "cat"}, 2, "class_2"), ({0: ""}, 0, "class_0"), ({-1: "nothing"}, -1, "nothing")],
 )
-def test_labels(background_class: bool, labels: tuple[str, ...], class_id: int, expected: str) -> None:
-    encoder = ResultEncoder(Identity("pi"), labels, MODEL, background_class=background_class)
+def test_labels(names: dict[int, str], class_id: int, expected: str) -> None:
+    encoder = ResultEncoder(Identity("pi"), names, MODEL)
     [item] = msgspec.json.decode(encoder.encode(make_classification([class_id])))["classes"]
     assert (item["label"], item["class_id"]) == (expected, class_id)
 

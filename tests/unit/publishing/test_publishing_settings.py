@@ -53,8 +53,7 @@ def test_urls(url: str, host: str, port: int, tls: bool, username: str | None) -
         (f"mqtt://camera:{WORD}@broker", "--mqtt-password-file"),
         (f"mqtt://camera:{WORD}/x@broker", "goes on after the host"),
         ("mqtts://berlin/pi-01@broker:8883", "the user SITE/DEVICE is SITE%2FDEVICE@"),
-        (f"mqtt://camera:{WORD}\n@broker", "cannot be read"),
-        (f"mqtt://camera:[{WORD}@broker", "cannot be read"),
+        (f"mqtt://camera:[{WORD}\n@broker", "cannot be read"),
         ("broker:1883", "cannot be read"),
         ("mqtt://a..b", "names no host"),
         ("mqtt://broker:0", "port is not a number"),
@@ -147,29 +146,21 @@ def _settings(cert_file: Path, key_file: Path | None = None, password: str | Non
     return MqttSettings.parse("mqtts://broker", cert_file=cert_file, key_file=key_file, key_password=secret)
 
 
-def test_a_good_certificate_has_no_doubts(tmp_path: Path) -> None:
-    issued = Authority(tmp_path).issue("pi")
-    settings = _settings(*issued)
-    assert check_credentials(settings) == []
+def test_an_encrypted_key_needs_its_password_and_a_good_one_has_no_doubts(tmp_path: Path) -> None:
+    issued = Authority(tmp_path).issue("pi", password=WORD)
+    settings = _settings(*issued, WORD)
+    assert check_credentials(settings) == check_credentials(MqttSettings.parse("mqtts://broker")) == []
     until = valid_until(settings)
     assert until is not None
     assert timedelta(days=364) < until - datetime.now(timezone.utc) < timedelta(days=366)
-    assert check_credentials(MqttSettings.parse("mqtts://broker")) == []
-
-
-@pytest.mark.parametrize(
-    ("password", "expected"),
-    [(WORD, None), (None, "is encrypted; name a file with its password"), ("swordfish", "its password is wrong")],
-)
-def test_an_encrypted_key(tmp_path: Path, password: str | None, expected: str | None) -> None:
-    settings = _settings(*Authority(tmp_path).issue("pi", password=WORD), password)
-    if expected is None:
-        assert check_credentials(settings) == []
-        return
-    with pytest.raises(UsageError, match=expected) as caught:
-        check_credentials(settings)
-    assert str(caught.value).startswith(f"{tmp_path / 'pi.key'}: ")
-    assert "swordfish" not in f"{settings!r} {caught.value}"
+    for word, expected in (
+        (None, "is encrypted; name a file with its password"),
+        ("swordfish", "its password is wrong"),
+    ):
+        said = refusal(UsageError, check_credentials, _settings(*issued, word))
+        assert said.startswith(f"{tmp_path / 'pi.key'}: ")
+        assert expected in said
+        assert "swordfish" not in said
 
 
 @pytest.mark.parametrize(
@@ -177,7 +168,6 @@ def test_an_encrypted_key(tmp_path: Path, password: str | None, expected: str | 
     [
         (lambda cert, _: cert.unlink(), "pi.pem", "this device's certificate cannot be read: No such file"),
         (lambda _, key: key.unlink(), "pi.key", "the private key cannot be read: No such file"),
-        (lambda cert, _: cert.write_bytes(b"\xff" * 100), "pi.pem", "not a PEM file of this device's certificate"),
         (lambda cert, key: cert.write_bytes(key.read_bytes()), "pi.pem", "not a PEM file of this device's"),
         (lambda cert, key: key.write_bytes(cert.read_bytes()), "pi.key", "not a PEM file of a private key"),
         (lambda cert, key: key.write_bytes(_other_key(cert.parent)), "pi.key", "not the private key of the cert"),

@@ -58,16 +58,6 @@ def test_the_first_of_a_burst_goes_at_once_and_the_rest_together_after_a_second(
     assert device.retained.wait_s() == math.inf
 
 
-def test_of_telemetry_the_newest_is_said_once() -> None:
-    device = Device()
-    device.said()
-    for payload in (b"1", b"2", b"3"):
-        device.retained.put_telemetry(payload)
-    assert device.retained.wait_s() == 0
-    assert [message.payload for message in iter(device.retained.take, None)] == [b"3"]
-    assert device.retained.wait_s() == math.inf
-
-
 def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
     link = FakeLink(window=3)
     link.pace, link.pause_s = 1, 0.001
@@ -106,9 +96,14 @@ def test_the_same_again_is_no_news_but_after_a_connection_or_on_request() -> Non
     assert _taken(device) == [("a", b"1")]
 
 
-def test_of_what_is_said_once_the_newest_wait() -> None:
+def test_of_what_is_said_once_the_newest_wait_and_of_telemetry_one() -> None:
     device = Device()
     device.said()
+    for payload in (b"1", b"2", b"3"):
+        device.retained.put_telemetry(payload)
+    assert device.retained.wait_s() == 0
+    assert [payload for _, payload in _taken(device)] == [b"3"]
+    assert device.retained.wait_s() == math.inf
     for number in range(40):
         device.retained.send(Message("r", b"%d" % number, kind="response"))
     assert [payload for _, payload in _taken(device)] == [b"%d" % number for number in range(8, 40)]

@@ -33,6 +33,7 @@ from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandHandler, Reply
 from edge_sdk.service.runner import Controls, Shot
+from tests.support.bundles import make_manifest
 from tests.support.connections import WAIT_S, until
 from tests.support.service import CommandedDevice
 
@@ -195,6 +196,18 @@ def test_a_control_that_a_camera_lacks_is_not_set(
     assert (done["ok"], control.state) == (True, ControlState(paused=False, max_fps=5))
 
 
+@pytest.mark.parametrize(
+    ("task", "decoder", "has_one"),
+    [("classification", "softmax", False), ("classification", "sigmoid", True), ("detection", "yolox", True)],
+)
+def test_models_whose_classes_do_not_exclude_each_other_have_a_confidence(
+    task: str, decoder: str, has_one: bool
+) -> None:
+    manifest = msgspec.structs.replace(make_manifest(), task=task, decoder=decoder)
+    [control] = [control for control in CONTROLS if control.name == "confidence"]
+    assert (control.refusal(manifest, True) == "") is has_one
+
+
 def _shoot(commanded: CommandedDevice, number: int) -> None:
     commanded.now_s += 1  # no more than may be asked for
     commanded.hear("snapshot", camera="gate", id=str(number), width=64)
@@ -323,17 +336,24 @@ def test_a_threshold_holds_after_a_restart_unless_the_configuration_changed_sinc
         commanded.hear("set_threshold", camera="gate", confidence=0.1)
         commanded.hear("set_threshold", camera="gate", confidence=value)
         until(
-            lambda said=f":{value}": bool(
+            lambda said=f":[{value},": bool(
                 commanded.desk.look() or any(said in p.read_text() for p in tmp_path.rglob("*.json"))
             )
         )
         assert start(configured) == value
         assert start(configured, ("pause",)) is UNSET
+        renamed = msgspec.structs.replace(commanded.settings.mqtt, device="another")
+        commanded.desk.change_to(msgspec.structs.replace(commanded.settings, mqtt=renamed, commands=PERMISSIONS))
+        commanded.controls.of("gate").known = CameraTraits(name="gate", task="detection")
+        commanded.hear("set_threshold", camera="gate", confidence=0.2)
+        until(lambda: bool(commanded.desk.look() or any(":[0.2," in p.read_text() for p in tmp_path.rglob("*.json"))))
         assert start(configured) == value
         if configured:
-            next(tmp_path.rglob("*.json")).write_text("{")
+            for path in tmp_path.rglob("*.json"):
+                path.write_text("{")
             assert start(configured) is UNSET
-            assert any("that commands set before are not known" in line for line in commanded.said)
+            [line] = {line for line in commanded.said if "that commands set before are not known" in line}
+            assert line.endswith(".json: damaged")
 
 
 # The documentation.

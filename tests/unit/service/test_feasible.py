@@ -43,6 +43,7 @@ NEVER_MS = 1e-4
 def _not_tried_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is refused here is refused at once, whatever else this machine does."""
     monkeypatch.setattr(model_selector, "_REFUSAL_S", 0.0)
+    monkeypatch.setattr(model_selector, "_PATIENCE_S", 0.0)
 
 
 @pytest.fixture

@@ -240,15 +240,11 @@ def test_new_settings_that_cannot_run_leave_the_stream_that_runs_until_it_fails(
     assert scene["gate"].settings.source == "0"
 
 
-def test_a_bundle_that_is_replaced_is_a_change() -> None:
+def test_a_bundle_that_is_replaced_or_a_second_model_that_comes_is_a_change() -> None:
     scene = Scene("gate")
     first = scene["gate"]
     assert scene.change(settings("gate"), digest="second") == "changing: gate"
     assert scene.made[-1].before is first
-
-
-def test_a_second_model_that_comes_or_is_replaced_is_a_change() -> None:
-    scene = Scene("gate")
     wanted = settings("gate", then=ThenConfig(bundle=Path("b.edge")))
     assert scene.change(wanted) == "changing: gate"
     scene.made[-1].run()

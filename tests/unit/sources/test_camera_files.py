@@ -248,11 +248,10 @@ def test_times_that_a_file_does_not_say() -> None:
     assert [times.due_ns(position) // 10**6 for position in (40, 5040, 5080)] == [40, 5040, 5080]
 
 
-@pytest.mark.parametrize("realtime", [False, True])
-def test_a_video_that_is_repeated(tmp_path: Path, realtime: bool) -> None:
+def test_a_video_that_is_repeated_in_real_time(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.avi", range(4), fps=200.0)
     frames, numbers = [], []
-    with closing(open_source(str(path), realtime=realtime, options=SourceOptions(repeat=True))) as source:
+    with closing(open_source(str(path), options=SourceOptions(repeat=True))) as source:
         for frame in islice(_frames(source), 14):
             frames.append(frame)
             numbers.append(number_in(frame.image))

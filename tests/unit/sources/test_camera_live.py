@@ -13,7 +13,7 @@ import pytest
 from edge_sdk.core.errors import CameraError
 from edge_sdk.core.frame import Image
 from edge_sdk.sources.live import FrameBacklog, LiveSource, Rate
-from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.location import SourceOptions, device_timeout_s
 from edge_sdk.sources.opencv import Capture, plausible_fps
 from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, Slot, SourceStatus
@@ -27,6 +27,7 @@ class FakeCapture:
 
     buffered_since_ns: int | None = None
     comes_with_next = False
+    pace_s = 0.001
     fps = 50.0
     stamp_ns: int | None = None
     remarks = ("asked for 5 frames a second, the camera gives 50",)
@@ -39,7 +40,7 @@ class FakeCapture:
         self.released = 0
 
     def grab(self) -> bool:
-        time.sleep(0.001)
+        time.sleep(self.pace_s)
         self._picture = next(self._pictures, "")
         return self._picture != "" or self._then()
 
@@ -179,11 +180,6 @@ def test_why_it_does_not_come_and_that_it_came(first: FakeCapture | None) -> Non
         until(lambda: source.stats.reopenings == (first is not None))
 
 
-def test_the_first_attempt_does_not_wait() -> None:
-    with closing(_source(None, _endless(), jitter=10**9)) as source:
-        assert source.latest(30) is not None
-
-
 def test_a_driver_that_hangs_is_lost_and_closing_does_not_wait_for_it() -> None:
     go_on = threading.Event()
     camera = FakeCapture("aaa", lambda: go_on.wait(60))
@@ -198,9 +194,10 @@ def test_a_driver_that_hangs_is_lost_and_closing_does_not_wait_for_it() -> None:
     until(lambda: not _is_read("hung"))
 
 
-def test_close_does_not_wait_for_the_back_off() -> None:
-    source = _source(FakeCapture(""), jitter=1000.0)
+def test_neither_the_first_attempt_nor_close_waits_for_the_back_off() -> None:
+    source = _source(None, FakeCapture("b"), jitter=1000.0)
     until(lambda: source.status is SourceStatus.LOST)
+    assert source.latest(0) is not None
     closer = threading.Thread(target=source.close)
     closer.start()
     closer.join(30)
@@ -286,29 +283,27 @@ def test_the_rate_is_what_came_where_the_promise_is_wrong() -> None:
 
 def test_frames_left_out_are_counted_and_numbered() -> None:
     camera = _endless()
-    camera.buffered_since_ns = time.monotonic_ns() - 400 * MS
+    camera.pace_s, camera.buffered_since_ns = 0.0, time.monotonic_ns() - 400 * MS
     with closing(LiveSource("c", camera, _absent)) as source:
         frame = source.latest(30)
     assert frame is not None
-    assert 15 <= frame.seq <= 30
+    assert frame.seq >= 19  # the twenty frames that were buffered for 400 ms have gone
     age_s = (time.monotonic_ns() - frame.captured_ns) / 1e9
     assert time.time() - frame.captured_at == pytest.approx(age_s, abs=0.1)
     assert source.stats.dropped >= frame.seq
 
 
-@pytest.mark.parametrize(("users", "expected_s", "asked_s"), [(None, 2, 0.1), ("1", 1, 60.0)])
-def test_a_device_is_silent_for_as_long_as_opencv_waits(
-    monkeypatch: pytest.MonkeyPatch, users: str | None, expected_s: int, asked_s: float
-) -> None:
+@pytest.mark.parametrize("asked_s", [0.1, 60.0])
+def test_a_device_is_silent_for_as_long_as_opencv_waits(monkeypatch: pytest.MonkeyPatch, asked_s: float) -> None:
     """`read_timeout_s` is not for V4L2: with a longer one it "ended the stream", with a shorter one its driver hung."""
 
     def silent() -> bool:
-        time.sleep(expected_s)
+        time.sleep(1)
         return False
 
     monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
-    if users is not None:
-        monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", users)
+    assert device_timeout_s() == 2
+    monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
     cameras = iter([FakeCapture("aaa", silent)])
     monkeypatch.setattr(
         "edge_sdk.sources.opencv.open_device", lambda *_: next(cameras, None) or FakeCapture("", silent)
@@ -316,7 +311,7 @@ def test_a_device_is_silent_for_as_long_as_opencv_waits(
     with closing(open_source("0", options=SourceOptions(read_timeout_s=asked_s))) as source:
         source.latest(5)
         until(lambda: source.trouble != "")
-        assert source.trouble == f"no frame for {expected_s} s"
+        assert source.trouble == "no frame for 1 s"
 
 
 def test_a_device_nobody_may_open(monkeypatch: pytest.MonkeyPatch) -> None:

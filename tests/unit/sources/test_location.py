@@ -44,7 +44,6 @@ from tests.support.streams import VideoCapture, put_in_place
     ("location", "shown"),
     [
         ("rtsp://cam.local:554/live", "rtsp://cam.local:554/live"),
-        ("rtsp://bob:s3cret@cam/live", "rtsp://cam/live"),
         ("rtsp://bob:s3/cret@cam/live", "rtsp://cam/live"),
         ("http://cam/video?user=bob&pwd=s3cret", "http://cam/video?…"),
         ("rtsp://cam/user=bob&password=s3cret&channel=1", "rtsp://cam/user=…&password=…&channel=1"),
@@ -53,7 +52,6 @@ from tests.support.streams import VideoCapture, put_in_place
         ("rtsp://cam/live/aq3kx9zz17mm40bf/main", "rtsp://cam/live/…/main"),
         ("rtsp://cam/550e8400-e29b-41d4-a716-446655440000.sdp", "rtsp://cam/….sdp"),
         ("rtsp:/bob:s3cret@cam/live", "…@cam/live"),
-        ("rtsp//bob:s3@cret@cam/x", "…@cam/x"),
         ("bob:s3cret://x@cam/live", "…://cam/live"),
         ("rtsp://cam/a\nERROR forged", "rtsp://cam/a�ERROR forged"),
         ("gst:rtspsrc location=rtsp://bob:s3cret@cam user-pw=s3!cret ! appsink", "gst:rtspsrc ! appsink"),
@@ -73,7 +71,7 @@ def test_a_login_is_not_shown_however_wrong_the_url_is_written() -> None:
     def some(most: int) -> str:
         return "".join(random.choices(pieces, k=random.randint(0, most)))
 
-    for _ in range(5_000):
+    for _ in range(2_000):
         location = f"{some(5)}:{some(3)}s3cret{some(3)}@{some(5)}"
         assert "s3cret" not in redact(location), location
 
@@ -194,11 +192,15 @@ def test_what_no_source_can_have_is_refused(options: dict[str, Any], expected: s
 ASKED = SourceOptions(size_wh=(1280, 720), fps=15, pixel_format="MJPG")
 
 
-def test_a_v4l2_camera_is_asked_for_its_format_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_in_place(monkeypatch)
+def test_a_v4l2_camera_is_asked_for_its_format_first_and_for_nothing_that_nobody_wants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_in_place(monkeypatch, "f", "f", "!")
+    assert opencv.open_device("/dev/null").remarks == ()
     capture = opencv.open_device("/dev/null", ASKED)
-    assert VideoCapture.opened == [("/dev/null", cv2.CAP_V4L2)]
+    assert VideoCapture.opened == [("/dev/null", cv2.CAP_V4L2)] * 2
     assert VideoCapture.calls == [
+        (cv2.CAP_PROP_BUFFERSIZE, 2),
         (cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*"MJPG")),
         (cv2.CAP_PROP_FRAME_WIDTH, 1280),
         (cv2.CAP_PROP_FRAME_HEIGHT, 720),
@@ -207,6 +209,8 @@ def test_a_v4l2_camera_is_asked_for_its_format_first(monkeypatch: pytest.MonkeyP
     ]
     assert capture.remarks == ()
     assert capture.fps == 15
+    with pytest.raises(CameraError, match="not a camera"):
+        opencv.open_device("/dev/null", ASKED)
 
 
 def test_what_a_v4l2_camera_does_not_give_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,15 +227,6 @@ def test_what_a_v4l2_camera_does_not_give_is_said(monkeypatch: pytest.MonkeyPatc
         "asked for 1280x720, the camera gives 1280x960",
         "asked for 15 frames a second, the camera gives 10",
     )
-
-
-def test_nothing_is_asked_of_a_v4l2_camera_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_in_place(monkeypatch, "f", "!")
-    capture = opencv.open_device("/dev/null")
-    assert [name for name, _ in VideoCapture.calls] == [cv2.CAP_PROP_BUFFERSIZE]
-    assert capture.remarks == ()
-    with pytest.raises(CameraError, match="not a camera"):
-        opencv.open_device("/dev/null", ASKED)
 
 
 # Openings that go on at the same time, each with FFmpeg's options of its own.
@@ -278,35 +273,23 @@ def _seconds(function: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-@pytest.fixture
-def curt() -> Iterator[str]:
-    """The URL of a server that takes two connections, and hangs up at each."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def hang_up() -> None:
-            for _ in range(2):
-                listener.accept()[0].close()
-
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        yield _url(listener)
-        thread.join(30)
+def _hang_up(listener: socket.socket, times: int) -> None:
+    for _ in range(times):
+        listener.accept()[0].close()
 
 
-@pytest.mark.parametrize("hanging", ["tcp", "udp"])
-def test_a_hanging_opening_holds_up_no_other(tmp_path: Path, silent: socket.socket, curt: str, hanging: str) -> None:
+def test_hanging_openings_hold_up_no_other(tmp_path: Path, silent: socket.socket) -> None:
     film = str(write_video(tmp_path / "a.avi", range(3)))
-    options = SourceOptions(transport="tcp" if hanging == "tcp" else "udp", open_timeout_s=10.0)
-    thread = threading.Thread(target=_refused, args=(_url(silent), options))
-    thread.start()
-    time.sleep(0.3)
-    for transport in ("udp", "tcp"):
-        other = SourceOptions(transport="udp" if transport == "udp" else "tcp")
-        assert _seconds(partial(_refused, curt, other)) < 5
-        assert _seconds(partial(open_file, film)) < 5
-    assert thread.is_alive()
-    silent.close()  # hangs up
-    thread.join(30)
+    ways = [SourceOptions(transport=transport, open_timeout_s=10.0) for transport in ("tcp", "udp")]  # type: ignore[arg-type]
+    with socket.create_server(("127.0.0.1", 0)) as curt, ThreadPoolExecutor(3) as others:
+        others.submit(_hang_up, curt, 2)
+        hanging = [others.submit(_refused, _url(silent), way) for way in ways]
+        time.sleep(0.3)
+        for way in ways:
+            assert _seconds(partial(_refused, _url(curt), way)) < 5
+            assert _seconds(partial(open_file, film)) < 5
+        assert not any(each.done() for each in hanging)
+        silent.close()  # hangs up
 
 
 def test_a_hundred_openings_at_once_each_with_its_own_options(tmp_path: Path, silent: socket.socket) -> None:

@@ -11,11 +11,12 @@ import pytest
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Geometry, Inferred, Prepared
-from edge_sdk.events.annotate import Annotator
+from edge_sdk.messages.encoder import ResultEncoder
+from edge_sdk.tasks.decoders import make_stage
+from edge_sdk.tasks.detection import draw
 from edge_sdk.tasks.entry import Labels
-from edge_sdk.tasks.spec import EmbeddingSpec
-from edge_sdk.tasks.task import make_task
-from tests.support.results import make_encoder, make_frame
+from edge_sdk.tasks.spec import EmbeddingSpec, labels_by_id
+from tests.support.results import IDENTITY, MODEL, make_frame
 
 SPEC = ModelSpec(
     model="m.onnx", name="m", task="embedding", decoder="vector", labels="g.npz", input=InputSpec(size_wh=(64, 64))
@@ -48,30 +49,40 @@ def test_the_name_is_that_of_the_nearest_vector(
 ) -> None:
     output = np.array([vector], np.float32)
     inferred = Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame()))
-    result = make_task(SPEC, GALLERY, [output.shape])(inferred)
+    result = make_stage(SPEC, GALLERY, [output.shape])(inferred)
     assert result.labels == [label]
-    message = msgspec.json.decode(make_encoder(labels=GALLERY).encode(result))
+    encoder = ResultEncoder(IDENTITY, labels_by_id(SPEC, GALLERY), MODEL)
+    message = msgspec.json.decode(encoder.encode(result))
     assert message["task"] == "embedding"
     assert message["matches"] == [{"label": label, "class_id": class_id, "confidence": confidence}]
     picture = np.zeros((480, 640, 3), np.uint8)
-    Annotator(GALLERY).draw(picture, result)
+    draw(picture, result)
     assert picture[:240, :320].any()
     telling = msgspec.structs.replace(SPEC, embedding=EmbeddingSpec(vector=True))
-    told = msgspec.json.decode(make_encoder().encode(make_task(telling, 1, [output.shape])(inferred)))["matches"][0]
+    told = msgspec.json.decode(encoder.encode(make_stage(telling, 1, [output.shape])(inferred)))["matches"][0]
     assert told["label"] == "unknown"
     assert told["vector"] == pytest.approx(np.divide(vector, np.linalg.norm(vector) or 1), abs=1e-5)
 
 
 def test_a_gallery_that_does_not_fit_is_refused() -> None:
     output = np.ones((1, 3), np.float32)
-    stage = make_task(SPEC, GALLERY, [output.shape])
+    stage = make_stage(SPEC, GALLERY, [output.shape])
     with pytest.raises(ModelError, match="have 2 numbers, the model's 3; make the gallery with this model"):
         stage(Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame())))
-    with pytest.raises(ModelError, match="expected one of finite numbers a name"):
-        make_task(SPEC, _gallery(("anna", [NAN, 1])), [(1, 2)])
+    for gallery in (_gallery(("anna", [NAN, 1])), _gallery()):
+        with pytest.raises(ModelError, match="expected one of finite numbers a name"):
+            make_stage(SPEC, gallery, [(1, 2)])
     data = io.BytesIO()
     np.savez(data, names=np.array(["anna"]))
     with pytest.raises(ModelError, match="the gallery holds no vectors"):
-        make_task(SPEC, Labels.of(data.getvalue()), [(1, 2)])
+        make_stage(SPEC, Labels.of(data.getvalue()), [(1, 2)])
     with pytest.raises(ValueError, match=r"not an \.npz with names"):
         Labels.of(data.getvalue()[:40])
+    data = io.BytesIO()
+    np.savez_compressed(data, names=np.array(["anna"]), vectors=np.zeros((1, 1 << 25)))
+    with pytest.raises(ValueError, match="unpacks to more than 64 MiB"):
+        Labels.of(data.getvalue())
+    data = io.BytesIO()
+    np.savez(data, names=np.array([{}]))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        Labels.of(data.getvalue())

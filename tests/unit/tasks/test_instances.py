@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
-from edge_sdk.core.frame import Detections, Frame, Geometry, Inferred, Prepared
-from edge_sdk.events.annotate import Annotator
+from edge_sdk.core.frame import Detections, Frame, Geometry, Inferred, Masks, Prepared
 from edge_sdk.tasks.boxes import Candidates
-from edge_sdk.tasks.oriented import ReadSuppressed
+from edge_sdk.tasks.decoders import make_stage
+from edge_sdk.tasks.detection import draw
+from edge_sdk.tasks.oriented import keep_oriented, read_oriented
 from edge_sdk.tasks.spec import DetectionSpec, Thresholds
-from edge_sdk.tasks.task import make_task
 from tests.support.results import make_encoder
 
 SIZE = (64, 64)
@@ -35,7 +35,7 @@ def _detect(decoder: str, *outputs: np.ndarray, **detection: Any) -> Detections:
     )
     frame = Frame(np.zeros((96, 128, 3), np.uint8), 0, 0.0, 0, "camera")
     inferred = Inferred(outputs, 0, Prepared(np.empty(0, np.float32), WORLD, frame))
-    result = make_task(spec, 2, [output.shape for output in outputs])(inferred)
+    result = make_stage(spec, 2, [output.shape for output in outputs])(inferred)
     assert isinstance(result, Detections)
     return result
 
@@ -71,15 +71,15 @@ def test_keypoints_go_with_their_boxes(decoder: str) -> None:
     assert got.keypoints.tolist() == [[[20, 24, 0.75], [32, 44, 0.25]], [[0, 0, 0], [100, 44, 1]]]
     sent = msgspec.json.decode(make_encoder().encode(got))["detections"]
     assert sent[0]["keypoints"] == [[20.0, 24.0, 0.75], [32.0, 44.0, 0.25]]
-    picture = got.plot()
+    picture = msgspec.structs.replace(got, keypoints=got.keypoints * np.float32([[[1, 1, 1], [1e30, 1, 9]]])).plot()
     assert picture[24, 20].any()
     assert not picture[44, 32].any()  # a point that is not sure
-
-
-def test_points_without_confidences_are_sure() -> None:
-    got = _detect("yolov8_pose", _output("yolov8_pose", [(POSES[0][0], 0, 0.9, [10.0, 20.0])], 2), keypoints=(1, 2))
-    assert got.keypoints is not None
-    assert got.keypoints.tolist() == [[[20, 24, 1]]]
+    sure = _detect(decoder, _output(decoder, [(POSES[0][0], 0, 0.9, [10.0, 20.0])], 2), keypoints=(1, 2))
+    assert sure.keypoints is not None
+    assert sure.keypoints.tolist() == [[[20, 24, 1]]]
+    none = _detect(decoder, _output(decoder, [], 6), keypoints=(2, 3))
+    assert none.keypoints is not None
+    assert none.keypoints.shape == (0, 2, 3)
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_seg", "end_to_end_seg"])
@@ -109,6 +109,21 @@ def test_masks_lie_within_their_boxes(decoder: str) -> None:
     assert picture[40, 24].any()
     assert not picture[40, 40].any()
     assert not got.frame.image.any()
+    none = _detect(decoder, _output(decoder, [], 2), prototypes)
+    assert none.mask is not None
+    assert none.mask.shape == (0, 96, 128)
+
+
+@pytest.mark.parametrize("box", [[127.2, 10, 127.9, 20], [10, 95.1, 30, 95.9], [10.2, 10, 10.8, 40]])
+def test_an_object_without_a_pixel_has_no_mask(box: list[float]) -> None:
+    masks = Masks(np.ones((1, 16, 16), np.float32), Geometry(0.125, 0.125, 0, 2))
+    frame = Frame(np.zeros((96, 128, 3), np.uint8), 0, 0.0, 0, "camera")
+    found = Detections(
+        frame, 0, np.array([box], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64), masks=masks
+    )
+    assert not found.mask.any()
+    assert found.rle(0) == {"size": [96, 128], "counts": [96 * 128]}
+    assert found.polygons(0) == []
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_obb", "end_to_end_obb"])
@@ -130,7 +145,7 @@ def test_oriented_boxes_have_corners_and_an_upright_box_around_them(decoder: str
     assert sent[1]["corners"] == [[80.0, 24.0], [120.0, 24.0], [120.0, 44.0], [80.0, 44.0]]
     turned = msgspec.structs.replace(got, corners=got.corners + np.float32([0, 2]))
     picture = got.frame.image.copy()
-    Annotator(["a", "b"]).draw(picture, turned)
+    draw(picture, turned)
     assert picture[26, 100].any()  # the upper side, and not that of the box
     assert not picture[24, 110].any()
 
@@ -165,18 +180,13 @@ def test_an_oriented_box_is_hidden_by_any_stronger_one_of_its_class(iou: float) 
     ]
     boxes = np.hstack([rows[:, :2] - rows[:, 2:4] / 2, rows[:, 2:4]]).astype(np.float32)
     angles = rows[:, 4:].astype(np.float32)
-    reader = ReadSuppressed(lambda _outputs: Candidates(boxes, scores, classes, extras=angles))
-    assert reader.keep(reader([]), Thresholds(0.3, iou)).tolist() == expected
+    found = read_oriented(lambda _outputs: Candidates(boxes, scores, classes, extras=angles), [])
+    assert keep_oriented(found, Thresholds(0.3, iou)).tolist() == expected
     assert 10 < len(expected) < 145
 
 
-@pytest.mark.parametrize("decoder", ["yolov8_pose", "yolov8_seg"])
-def test_where_nothing_is_found_there_are_no_points_and_no_masks(decoder: str) -> None:
-    outputs = [_output(decoder, [], 6)] + [np.zeros((1, 6, 16, 16), np.float32)] * (decoder == "yolov8_seg")
-    got = _detect(decoder, *outputs, keypoints=(2, 3) if decoder == "yolov8_pose" else None)
-    if decoder == "yolov8_pose":
-        assert got.keypoints is not None
-        assert got.keypoints.shape == (0, 2, 3)
-    else:
-        assert got.mask is not None
-        assert got.mask.shape == (0, 96, 128)
+def test_large_oriented_boxes_hide_none_of_another_class() -> None:
+    boxes, angles = np.array([[0, 0, 4e5, 4e5], [0, 0, 4e5, 4e5]], np.float32), np.zeros((2, 1), np.float32)
+    scores = np.array([0.9, 0.8], np.float32)
+    found = read_oriented(lambda _outputs: Candidates(boxes, scores, np.array([0, 1]), extras=angles), [])
+    assert keep_oriented(found, Thresholds()).tolist() == [0, 1]

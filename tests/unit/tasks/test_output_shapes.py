@@ -8,8 +8,8 @@ import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError
+from edge_sdk.tasks.decoders import WrongLabelsError, make_stage
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec
-from edge_sdk.tasks.task import WrongLabelsError, make_task
 
 TWO_HEADS = DetectionSpec(anchors=(((10.0, 20.0), (30.0, 15.0)), ((40.0, 40.0),)))
 PRIORS = DetectionSpec(anchors=(((16.0, 16.0), (32.0, 32.0)), ((64.0, 64.0),)), strides=(8, 32))  # 2 * 96 + 6
@@ -26,7 +26,7 @@ def _make(kind: str, labels: int, shapes: list[Any], **changes: Any) -> None:
         **changes,
     }
     spec = ModelSpec(model="m.onnx", name="m", task=task or "detection", decoder=decoder, labels="l.txt", **fields)  # type: ignore[arg-type]
-    make_task(spec, labels, shapes)
+    make_stage(spec, labels, shapes)
 
 
 def _refusal(kind: str, labels: int, shapes: list[Any], **changes: Any) -> ModelError:

@@ -21,7 +21,7 @@ from edge_sdk.core.frame import NO_CLASS, Frame, Geometry, Inferred, Prepared, S
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.tasks.task import make_task
+from edge_sdk.tasks.decoders import make_stage
 from tests.support import models as tiny
 from tests.support.bundles import FILES, edit_manifest, for_here, make_manifest, write_bundle
 
@@ -41,7 +41,7 @@ def _inferred(output: np.ndarray, geometry: Geometry = IDENTITY, frame_wh: tuple
 
 
 def _segment(spec: ModelSpec, labels: int, output: np.ndarray, **where: Any) -> Segmentation:
-    result = make_task(spec, labels, [output.shape])(_inferred(output, **where))
+    result = make_stage(spec, labels, [output.shape])(_inferred(output, **where))
     assert isinstance(result, Segmentation)
     assert result.inference_ns == 5
     return result
@@ -63,7 +63,7 @@ def test_the_highest_score_is_the_class(last: bool) -> None:
         scores = random.integers(-9, 9, (2, classes, rows, columns)).astype(dtype)
         scores[random.random(scores.shape) < 0.1] = -np.inf
         shape = (1, rows, columns, classes) if last else (1, classes, rows, columns)
-        task = make_task(SPEC, classes, [shape])
+        task = make_stage(SPEC, classes, [shape])
         for picture in scores:  # the second one finds buffers that the first one has used
             output = np.ascontiguousarray(picture.transpose(1, 2, 0) if last else picture)[None]
             result = task(_inferred(output))
@@ -124,7 +124,7 @@ def test_values_of_another_kind_are_refused() -> None:
 def test_results_own_their_memory() -> None:
     ids = np.ones((1, 64, 64), np.uint8)
     for spec, output in ((IDS, ids), (SPEC, np.ones((1, 3, 64, 64), np.float32))):
-        task = make_task(spec, 3, [output.shape])
+        task = make_stage(spec, 3, [output.shape])
         first = task(_inferred(output))
         assert isinstance(first, Segmentation)
         before = first.class_map.copy(), first.shares.copy()
@@ -199,7 +199,7 @@ def test_every_pixel_gets_the_class_that_the_model_saw_there(resize: Any, pad_an
         # A model that says what it sees: the grey level of each cell, and for padding a fifth class.
         levels = prepared.tensor[:, 0, stride // 2 :: stride, stride // 2 :: stride]
         output = np.minimum(np.rint(levels / 40), 4).astype(np.int64)
-        task = make_task(msgspec.structs.replace(IDS, input=spec), 5, [output.shape])
+        task = make_stage(msgspec.structs.replace(IDS, input=spec), 5, [output.shape])
         result = task(Inferred((output,), 0, prepared))
         assert isinstance(result, Segmentation)
         pixels = result.to_frame()

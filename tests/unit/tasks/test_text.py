@@ -10,9 +10,9 @@ import pytest
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Detections, Geometry, Inferred, Prepared
-from edge_sdk.events.annotate import Annotator
+from edge_sdk.tasks.decoders import make_stage
+from edge_sdk.tasks.detection import draw
 from edge_sdk.tasks.entry import Labels
-from edge_sdk.tasks.task import make_task
 from tests.support.results import make_encoder, make_frame
 
 SPEC = ModelSpec(
@@ -43,12 +43,12 @@ def _scores(path: str, classes: int, *, sure: float = 0.9, logits: bool = False)
 def test_repeated_characters_count_once_and_blanks_not(labels: Labels, classes: int, path: str, text: str) -> None:
     for output in (_scores(path, classes), _scores(path, classes, logits=True).reshape(-1, 1, classes)):
         inferred = Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame()))
-        result = make_task(SPEC, labels, [output.shape])(inferred)
+        result = make_stage(SPEC, labels, [output.shape])(inferred)
         message = msgspec.json.decode(make_encoder().encode(result))
         assert message["task"] == "text"
         assert message["texts"] == ([{"label": text, "confidence": 0.9}] if text else [])
         picture = np.zeros((480, 640, 3), np.uint8)
-        Annotator(labels).draw(picture, result)
+        draw(picture, result)
         assert picture[:240, :320].any() == bool(text)
 
 
@@ -56,9 +56,9 @@ def test_a_text_that_is_not_sure_is_none_and_a_dictionary_of_another_model_is_re
     output = _scores("12", 4, sure=0.3)
     unsure = msgspec.structs.replace(SPEC, thresholds=msgspec.structs.replace(SPEC.thresholds, confidence=0.4))
     inferred = Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame()))
-    assert make_task(unsure, PADDLE, [output.shape])(inferred).labels == []
+    assert make_stage(unsure, PADDLE, [output.shape])(inferred).labels == []
     with pytest.raises(ModelError, match="labels has 3 lines, the model has 36 classes"):
-        make_task(SPEC, PADDLE, [(1, 40, 37)])
+        make_stage(SPEC, PADDLE, [(1, 40, 37)])
 
 
 def test_a_bundle_keeps_the_dictionary_with_its_spaces() -> None:
@@ -74,7 +74,7 @@ def test_a_map_of_probabilities_becomes_boxes_around_lines() -> None:
     cv2.line(cells[0, 0], (90, 80), (140, 55), 0.6, 8)
     spec = msgspec.structs.replace(SPEC, task="detection", decoder="db", input=InputSpec(size_wh=(320, 192)))
     inferred = Inferred((cells,), 5, Prepared(cells, Geometry(0.5, 0.5, 0, 0), make_frame()))
-    result = make_task(spec, ("text",), [cells.shape])(inferred)
+    result = make_stage(spec, ("text",), [cells.shape])(inferred)
     assert isinstance(result, Detections)
     assert result.labels == ["text", "text"]
     assert result.confidence == pytest.approx([0.8, 0.55], abs=0.05)  # the turned box has corners that are no text
@@ -87,4 +87,4 @@ def test_a_map_of_probabilities_becomes_boxes_around_lines() -> None:
     left, right = result.corners[1][[0, 1]]
     assert np.degrees(np.arctan2(*(right - left)[::-1])) == pytest.approx(-26.6, abs=2)
     with pytest.raises(ModelError, match="decoder db: finds lines of text, expected one label, got 2"):
-        make_task(spec, 2, [cells.shape])
+        make_stage(spec, 2, [cells.shape])

@@ -75,18 +75,12 @@ def test_the_best_quality_that_keeps_the_budget_runs_at_the_end_and_every_frame_
     assert [r.frame.seq for r in board.sink.results] == list(range(len(board.sink.results)))
     assert board.loop.counts[Tick.LATE] == board.loop.counts[Tick.STALE] == 0
     assert board.clock.now_ns < 21e9
+    assert len(tuned.measured) >= 4
+    assert (board.most_alive, board.alive()) == (2, [candidate("fp32")])  # models loaded at once, and at the end
     assert tuned.line() == (
         "fp32, 1 thread (p99 20 ms, 60 % of a core) instead of int8, 1 thread (p99 10 ms, 30 % of a core); "
         "the highest quality of those that keep 50 ms"
     )
-
-
-def test_two_models_at_most_are_loaded_at_once_and_at_the_end_only_what_runs(tmp_path: Path) -> None:
-    board = _board(tmp_path)
-    board.run()
-    assert len(board.outcome[0][0].measured) >= 4
-    assert board.most_alive == 2
-    assert board.alive() == [candidate("fp32")]
 
 
 def test_a_hopeless_one_costs_two_frames_and_frames_are_not_dropped_for_it(tmp_path: Path) -> None:

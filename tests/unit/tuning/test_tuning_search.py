@@ -54,19 +54,13 @@ def _scaling(base_ms: Mapping[str, float], helps: float = 0.8) -> Board:
     return board
 
 
-@pytest.mark.parametrize(
-    ("usable", "expected"), [(1, (1,)), (2, (1, 2)), (3, (1, 2)), (4, (1, 2, 3)), (8, (1, 2, 4, 7))]
-)
-def test_of_more_than_two_cores_one_is_left(usable: int, expected: tuple[int, ...]) -> None:
-    assert thread_counts(cores(usable)) == expected
-
-
 def test_threads_are_tried_upwards_as_long_as_they_help() -> None:
     asked, chosen = _search(_scaling({"int8": 10}), Limits(50), {"int8": 0.9}, usable=8)
     assert asked[:4] == ["int8, 2 threads", "int8, 1 thread", "int8, 4 threads", "int8, 7 threads"]
     assert chosen == candidate(threads=4)
     asked, chosen = _search(_scaling({"int8": 10}, helps=1.2), Limits(50), {"int8": 0.9}, usable=8)
     assert asked == ["int8, 2 threads", "int8, 1 thread", "int8, 1 thread, no arena"]
+    assert [thread_counts(cores(usable)) for usable in (1, 2, 3)] == [(1,), (1, 2), (1, 2)]
     assert chosen == candidate()
 
 

@@ -330,7 +330,10 @@ def board_outputs(
         except subprocess.TimeoutExpired:
             problem = f"one image takes the emulated {cpu} more than {seconds + _SPARE_S:g} s"
         paths = [folder / f"output_{number}.npz" for number in range(len(tensors))]
-        outputs = [_read(path) for path in paths if path.is_file()]
+        outputs = []
+        for path in filter(Path.is_file, paths):
+            with np.load(path) as arrays:
+                outputs.append(tuple(np.asarray(arrays[str(number)]) for number in range(len(arrays.files))))
         if not outputs or process.returncode:  # None after a time-out, where some may be there
             raise EdgeError(problem)
         return outputs
@@ -353,8 +356,3 @@ def board_outputs(
                 yield finish
             finally:
                 process.kill()
-
-
-def _read(path: Path) -> tuple[Tensor, ...]:
-    with np.load(path) as arrays:
-        return tuple(np.asarray(arrays[str(number)]) for number in range(len(arrays.files)))

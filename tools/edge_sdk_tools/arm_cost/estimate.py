@@ -26,7 +26,7 @@ from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Counts, Cpu, find_counter
 from edge_sdk_tools.graph.profile import extension_nodes
 from edge_sdk_tools.jobs.results import key_of
-from edge_sdk_tools.jobs.runner import JobRunner, OnProgress
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step
 
 WORST_ERROR = 1.35
 """Factor by which the fit was off for the worst of its networks, either way. No bound: the next one may be worse."""
@@ -49,26 +49,19 @@ CYCLES = {
 _METHOD = "counted instructions x cycles per instruction / clock, one thread; estimated, not measured on a board"
 
 
-class Estimate(msgspec.Struct, frozen=True):
-    """Estimated time of one inference on one thread of a board.
+class Estimate(BoardEstimate, frozen=True):
+    """Estimated time of one inference on one thread of a board, with what it was computed from.
 
     Attributes:
-        core: CPU core in qemu's spelling.
         cycles_per_instruction: of that core and mix of integer and floating-point multiplications.
         clock_mhz: the board's highest clock; a hot board has less.
-        low_ms, high_ms: the estimate divided by the worst error, and times it.
         worst_error: the factor by which such an estimate was off at worst where a board's time was known.
     """
 
-    core: str
-    million_instructions: float
     cycles_per_instruction: float
     clock_mhz: int
-    latency_ms: float
-    low_ms: float
-    high_ms: float
-    worst_error: float
-    method: str
+    worst_error: float = WORST_ERROR
+    method: str = _METHOD
 
 
 def estimate(counts: Counts, target: Target) -> Estimate | None:
@@ -95,8 +88,6 @@ def estimate(counts: Counts, target: Target) -> Estimate | None:
         latency_ms=latency_ms,
         low_ms=latency_ms / WORST_ERROR,
         high_ms=latency_ms * WORST_ERROR,
-        worst_error=WORST_ERROR,
-        method=_METHOD,
     )
 
 
@@ -129,9 +120,8 @@ def estimate_board(
         return None
 
     def counted() -> BoardEstimate:
-        on_progress("count for the board", 0, 1)
-        found = estimate(counter.count(model, cpu, time_limit_s=_TIME_LIMIT_S), target)
-        on_progress("count for the board", 1, 1)
+        with one_step(on_progress, "count for the board"):
+            found = estimate(counter.count(model, cpu, time_limit_s=_TIME_LIMIT_S), target)
         if found is None:
             raise EdgeError(f"the time of {cpu} cannot be estimated")
         return msgspec.convert(found, BoardEstimate, from_attributes=True)
@@ -147,9 +137,9 @@ def estimate_board(
 
 def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: float) -> None:
     """Raise LatencyGateError where even the low end of the estimate, over all threads, exceeds the budget."""
-    if estimated is None or estimated.low_ms / target.intra_op_num_threads <= budget_ms:
-        return
     threads = target.intra_op_num_threads
+    if estimated is None or estimated.low_ms / threads <= budget_ms:
+        return
     raise LatencyGateError(
         f"one inference takes an estimated {estimated.low_ms:.0f} to {estimated.high_ms:.0f} ms on one thread of "
         f"{estimated.core} ({estimated.million_instructions:.0f} million instructions), so {threads} threads cannot "

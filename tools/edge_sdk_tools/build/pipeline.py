@@ -31,7 +31,7 @@ from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.reading import ImageSplit, split_images
 from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.float_model import check_float_model
-from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
 from edge_sdk_tools.prove.parity import Forms, StepKind, measure_chain
 from edge_sdk_tools.prove.runtime_versions import replay_in, replay_variants
 from edge_sdk_tools.quantize.calibration import Activations, watch_once
@@ -112,21 +112,17 @@ def build(
 
 def _check(spec: ModelSpec, target: Target, on_progress: OnProgress) -> CheckedModel:
     """Requires nothing of the model; ensures that it is sound, float, and runs on the target."""
-    on_progress("check", 0, 1)
-    checked = check_model(spec, target, is_float=True)
-    on_progress("check", 1, 1)
-    return checked
+    with one_step(on_progress, "check"):
+        return check_model(spec, target, is_float=True)
 
 
 def _judge(model: VariantSpec, images: ImageSplit) -> tuple[str, ...]:
     """Requires a model that runs; ensures that it sees something, and returns what is doubtful about it."""
-    model.on_progress("judge", 0, 1)
     seen = images.choice
     if seen.truths is None:  # nothing is calibrated yet: the images that will do it tell as much
         seen = Dataset(ImageSet((*seen.images.images, *images.calibration.images)), None, "images")
-    doubts = check_float_model(model.fp32, seen)
-    model.on_progress("judge", 1, 1)
-    return doubts
+    with one_step(model.on_progress, "judge"):
+        return check_float_model(model.fp32, seen)
 
 
 def _calibrate(model: VariantSpec, recipe: Recipe, images: ImageSet) -> Activations:

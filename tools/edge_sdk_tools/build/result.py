@@ -6,7 +6,6 @@ import datetime
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Literal
 
 import cv2
@@ -47,15 +46,11 @@ def add_variants(folder: BundleFolder, made: Sequence[ModelVariant]) -> tuple[Va
     """Write the models that have no problem; return what the manifest says of them, in the same order."""
     carried = [one for one in made if one.problem is None]
     variants = tuple(_add(folder, one, is_first=index == 0) for index, one in enumerate(carried))
-    folder.add(OPERATORS_FILE, _operators([one.converted.model for one in carried], variants, folder.work).encode())
-    return variants
-
-
-def _operators(models: Sequence[Path], variants: Sequence[Variant], work: Path) -> str:
-    """Return what a reduced ONNX Runtime needs; it reads ORT format alone, so that ONNX files need nothing of it."""
-    whole = [v.file for v, model in zip(variants, models, strict=True) if model.suffix != _ORT_SUFFIX]
+    whole = [variant.file for variant in variants if not variant.file.endswith(_ORT_SUFFIX)]
     notes = "".join(f"# {file} is ONNX, which no reduced ONNX Runtime reads: a whole one runs it\n" for file in whole)
-    return notes + operators_config([model for model in models if model.suffix == _ORT_SUFFIX], work)
+    models = [one.converted.model for one in carried if one.converted.model.suffix == _ORT_SUFFIX]
+    folder.add(OPERATORS_FILE, (notes + operators_config(models, folder.work)).encode())
+    return variants
 
 
 def _add(folder: BundleFolder, one: ModelVariant, *, is_first: bool) -> Variant:
@@ -65,7 +60,8 @@ def _add(folder: BundleFolder, one: ModelVariant, *, is_first: bool) -> Variant:
         return session.run(floats.normalise(resized))
 
     data, golden = make_golden(
-        Prepare(one.spec.input, one.tensor),
+        one.spec.input,
+        one.tensor,
         one.onnx,
         [image.read() for image in one.proof.images.spread(GOLDEN_IMAGES).images],
         "golden.npz" if is_first else f"golden.{one.name}.npz",
@@ -220,7 +216,9 @@ def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner)
         warnings.append(f"{job_runner.unkept}; an interrupted build will begin anew")
     skipped = (*steps.images.calibration.unreadable, *(s.path for s in steps.search.int8.proof.evaluation.skipped))
     if unreadable := sorted({str(path) for path in skipped}):
-        warnings.append(f"{len(unreadable)} images cannot be read and were skipped: {_named(unreadable)}")
+        more = f" and {len(unreadable) - _NAMED} more" if len(unreadable) > _NAMED else ""
+        named = f"{', '.join(unreadable[:_NAMED])}{more}"
+        warnings.append(f"{len(unreadable)} images cannot be read and were skipped: {named}")
     if steps.search.int8.recipe.reduce_range and not steps.model.target.reduce_range:
         warnings.append(
             "this machine's CPU has no VNNI and would saturate with 8-bit weights, so they have 7; build on a machine "
@@ -231,8 +229,3 @@ def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner)
             f"the signature of the bundle that was replaced is gone; sign it again: edge-sdk sign {folder.output}"
         )
     return warnings
-
-
-def _named(paths: Sequence[str]) -> str:
-    more = len(paths) - _NAMED
-    return f"{', '.join(paths[:_NAMED])}{f' and {more} more' if more > 0 else ''}"

@@ -21,7 +21,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.tasks.task import make_task
+from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.bundle_folder import bundle_folder, described_manifest, golden_file
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.importers.describe import Description, describe, write_description
@@ -104,7 +104,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
 def _check_answer(spec: ModelSpec, labels: Sequence[str], session: Session, inferred: Inferred) -> None:
     """Refuse a model whose answer to a picture of noise cannot be one of its decoder's kind."""
     with np.errstate(all="ignore"):
-        result = make_task(spec, labels, session.output_shapes)(inferred)
+        result = make_stage(spec, labels, session.output_shapes)(inferred)
     if not result.is_finite:
         raise ModelError(f"{spec.model}: its outputs are not finite on a picture of noise; check its weights")
     if result.confidence.max(initial=0) > _MOST_CONFIDENT:

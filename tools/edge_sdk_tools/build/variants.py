@@ -52,13 +52,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     precisions: frozenset[Precision] = frozenset()
 
 
-def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
-    """Read sizes such as `640x384,416`: width x height, or one number for a square; each once.
+def parse_sizes(text: str, flag: str = "--sizes") -> tuple[tuple[int, int], ...]:
+    """Read sizes such as `640x384,416`, which a flag was given: width x height, or one number for a square; each once.
 
     Raises:
         UsageError: something else is written there.
     """
-    return tuple(dict.fromkeys(_size(part.strip(), text) for part in text.split(",")))
+    return tuple(dict.fromkeys(_size(part.strip(), f"{flag} {text}") for part in text.split(",")))
 
 
 def size_text(size_wh: tuple[int, int]) -> str:
@@ -66,13 +66,13 @@ def size_text(size_wh: tuple[int, int]) -> str:
     return f"{size_wh[0]}x{size_wh[1]}"
 
 
-def _size(part: str, text: str) -> tuple[int, int]:
+def _size(part: str, where: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", part, re.ASCII)
     if found is None:
-        raise UsageError(f"--sizes {text}: {part!r} is no size, expected such as 416 or 640x384, separated by commas")
+        raise UsageError(f"{where}: {part!r} is no size, expected such as 416 or 640x384")
     width, height = int(found[1]), int(found[2] or found[1])
     if not (_SMALLEST <= width <= _LARGEST and _SMALLEST <= height <= _LARGEST):
-        raise UsageError(f"--sizes {text}: {part} is outside of {_SMALLEST} to {_LARGEST} pixels a side")
+        raise UsageError(f"{where}: {part} is outside of {_SMALLEST} to {_LARGEST} pixels a side")
     return width, height
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from edge_sdk_tools.check.model_file import Weight, tensors
-from edge_sdk_tools.check.report import Finding, RefusedModelError, show_shape
+from edge_sdk_tools.check.report import Finding, RefusedModelError, error, note, show_shape
 from edge_sdk_tools.graph.index import Value, element_count, element_name, nodes_of
 
 LAYERS = (
@@ -103,14 +103,14 @@ def _judge(name: str, array: NDArray[np.generic], uses: list[tuple[str, int]]) -
     if nans:
         step = "the training diverged, or the export went wrong: take an earlier checkpoint"
         what = f"weight {name!r}: {nans} {of} are NaN"
-        yield Finding(severity="error", rule="nan-weight", where=name, what=what, next_step=step)
+        yield error("nan-weight", what, step, name)
     layer = next((operator for operator, index in uses if operator in LAYERS and index > 0), None)
     if infinities and layer:
         what = f"weight {name!r} of {layer}: {infinities} {of} are infinite"
-        yield Finding(severity="error", rule="infinite-weight", where=name, what=what, next_step="export it in float32")
+        yield error("infinite-weight", what, "export it in float32", name)
     if ("BatchNormalization", _VARIANCE) in uses and array.size and array.min() < 0:
         what = f"variance {name!r} of BatchNormalization goes down to {array.min():.3g}, expected 0 or more"
-        yield Finding(severity="error", rule="variance", where=name, what=what, next_step=_AGAIN)
+        yield error("variance", what, _AGAIN, name)
 
 
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -127,24 +127,24 @@ def check_training(proto: onnx.ModelProto) -> list[Finding]:
     if proto.training_info:
         what = "holds how to train it (training_info); a device does not need that, and it is left out"
         step = "nothing to do; model.ClearField('training_info') takes it out of the file too"
-        findings.append(Finding(severity="note", rule="training", what=what, next_step=step))
+        findings.append(note("training", what, step))
     return findings
 
 
-def _check_node(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> list[Finding]:
+def _check_node(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Iterator[Finding]:
     where = f"node {node.name!r} ({node.op_type})"
+    what, step = "", _EVAL
     if node.op_type == "Dropout" and _drops(node, constants):
-        return [_error(node, f"{where} drops values at random: its training_mode is true or not fixed", _EVAL)]
-    if node.op_type == "BatchNormalization" and _learns(node):
-        return [
-            _error(node, f"{where} is in training mode: it normalises by the picture, not by what it learned", _EVAL)
-        ]
-    if node.op_type in RANDOM:
+        what = "drops values at random: its training_mode is true or not fixed"
+    elif node.op_type == "BatchNormalization" and _learns(node):
+        what = "is in training mode: it normalises by the picture, not by what it learned"
+    elif node.op_type in RANDOM:
+        what = "draws random numbers: every run gives another result"
         step = "export it without; golden outputs could not be replayed"
-        return [_error(node, f"{where} draws random numbers: every run gives another result", step)]
-    if node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):
-        return [_error(node, f"{where} computes a loss", "export the model alone, without its loss")]
-    return []
+    elif node.op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):
+        what, step = "computes a loss", "export the model alone, without its loss"
+    if what:
+        yield error("training", f"{where} {what}", step, node.name)
 
 
 def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
@@ -165,7 +165,3 @@ def _constants(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
         if node.op_type == "Constant":
             found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
     return found
-
-
-def _error(node: onnx.NodeProto, what: str, next_step: str) -> Finding:
-    return Finding(severity="error", rule="training", where=node.name, what=what, next_step=next_step)

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto
 
 from edge_sdk_tools.check.model_file import Weight, tensors
-from edge_sdk_tools.check.report import Costs, Finding, OperatorUse
+from edge_sdk_tools.check.report import Costs, Finding, OperatorUse, error, note
 from edge_sdk_tools.graph.index import FAR, Value, Values, attribute, element_count, element_name, nodes_of
 
 NOT_COUNTED = ("Attention", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
@@ -69,7 +69,9 @@ def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
 def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -> Costs:
     """Add up the costs of a skeleton and its weights."""
     large = [Value(element_name(w.data_type), w.dims) for w in weights]
-    small = [Value(element_name(t.data_type), tuple(t.dims)) for t in tensors(proto.graph) if _is_parameter(t)]
+    # Constants that are a trained parameter, and no bound, shape or axis.
+    trained = [t for t in tensors(proto.graph) if t.dims and t.data_type not in _NOT_PARAMETERS]
+    small = [Value(element_name(t.data_type), tuple(t.dims)) for t in trained]
     held = (*large, *small)
     macs = [node_macs(node, values) for node in proto.graph.node if node.op_type in _COUNTS]
     peak, where = _peak(proto, {w.name for w in weights}, values)
@@ -98,8 +100,7 @@ def check_memory(costs: Costs, allowed_mb: int, target: str) -> list[Finding]:
     if needed_mb <= allowed_mb:
         return []
     what = f"weights and activations take {needed_mb:.0f} MiB even in INT8, {target} has {allowed_mb}"
-    step = "choose a smaller input.size_wh or a smaller model"
-    return [Finding(severity="error", rule="memory", where=costs.peak_node, what=what, next_step=step)]
+    return [error("memory", what, "choose a smaller input.size_wh or a smaller model", costs.peak_node)]
 
 
 def check_counted(uses: Sequence[OperatorUse]) -> list[Finding]:
@@ -108,8 +109,7 @@ def check_counted(uses: Sequence[OperatorUse]) -> list[Finding]:
     if not left_out:
         return []
     what = f"the multiply-accumulates of {', '.join(left_out)} are not counted"
-    step = "take the sum as a lower bound; `edge-sdk bench` measures on the device"
-    return [Finding(severity="note", rule="costs", what=what, next_step=step)]
+    return [note("costs", what, "take the sum as a lower bound; `edge-sdk bench` measures on the device")]
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
@@ -125,7 +125,7 @@ def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[
     if any(name not in values or values[name].bytes is None for name in images):
         return None, ""
     nodes = [node for node in proto.graph.node if node.op_type != "Constant"]
-    last = {name: index for index, node in enumerate(nodes) for name in _needs(node)}
+    last = {name: i for i, node in enumerate(nodes) for inner in nodes_of([node]) for name in inner.input if name}
     last.update((output.name, len(nodes)) for output in proto.graph.output)
     ends: dict[int, int] = {}  # bytes that are free again after a node, by its index
     alive = 0
@@ -149,16 +149,7 @@ def _keep(name: str, index: int, last: Mapping[str, int], values: Values, ends: 
     return size
 
 
-def _needs(node: onnx.NodeProto) -> list[str]:
-    return [name for inner in nodes_of([node]) for name in inner.input if name]
-
-
 def _known(value: Value | None) -> tuple[int, ...] | None:
     if value is None or value.count is None or value.shape is None:
         return None
     return tuple(side for side in value.shape if isinstance(side, int))
-
-
-def _is_parameter(tensor: onnx.TensorProto) -> bool:
-    """Tell whether a constant is a trained parameter and no bound, shape or axis."""
-    return bool(tensor.dims) and tensor.data_type not in _NOT_PARAMETERS

@@ -41,19 +41,16 @@ def rehearse(
     arrays = _run(session, _feeds(session, weights, files))
     seen = {o.name: tuple(a.shape) for o, a in zip(session.get_outputs(), arrays, strict=True)}
     made = [name for node in proto.graph.node for name in node.output if name]
-    if any(name not in values or values[name].count is None for name in made):
-        observed = _observed(proto, weights, files)
-    else:
-        observed = {}
-    unknown = Value(None, None)
+    is_open = any(name not in values or values[name].count is None for name in made)
+    observed = _observed(proto, weights, files) if is_open else {}
+    unknown, known = Value(None, None), dict(values)
     for name, shape in seen.items():
         observed[name] = Value(observed.get(name, unknown).element, shape)
-    return {**values, **{name: _merged(values.get(name, unknown), v) for name, v in observed.items()}}
-
-
-def _merged(inferred: Value, observed: Value) -> Value:
-    shape = inferred.shape if inferred.count is not None else observed.shape
-    return Value(inferred.element or observed.element, shape)
+    for name, found in observed.items():
+        inferred = values.get(name, unknown)
+        shown = inferred.shape if inferred.count is not None else found.shape
+        known[name] = Value(inferred.element or found.element, shown)
+    return known
 
 
 def compare(

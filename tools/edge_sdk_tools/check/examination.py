@@ -17,46 +17,23 @@ import onnx.checker
 import onnx.shape_inference
 import onnx.version_converter
 
+from edge_sdk_tools.check import operators, shapes
 from edge_sdk_tools.check.constants import check_data, check_numbers, check_training
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
 from edge_sdk_tools.check.dry_run import compare, rehearse
 from edge_sdk_tools.check.model_file import ModelFile, read_model
-from edge_sdk_tools.check.operators import (
-    CpuKernels,
-    check_control_flow,
-    check_kernels,
-    cover,
-    judge_nodes,
-    kernel_table,
+from edge_sdk_tools.check.report import (
+    CPU,
+    CheckReport,
+    Costs,
+    Finding,
+    RefusedModelError,
+    error,
+    in_order,
+    note,
+    warning,
 )
-from edge_sdk_tools.check.report import CPU, CheckReport, Costs, Finding, RefusedModelError, in_order
 from edge_sdk_tools.check.sandbox import Examined, Job, read_request, write_answer
-from edge_sdk_tools.check.shapes import (
-    DETECTIONS,
-    LOWEST_OPSET,
-    QUANTIZABLE_OPSET,
-    adopted,
-    check_opset,
-    check_outputs,
-    check_sizes,
-    declare,
-    depends_on_values,
-    fix_input,
-    fix_outputs,
-    fix_rows,
-    free_unknown,
-    image_input,
-    infer,
-    inline_functions,
-    lower_ir_version,
-    name_nodes,
-    opsets_of,
-    raise_opset,
-    rows_to_fix,
-    take_floats,
-    with_facts,
-    with_tensors,
-)
 from edge_sdk_tools.graph.index import Values, declared_value, graph_values
 from edge_sdk_tools.graph.profile import extension_nodes
 
@@ -87,7 +64,7 @@ def examine_model(job: Job) -> Examined:
         file = read_model(Path(os.fsdecode(job.model)))
         try:
             check_data(file.proto)
-            proto = inline_functions(file.proto)
+            proto = shapes.inline_functions(file.proto)
         except RefusedModelError as cause:
             return _Examination(job, file, file.proto).refused(cause)
         return _Examination(job, file, proto).examined()
@@ -106,8 +83,9 @@ class _Examination:
 
     def __init__(self, job: Job, file: ModelFile, proto: onnx.ModelProto) -> None:
         self._job, self._file, self._proto = job, file, proto
-        self._table = kernel_table(job.onnxruntime)  # None where edge-sdk brings none
-        self._opset = opsets_of(proto).get("")
+        self._weights = {weight.name for weight in file.weights}
+        self._table = operators.kernel_table(job.onnxruntime)  # None where edge-sdk brings none
+        self._opset = shapes.opsets_of(proto).get("")
         self._original: onnx.ModelProto | None = None  # before its opset was raised
         self._findings: list[Finding] = []
         self._values: Values = {}
@@ -116,16 +94,15 @@ class _Examination:
 
     def examined(self) -> Examined:
         """Take all steps; an error keeps the later ones from what it makes meaningless."""
-        free_unknown(self._proto.graph)
-        weights = {weight.name for weight in self._file.weights}
-        self._findings += take_floats(self._proto, weights, self._job.input)
-        report = with_facts(self._job.report(), self._file, self._proto, self._table)
+        shapes.free_unknown(self._proto.graph)
+        self._findings += shapes.take_floats(self._proto, self._weights, self._job.input)
+        report = shapes.with_facts(self._job.report(), self._file, self._proto, self._table)
         self._check_opset()
         self._fix_input()
         self._findings += check_training(self._proto)
         self._proto.ClearField("training_info")
         self._findings += check_numbers(self._proto, self._file.weights, self._file.files)
-        if self._opset is None or self._opset < LOWEST_OPSET:
+        if self._opset is None or self._opset < shapes.LOWEST_OPSET:
             return self._as_declared(report)
         self._raise_opset()
         if not self._needs_weights():
@@ -142,14 +119,14 @@ class _Examination:
 
     def refused(self, cause: RefusedModelError) -> Examined:
         """Say what can be said of a model whose constants or functions cannot be used: what it declares."""
-        report = with_facts(self._job.report(), self._file, self._proto, self._table)
+        report = shapes.with_facts(self._job.report(), self._file, self._proto, self._table)
         self._findings.append(cause.finding("file"))
         self._check_opset()
         self._fix_input()
         return self._as_declared(report)
 
     def _as_declared(self, report: CheckReport) -> Examined:
-        report = with_tensors(report, self._proto, {weight.name for weight in self._file.weights})
+        report = shapes.with_tensors(report, self._proto, self._weights)
         return Examined(msgspec.structs.replace(report, findings=in_order(self._findings)))
 
     def _check_opset(self) -> None:
@@ -157,70 +134,70 @@ class _Examination:
         target = self._job.target
         max_opset = min(self._table.max_opset if self._table else newest, target.max_opset if target else newest)
         max_ir_version = self._table.max_ir_version if self._table else onnx.IR_VERSION
-        self._findings += check_opset(self._opset, max_opset, self._where)
-        self._findings += lower_ir_version(self._proto, max_ir_version, self._where)
+        self._findings += shapes.check_opset(self._opset, max_opset, self._where)
+        self._findings += shapes.lower_ir_version(self._proto, max_ir_version, self._where)
         if self._table is None:
             what = f"edge-sdk brings no table of {self._runtime}: opset, IR version and operators were not compared"
             step = "try the model on the device, or raise min_onnxruntime in the target to 1.20.1"
-            self._findings.append(Finding(severity="warning", rule="kernel", what=what, next_step=step))
+            self._findings.append(warning("kernel", what, step))
 
     def _fix_input(self) -> None:
-        name_nodes(self._proto)
+        shapes.name_nodes(self._proto)
         try:
-            image = image_input(self._proto, {w.name for w in self._file.weights})
+            image = shapes.image_input(self._proto, self._weights)
             given = self._job.input
-            fix_input(image, adopted(declared_value(image).shape, given) if self._job.adopts else given)
+            shapes.fix_input(image, shapes.adopted(declared_value(image).shape, given) if self._job.adopts else given)
         except RefusedModelError as cause:
             self._findings.append(cause.finding("input"))
 
     def _raise_opset(self) -> None:
-        if self._opset is None or self._opset >= QUANTIZABLE_OPSET:
+        if self._opset is None or self._opset >= shapes.QUANTIZABLE_OPSET:
             return
         try:
-            converted = raise_opset(self._proto)
+            converted = shapes.raise_opset(self._proto)
         except RefusedModelError as cause:
             self._findings.append(cause.finding("opset"))
             return
         self._original, self._proto = self._proto, converted
-        name_nodes(self._proto)
-        what = f"opset {self._opset} was raised to {QUANTIZABLE_OPSET}, which per-channel weights need"
-        step = "nothing to do; a model exported with opset 17 needs no raising"
-        self._findings.append(Finding(severity="note", rule="opset", what=what, next_step=step))
+        shapes.name_nodes(self._proto)
+        what = f"opset {self._opset} was raised to {shapes.QUANTIZABLE_OPSET}, which per-channel weights need"
+        self._findings.append(note("opset", what, "nothing to do; a model exported with opset 17 needs no raising"))
 
     def _needs_weights(self) -> bool:
         """Tell whether zeros would not do: to compare with the original, or where shapes or operators need values."""
-        is_particular = depends_on_values(self._proto) or bool(extension_nodes(self._proto))
+        is_particular = shapes.depends_on_values(self._proto) or bool(extension_nodes(self._proto))
         return self._original is not None or is_particular
 
     def _infer(self) -> None:
-        self._proto, found = infer(self._proto)
-        if rows := rows_to_fix(self._proto):
+        self._proto, found = shapes.infer(self._proto)
+        if rows := shapes.rows_to_fix(self._proto):
             for proto in (self._proto, self._original):
                 if proto is not None:
-                    fix_rows(proto, rows)
-            name_nodes(self._proto)
-            self._proto, found = infer(self._proto)
-            what = f"outputs {', '.join(rows)} have a row for each object found, and were filled up to {DETECTIONS}"
-            self._findings.append(Finding(severity="note", rule="dynamic", what=what, next_step="nothing to do"))
+                    shapes.fix_rows(proto, rows)
+            shapes.name_nodes(self._proto)
+            self._proto, found = shapes.infer(self._proto)
+            what = (
+                f"outputs {', '.join(rows)} have a row for each object found, and were filled up to {shapes.DETECTIONS}"
+            )
+            self._findings.append(note("dynamic", what))
         self._values = graph_values(self._proto.graph)
-        weights = {weight.name for weight in self._file.weights}
-        self._findings += [*found, *check_sizes(self._proto), *check_outputs(self._proto, weights)]
+        self._findings += [*found, *shapes.check_sizes(self._proto), *shapes.check_outputs(self._proto, self._weights)]
 
     def _judge(self, report: CheckReport) -> CheckReport:
-        self._findings += check_control_flow(self._proto)
+        self._findings += operators.check_control_flow(self._proto)
         if self._table is None:
             return report
-        opsets = opsets_of(self._proto)
-        judged = judge_nodes(self._proto, CpuKernels(self._table), opsets)
-        found = check_kernels(judged, self._runtime, opsets[""])
-        if not QUANTIZABLE_OPSET <= opsets[""] <= self._table.max_opset:
+        opsets = shapes.opsets_of(self._proto)
+        judged = operators.judge_nodes(self._proto, operators.CpuKernels(self._table), opsets)
+        found = operators.check_kernels(judged, self._runtime, opsets[""])
+        if not shapes.QUANTIZABLE_OPSET <= opsets[""] <= self._table.max_opset:
             # The table does not go there: of ONNX's own operators it says nothing.
             self._findings += [finding for finding in found if finding.rule == "custom-operator"]
             return report
         self._findings += found
         source = f"kernels of ONNX Runtime {self._table.onnxruntime}, by operator, opset and type"
         target = self._job.target
-        providers = cover(target.providers if target else [CPU], judged, opsets, source)
+        providers = operators.cover(target.providers if target else [CPU], judged, opsets, source)
         return msgspec.structs.replace(report, providers=providers)
 
     def _check_whole(self) -> None:
@@ -230,8 +207,7 @@ class _Examination:
         try:
             onnx.checker.check_model(self._proto)
         except onnx.checker.ValidationError as cause:
-            line = _checker_line(cause)
-            self._findings.append(Finding(severity="error", rule="onnx", what=line, next_step="export the model again"))
+            self._findings.append(error("onnx", _checker_line(cause), "export the model again"))
         if any(f.rule == "unknown-operator" for f in self._findings):
             self._findings = [f for f in self._findings if not any(words in f.what for words in _SAID_BETTER)]
 
@@ -251,7 +227,7 @@ class _Examination:
             self._findings.append(cause.finding("run"))
             return
         self._declare_extensions()
-        fix_outputs(self._proto, self._values)
+        shapes.fix_outputs(self._proto, self._values)
         if self._original is not None and not self._has_errors():
             self._compare(self._original)
 
@@ -260,13 +236,13 @@ class _Examination:
         made = [name for node in extension_nodes(self._proto) for name in node.output]
         if not made:
             return
-        declare(self._proto, made, self._values)
+        shapes.declare(self._proto, made, self._values)
         self._proto = onnx.shape_inference.infer_shapes(self._proto, data_prop=True)
         self._values = {**self._values, **graph_values(self._proto.graph)}
 
     def _compare(self, original: onnx.ModelProto) -> None:
         """Say so where the raised model computes something else than the original."""
-        raised = f"raising opset {self._opset} to {QUANTIZABLE_OPSET}"
+        raised = f"raising opset {self._opset} to {shapes.QUANTIZABLE_OPSET}"
         spec = self._job.input
         pixels = np.random.default_rng(0).uniform(0, 255, spec.tensor_shape).astype(np.float32)
         image = (pixels - np.float32(np.mean(spec.mean))) / np.float32(np.mean(spec.std))
@@ -274,12 +250,11 @@ class _Examination:
             difference = compare(original, self._proto, self._file.weights, self._file.files, image)
         except RefusedModelError as cause:
             what = f"{raised} could not be compared with the original: {cause.what}"
-            step = "export it with opset 17, so that nothing needs raising"
-            self._findings.append(Finding(severity="note", rule="opset", what=what, next_step=step))
+            self._findings.append(note("opset", what, "export it with opset 17, so that nothing needs raising"))
             return
         if difference:
-            what, step = f"{raised} changes what it computes: {difference}", "export it with opset 17"
-            self._findings.append(Finding(severity="error", rule="opset", what=what, next_step=step))
+            what = f"{raised} changes what it computes: {difference}"
+            self._findings.append(error("opset", what, "export it with opset 17"))
 
     def _can_run(self) -> bool:
         """Tell whether a trial shows something new: not after errors that would show in it again."""
@@ -294,14 +269,15 @@ class _Examination:
         sides, size_wh = (report.declared or ())[1:], self._job.input.size_wh
         is_free = len(sides) == 3 and sum(isinstance(side, int) for side in sides) < 3
         is_odd = any(side % _STRIDE for side in size_wh)
-        if not (is_free and is_odd and any(finding.rule == "shape" for finding in self._findings)):
+        misfits = [finding.what for finding in self._findings if finding.rule == "shape"]
+        has_fixed_weights = any(f"({name})" in what for name in ("Gemm", "MatMul") for what in misfits)
+        if not (is_free and is_odd and misfits) or has_fixed_weights:  # such weights are for one size alone
             return
         down = [max(1, side // _STRIDE) * _STRIDE for side in size_wh]
         up = [-(-side // _STRIDE) * _STRIDE for side in size_wh]
         what = f"its layers do not fit together at {size_wh[0]}x{size_wh[1]}, expected multiples of {_STRIDE}"
-        step = f"the nearest are size_wh = {down} and {up}"
         self._findings = [finding for finding in self._findings if finding.rule not in _MISFITS]
-        self._findings.append(Finding(severity="error", rule="shape", what=what, next_step=step))
+        self._findings.append(error("shape", what, f"the nearest are size_wh = {down} and {up}"))
 
     def _finish(self, report: CheckReport, costs: Costs) -> Examined:
         self._explain_size(report)
@@ -309,9 +285,9 @@ class _Examination:
         self._findings += check_counted(uses)
         passed = not self._has_errors()
         report = msgspec.structs.replace(
-            with_tensors(report, self._proto, {weight.name for weight in self._file.weights}),
+            shapes.with_tensors(report, self._proto, self._weights),
             passed=passed,
-            used_opset=opsets_of(self._proto)[""],
+            used_opset=shapes.opsets_of(self._proto)[""],
             costs=costs,
             operators=uses,
             findings=in_order(self._findings),

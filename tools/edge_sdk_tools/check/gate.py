@@ -24,7 +24,7 @@ from edge_sdk.tasks.entry import Labels
 from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.model_file import assemble, open_model
 from edge_sdk_tools.check.operators import kernel_table
-from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, in_order
+from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, error, in_order
 from edge_sdk_tools.check.sandbox import Examined, Job, Limits, run_limited
 from edge_sdk_tools.datasets.class_names import read_labels
 
@@ -116,7 +116,7 @@ def examine(
         run(_assembled(spec, examined, report))
     except ModelError as cause:
         what, _, step = str(cause).removeprefix(f"{spec.model}: ").partition("; ")
-        found = Finding(severity="error", rule="run", what=what, next_step=step or "export the model again")
+        found = error("run", what, step or "export the model again")
         return msgspec.structs.replace(report, passed=False, findings=in_order((*report.findings, found)))
     return report
 
@@ -152,7 +152,7 @@ def _quantized(operators: Mapping[str, int]) -> Finding | None:
         return None
     named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))
     what = f"is quantized already ({named}), expected float"
-    return Finding(severity="error", rule="quantized", what=what, next_step="build from what it was made of")
+    return error("quantized", what, "build from what it was made of")
 
 
 def check_model(

@@ -13,9 +13,8 @@ from typing import Any
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import ModelError, one_line
-from edge_sdk.tasks.decoders import TABLE, decoder_of
+from edge_sdk.tasks.decoders import TABLE, WrongLabelsError, decoder_of, labels_hint, make_stage
 from edge_sdk.tasks.spec import TRAITS
-from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
 from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
@@ -100,23 +99,26 @@ def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
 
 
 def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> Iterator[Finding]:
-    """Compare the order of the labels with that of the names in the metadata, or else with COCO's."""
+    """Compare the order of the labels with that of the names in the metadata, or else with the list that they are."""
     said = names_in(report.metadata)
-    ordered = said or read_labels(LISTS["coco80"])
-    places = {name: number for number, name in enumerate(ordered)}
-    known = [(places[label], number) for number, label in enumerate(labels) if label in places]
-    moved = [(label, number) for label, number in known if label != number]
-    if len(labels) != len(ordered) or len(known) < _MOSTLY * len(labels) or len(moved) < len(known) / 2:
+    first = int(not said and spec.classification.background_class)
+    own = [label if said else label.split(",")[0] for label in labels[first:]]
+    lists = {"the names in the file's metadata have": said} if said else {}
+    lists |= {} if said else {f"{name} has": read_labels(path) for name, path in LISTS.items()}
+    for name, ordered in lists.items():
+        places = {label: number for number, label in enumerate(ordered) if ordered.count(label) == 1}
+        known = [(places[label], number) for number, label in enumerate(own) if label in places]
+        moved = [(place, number) for place, number in known if place != number]
+        # In a list that is known to the last name none moves by itself.
+        least = 1 if len(known) == len(places) else len(known) / 2
+        if len(own) != len(ordered) or len(known) < _MOSTLY * len(own) or len(moved) < least:
+            continue
+        number = moved[0][1]
+        is_there = f"line {number + first + 1} is {_shown(own[number])}, and {name} {_shown(ordered[number])} there"
+        step = "write these, in their order"
+        step += "" if said else "; nothing to do if the model was trained in this order"
+        yield finding("error" if said else "warning", spec, f"{spec.labels}: {is_there}", step)
         return
-    number = moved[0][1]
-    what = f"{spec.labels}: line {number + 1} is {_shown(labels[number])}, and {{}} {_shown(ordered[number])} there"
-    if said:
-        yield finding(
-            "error", spec, what.format("the names in the file's metadata have"), "write these, in their order"
-        )
-    else:
-        step = "write COCO's order, as `edge-sdk init` does; nothing to do if the model was trained in this order"
-        yield finding("warning", spec, what.format("COCO, whose classes these are, has"), step)
 
 
 _MOSTLY = 0.75  # share of the lines that are names of a list, from which they are that list
@@ -133,19 +135,18 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         labels = read_labels(Path(spec.labels))
     except ModelError as cause:
         return [finding("error", spec, str(cause), _WRITE)]
-    is_counted, wrong = False, list[Finding]()
+    is_counted, wrong = False, [*_check_said(spec, report)]
     try:
         is_counted = _check_outputs(spec, labels, report)
     except WrongLabelsError as cause:
         step = labels_hint(spec, len(labels), cause.class_count).replace("expected", "write", 1)
-        return [finding("error", spec, str(cause).partition("; ")[0], step)]
+        return wrong or [finding("error", spec, str(cause).partition("; ")[0], step)]
     except ModelError as cause:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
         seen = "" if "this looks like" in step else resemblance(report.outputs, spec.input.size_wh)
-        wrong = [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
+        wrong = wrong or [finding("error", spec, f"{what}{seen}", step or _CORRECT)]
     lines = [*check_lines(spec, labels, is_counted=is_counted), *_check_order(spec, labels, report)]
-    wrong += _check_said(spec, report)
     wrong += [] if wrong else _check_others(spec, len(labels), report)
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
 
@@ -210,6 +211,6 @@ def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) 
     if not report.outputs or is_open or any(output.shape is None for output in report.outputs):
         return False
     shapes = [output.shape or () for output in report.outputs]
-    make_task(spec, len(labels), shapes)
+    make_stage(spec, len(labels), shapes)
     # An output of class ids does not show how many there are.
     return any(decoder_of(spec).class_outputs(spec, len(labels), shapes))

@@ -300,7 +300,8 @@ def read_model(path: Path) -> ModelFile:
         raise RefusedModelError("not an ONNX model: there are no nodes in it", _AGAIN)
     if proto.graph.sparse_initializer:
         raise RefusedModelError("holds sparse weights, which are not quantized", "save it with dense ones")
-    if not all(_is_name(name) for name in _names(proto)):
+    # Bytes are what protobuf gives for what is no UTF-8.
+    if not all(isinstance(n, str) and n.isprintable() and len(n) <= _LONGEST_NAME for n in _names(proto)):
         raise RefusedModelError("damaged: it holds names that are no printable text", _AGAIN)
     idle = next((node for node in _nodes(proto) if not node.output), None)
     if idle is not None:
@@ -357,11 +358,6 @@ def _read_external(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]
             tensor.ClearField("data_location")
             del tensor.external_data[:]
     return weights
-
-
-def _is_name(name: object) -> bool:
-    """Refuse bytes, which protobuf gives for what is no UTF-8, and what cannot be printed in a terminal."""
-    return isinstance(name, str) and name.isprintable() and len(name) <= _LONGEST_NAME
 
 
 def _names(proto: onnx.ModelProto) -> Iterator[object]:

@@ -19,7 +19,7 @@ import onnx
 
 from edge_sdk.bundle.manifest import parse_version
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
-from edge_sdk_tools.check.report import CPU, Finding, ProviderCoverage
+from edge_sdk_tools.check.report import CPU, Finding, ProviderCoverage, error, warning
 from edge_sdk_tools.graph.index import Value, Values, graph_values, nodes_of
 from edge_sdk_tools.graph.profile import has_extensions
 
@@ -211,7 +211,8 @@ class CpuKernels:
         fitting = [kernel for kernel in kernels if implements(kernel.first, kernel.last, schema.since_version)]
         if not fitting:
             return Verdict("version" if kernels else "missing")
-        given = {p: _element(p, node, values, schema) for kernel in fitting for p in kernel.types}
+        found = {p: schema.value_of(p, node, values) for kernel in fitting for p in kernel.types}
+        given = {p: value.element if value else None for p, value in found.items()}
         if any(not self._refused(kernel, given) for kernel in fitting):
             return Verdict("runs")
         refused = min((self._refused(kernel, given) for kernel in fitting), key=len)[0]
@@ -222,11 +223,6 @@ class CpuKernels:
 
     def _refused(self, kernel: Kernel, given: Mapping[str, str | None]) -> list[str]:
         return [p for p in kernel.types if given[p] is not None and given[p] not in self.table.types(kernel, p)]
-
-
-def _element(parameter: str, node: onnx.NodeProto, values: Values, schema: OperatorSchema) -> str | None:
-    value = schema.value_of(parameter, node, values)
-    return value.element if value else None
 
 
 PROVIDER_TABLES = Path(__file__).parent / "providers"
@@ -308,7 +304,12 @@ def check_kernels(judged: Sequence[tuple[onnx.NodeProto, Verdict]], runtime: str
     for node, verdict in judged:
         if verdict.kind != "runs":
             groups.setdefault((node.domain, node.op_type, verdict), []).append(node)
-    return [_kernel_finding(nodes, verdict, runtime, opset) for (_, _, verdict), nodes in groups.items()]
+    findings = []
+    for (_, _, verdict), nodes in groups.items():
+        rule, what, step = _words(nodes[0], verdict, f"{runtime}'s CPU provider", opset)
+        make = warning if verdict.is_supported else error
+        findings.append(make(rule, f"{_named(nodes)}: {what}", step, nodes[0].name))
+    return findings
 
 
 def check_control_flow(proto: onnx.ModelProto) -> list[Finding]:
@@ -318,12 +319,11 @@ def check_control_flow(proto: onnx.ModelProto) -> list[Finding]:
         if node.op_type in _STEPS and not node.domain:
             groups.setdefault(node.op_type, []).append(node)
     return [
-        Finding(
-            severity="warning",
-            rule="control-flow",
-            where=nodes[0].name,
-            what=f"{_named(nodes)}: ONNX Runtime runs {operator}, but what is inside stays float",
-            next_step=_STEPS[operator],
+        warning(
+            "control-flow",
+            f"{_named(nodes)}: ONNX Runtime runs {operator}, but what is inside stays float",
+            _STEPS[operator],
+            nodes[0].name,
         )
         for operator, nodes in groups.items()
     ]
@@ -358,18 +358,6 @@ def _judge_graph(
     return judged
 
 
-def _kernel_finding(nodes: Sequence[onnx.NodeProto], verdict: Verdict, runtime: str, opset: int) -> Finding:
-    node = nodes[0]
-    rule, what, step = _words(node, verdict, f"{runtime}'s CPU provider", opset)
-    return Finding(
-        severity="warning" if verdict.is_supported else "error",
-        rule=rule,
-        where=node.name,
-        what=f"{_named(nodes)}: {what}",
-        next_step=step,
-    )
-
-
 def _named(nodes: Sequence[onnx.NodeProto]) -> str:
     return f"node {nodes[0].name!r}" + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
 
@@ -386,7 +374,11 @@ def _words(node: onnx.NodeProto, verdict: Verdict, provider: str, opset: int) ->
         what = f"{provider} has {name}, but not as opset {opset} defines it"
         return "kernel", what, "export the model with a lower opset"
     if node.domain == EXTENSIONS_DOMAIN:
-        return _of_extensions(name, verdict)
+        what = f"custom operator {name}, which comes with onnxruntime-extensions"
+        install = f"pip install '{EXTENSIONS_PACKAGE}'"
+        if verdict.is_supported:
+            return "custom-operator", f"{what}; the device needs that too", f"there: {install}"
+        return "custom-operator", f"{what}; that is not installed here", install
     if not is_onnx:
         what = f"custom operator {name}, which {provider} does not have, and edge-sdk brings no operators"
         return "custom-operator", what, "export the model in ONNX's own operators, or without that layer"
@@ -395,10 +387,3 @@ def _words(node: onnx.NodeProto, verdict: Verdict, provider: str, opset: int) ->
         what = f"ONNX has no operator {name} in opset {opset}"
         return "unknown-operator", what, "export the model again, with the opset that it is written for"
     return "kernel", f"{provider} has no {name}", "export the model with other operators in its place"
-
-
-def _of_extensions(name: str, verdict: Verdict) -> tuple[str, str, str]:
-    what = f"custom operator {name}, which comes with onnxruntime-extensions"
-    if verdict.is_supported:
-        return "custom-operator", f"{what}; the device needs that too", f"there: pip install '{EXTENSIONS_PACKAGE}'"
-    return "custom-operator", f"{what}; that is not installed here", f"pip install '{EXTENSIONS_PACKAGE}'"

@@ -43,6 +43,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.what}; {self.next_step}"
 
 
+def error(rule: str, what: str, next_step: str, where: str = "") -> Finding:
+    """Make a finding that fails the check."""
+    return Finding(severity="error", rule=rule, where=where, what=what, next_step=next_step)
+
+
+def warning(rule: str, what: str, next_step: str, where: str = "") -> Finding:
+    """Make a finding that costs speed, memory or accuracy."""
+    return Finding(severity="warning", rule=rule, where=where, what=what, next_step=next_step)
+
+
+def note(rule: str, what: str, next_step: str = "nothing to do", where: str = "") -> Finding:
+    """Make a finding that is worth knowing."""
+    return Finding(severity="note", rule=rule, where=where, what=what, next_step=next_step)
+
+
 class TensorInfo(msgspec.Struct, frozen=True):
     """An input or output, with the type of its elements in ONNX Runtime's spelling.
 
@@ -169,8 +184,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: _ORDER.index(finding.severity))
     if len(ordered) > _MOST:
         what = f"{len(ordered) - _MOST} more findings are left out"
-        more = Finding(severity="note", rule="more", what=what, next_step="mend these, then check again")
-        ordered = [*ordered[:_MOST], more]
+        ordered = [*ordered[:_MOST], note("more", what, "mend these, then check again")]
     return tuple(ordered)
 
 
@@ -184,4 +198,4 @@ class RefusedModelError(ModelError):
 
     def finding(self, rule: str) -> Finding:
         """Return this error as a finding of a report."""
-        return Finding(severity="error", rule=rule, what=self.what, next_step=self.next_step)
+        return error(rule, self.what, self.next_step)

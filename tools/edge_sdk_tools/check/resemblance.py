@@ -19,7 +19,7 @@ def resemblance(outputs: Sequence[SeenOutput], size_wh: tuple[int, int]) -> str:
     if len(shapes) == 1 and len(shapes[0]) == 3 and outputs[0].operator == "Softmax":
         _, places, characters = shapes[0]
         return f"; this looks like {characters} characters at each of {places} places: text, with --task text"
-    for look in (_detection_api, _levels, _heads, _heatmap, _cells, _rows):
+    for look in (_detection_api, _keypoints, _levels, _heads, _heatmap, _cells, _rows):
         if found := look(shapes, size_wh):
             return f"; this looks like {found}"
     return ""
@@ -32,6 +32,12 @@ def _detection_api(shapes: Sequence[Shape], _size_wh: tuple[int, int]) -> str:
             "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes, detection_classes, "
             "detection_scores and num_detections, so export these four alone"
         )
+    return ""
+
+
+def _keypoints(shapes: Sequence[Shape], _size_wh: tuple[int, int]) -> str:
+    if len(shapes) == 1 and len(shapes[0]) == 4 and 17 in shapes[0][1::2]:
+        return "17 heatmaps of a person's keypoints; a class map of 17 classes needs --decoder logits"
     return ""
 
 

@@ -97,6 +97,7 @@ def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
         RefusedModelError: it crashed, or took more than it may.
         RuntimeError: it failed, which is a bug of edge-sdk; its own traceback is the cause.
     """
+    path = os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
     # An empty folder, so that no file beside the model is found as a module or as data.
     with interrupted_by_sigterm(), tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
         try:
@@ -107,7 +108,7 @@ def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
                 check=False,
                 timeout=limits.wall_s,
                 cwd=folder,
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": _import_path(), "TMPDIR": folder},
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path, "TMPDIR": folder},
             )
         except subprocess.TimeoutExpired:
             raise _died(f"it was not examined within {limits.wall_s} s") from None
@@ -151,10 +152,6 @@ def _data_bytes() -> int:
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     line = next(line for line in status.splitlines() if line.startswith("VmData:"))
     return int(line.split()[1]) * 1024
-
-
-def _import_path() -> str:
-    return os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
 
 
 def _cause(number: int, limits: Limits) -> str:

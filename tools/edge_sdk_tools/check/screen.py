@@ -37,7 +37,9 @@ def render(report: CheckReport) -> str:
     """Write a report for the terminal's width, with colours as ANSI sequences."""
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
-    parts: list[RenderableType] = [_heading(report)]
+    where = report.target or "this machine"
+    version = f", ONNX Runtime {report.onnxruntime}" if report.onnxruntime else ""
+    parts: list[RenderableType] = [Text.assemble((report.name, "bold"), f" for {where}{version}")]
     if report.opset is not None:
         parts.append(_facts(report))
     if report.operators:
@@ -48,12 +50,6 @@ def render(report: CheckReport) -> str:
     with console.capture() as capture:
         console.print(Group(*parts, Text(), _verdict(report)))
     return _LINE_END.sub(lambda end: end.group().replace(" ", ""), capture.get().rstrip("\n"))
-
-
-def _heading(report: CheckReport) -> Text:
-    where = report.target or "this machine"
-    version = f", ONNX Runtime {report.onnxruntime}" if report.onnxruntime else ""
-    return Text.assemble((report.name, "bold"), f" for {where}{version}")
 
 
 def _facts(report: CheckReport) -> Table:
@@ -99,7 +95,8 @@ def _operators(report: CheckReport) -> Table:
     total = sum(use.macs or 0 for use in report.operators)
     for use in report.operators[:_MOST_ROWS]:
         macs = [_count(use.macs), f"{use.macs / total:.1%}"] if use.macs else ["?" if use.macs is None else "", ""]
-        table.add_row(_name(use), str(use.nodes), *macs, *(_takes(provider, use) for provider in report.providers))
+        name = f"{use.domain}.{use.name}" if use.domain not in ("", "ai.onnx") else use.name
+        table.add_row(name, str(use.nodes), *macs, *(_takes(provider, use) for provider in report.providers))
     more = len(report.operators) - _MOST_ROWS
     if more > 0:
         table.add_row(f"and {more} more", "", "", "", *("" for _ in report.providers))
@@ -145,10 +142,6 @@ def _verdict(report: CheckReport) -> Text:
 
 def _tensor(info: TensorInfo) -> str:
     return f"{info.name}: {info.type or 'of unknown type'} {show_shape(info.shape)}"
-
-
-def _name(use: OperatorUse) -> str:
-    return f"{use.domain}.{use.name}" if use.domain not in ("", "ai.onnx") else use.name
 
 
 def _short(provider: ProviderCoverage) -> str:

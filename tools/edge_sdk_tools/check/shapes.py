@@ -21,7 +21,7 @@ from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.check.model_file import ModelFile
 from edge_sdk_tools.check.operators import KernelTable
-from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, TensorInfo, show_shape
+from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, TensorInfo, error, note, show_shape
 from edge_sdk_tools.graph.index import GraphIndex, Values, declared_value, graph_values, nodes_of
 
 LOWEST_OPSET = 7
@@ -32,6 +32,7 @@ QUANTIZABLE_OPSET = 13
 
 _LOWEST_IR_VERSION = 4  # from here on weights need not be inputs too
 _RESIZE_MODES = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+_AGAIN = "export the model again"
 _FAR = 2**31 - 1  # a file may write 64 bits, onnx takes 32
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -47,15 +48,12 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
 def check_opset(opset: int | None, highest: int, runtime: str) -> list[Finding]:
     """Compare a model's opset with the opsets that a runtime runs."""
     if opset is None:
-        return [Finding(severity="error", rule="opset", what="names no ai.onnx opset", next_step="export it again")]
+        return [error("opset", "names no ai.onnx opset", "export it again")]
     if opset < LOWEST_OPSET:
-        what = (
-            f"opset {opset}, expected {LOWEST_OPSET} or higher: what older operators compute is not defined well enough"
-        )
-        return [Finding(severity="error", rule="opset", what=what, next_step="export it with opset 17")]
+        why = "what older operators compute is not defined well enough"
+        return [error("opset", f"opset {opset}, expected {LOWEST_OPSET} or higher: {why}", "export it with opset 17")]
     if opset > highest:
-        what = f"opset {opset}, but {runtime} runs up to {highest}"
-        return [Finding(severity="error", rule="opset", what=what, next_step="export it with a lower opset")]
+        return [error("opset", f"opset {opset}, but {runtime} runs up to {highest}", "export it with a lower opset")]
     return []
 
 
@@ -68,20 +66,19 @@ def lower_ir_version(proto: onnx.ModelProto, highest: int, runtime: str) -> list
     found = proto.ir_version
     proto.ir_version = max(_LOWEST_IR_VERSION, min(found, highest))
     if not 1 <= found <= onnx.IR_VERSION:
-        what = (
-            f"IR version {found}, expected 1 to {onnx.IR_VERSION}, which are those that onnx {onnx.__version__} knows"
-        )
-        return [Finding(severity="error", rule="ir-version", what=what, next_step="export it again")]
+        known = f"1 to {onnx.IR_VERSION}, which are those that onnx {onnx.__version__} knows"
+        return [error("ir-version", f"IR version {found}, expected {known}", "export it again")]
     if found <= highest:
         return []
     what = f"IR version {found}, but {runtime} reads up to {highest}; the bundle's model gets {highest}"
     step = f"nothing to do; to use the file elsewhere, set model.ir_version = {highest} and save it"
-    return [Finding(severity="note", rule="ir-version", what=what, next_step=step)]
+    return [note("ir-version", what, step)]
 
 
 def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Convert a model of a lower opset to `QUANTIZABLE_OPSET`; a RefusedModelError says that onnx cannot."""
-    resized = {node.output[0] for node in proto.graph.node if _is_old_resize(node, opsets_of(proto)[""])}
+    old = ("Upsample", "Resize") if opsets_of(proto)[""] <= 10 else ("Upsample",)
+    resized = {node.output[0] for node in proto.graph.node if node.op_type in old}
     try:
         converted = onnx.version_converter.convert_version(proto, QUANTIZABLE_OPSET)
     except Exception as cause:  # the converter raises RuntimeError and its own C++ types alike
@@ -90,20 +87,11 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
         ) from cause
     for node in converted.graph.node:
         if node.op_type == "Resize" and node.output[0] in resized:
-            _keep_meaning(node)
+            # What Upsample and Resize of opset 10 meant: onnx's converter leaves it at opset 11's other defaults.
+            given = {attribute.name for attribute in node.attribute}
+            modes = [onnx.helper.make_attribute(*mode) for mode in _RESIZE_MODES.items() if mode[0] not in given]
+            node.attribute.extend(modes)
     return converted
-
-
-def _is_old_resize(node: onnx.NodeProto, opset: int) -> bool:
-    return node.op_type == "Upsample" or (node.op_type == "Resize" and opset <= 10)
-
-
-def _keep_meaning(resize: onnx.NodeProto) -> None:
-    """Say what Upsample and Resize of opset 10 meant: onnx's converter leaves it at opset 11's other defaults."""
-    given = {attribute.name for attribute in resize.attribute}
-    for name, value in _RESIZE_MODES.items():
-        if name not in given:
-            resize.attribute.append(onnx.helper.make_attribute(name, value))
 
 
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -186,9 +174,10 @@ def take_floats(proto: onnx.ModelProto, weights: Collection[str], spec: InputSpe
     image.type.tensor_type.elem_type = TensorProto.FLOAT
     what = f"input {image.name!r} is {TensorProto.DataType.Name(kind)}; a Cast from float was put before it"
     if any(spec.mean) or any(value != 1 for value in spec.std):
-        step = "take mean and std out of model.toml: the model takes pixels of 0-255 as they are"
-        return [Finding(severity="error", rule="input", what=what, next_step=step)]
-    return [Finding(severity="note", rule="input", what=what, next_step="nothing to do: pixels are whole numbers")]
+        return [
+            error("input", what, "take mean and std out of model.toml: the model takes pixels of 0-255 as they are")
+        ]
+    return [note("input", what, "nothing to do: pixels are whole numbers")]
 
 
 def _rename(proto: onnx.ModelProto, name: str, to: str) -> None:
@@ -277,7 +266,7 @@ def check_sizes(proto: onnx.ModelProto) -> list[Finding]:
         by = f" of node {makers[name].name!r} ({makers[name].op_type})" if name in makers else ""
         size = "a side below 0" if negative else f"{(value.bytes or 0) / 1e9:.3g} GB, expected 1 at most"
         what = f"tensor {name!r}{by} has shape {show_shape(value.shape)} and {size}"
-        findings.append(Finding(severity="error", rule="size", where=name, what=what, next_step="export it again"))
+        findings.append(error("size", what, "export it again", name))
     return findings[:_SHOWN]
 
 
@@ -297,9 +286,10 @@ def check_outputs(proto: onnx.ModelProto, weights: Collection[str]) -> list[Find
             f"output {output.name!r} has shape {show_shape(value.shape)}: {dimension} is known only when node "
             f"{maker.name!r} ({maker.op_type}) has run, expected fixed shapes"
         )
-        findings.append(
-            Finding(severity="error", rule="dynamic", where=output.name, what=what, next_step=_advice(maker.op_type))
-        )
+        step = "cut the model before that node, or export it without it"
+        if maker.op_type == "NonMaxSuppression":
+            step = "export it without suppression (nms=False): edge-sdk suppresses overlaps itself"
+        findings.append(error("dynamic", what, step, output.name))
     return findings
 
 
@@ -310,12 +300,11 @@ def _unfilled(graph: onnx.GraphProto, weights: Collection[str]) -> list[Finding]
     images = {value.name for value in graph.input} - set(weights)
     problems |= {name: "is the input itself" for name in times if name in images}
     return [
-        Finding(
-            severity="error",
-            rule="output",
-            where=name,
-            what=f"output {name!r} {problem}, expected a result of its nodes, once",
-            next_step="export it without this output",
+        error(
+            "output",
+            f"output {name!r} {problem}, expected a result of its nodes, once",
+            "export it without this output",
+            name,
         )
         for name, problem in problems.items()
     ]
@@ -433,25 +422,17 @@ def _data_dependent(name: str, links: GraphIndex) -> onnx.NodeProto | None:
     return None
 
 
-def _advice(operator: str) -> str:
-    if operator == "NonMaxSuppression":
-        return "export it without suppression (nms=False): edge-sdk suppresses overlaps itself"
-    return "cut the model before that node, or export it without it"
-
-
 def _inference_findings(cause: Exception) -> list[Finding]:
     found = [
-        Finding(
-            severity="error",
-            rule="shape",
-            where=match["node"] or "",
-            what=f"node {match['node'] or '?'!r} ({match['operator']}): {_plain(match['what'])}",
-            next_step="export the model again",
+        error(
+            "shape",
+            f"node {match['node'] or '?'!r} ({match['operator']}): {_plain(match['what'])}",
+            _AGAIN,
+            match["node"] or "",
         )
         for match in _ONE_ERROR.finditer(str(cause))
     ]
-    what = _plain(first_line(cause))
-    return found[:_SHOWN] or [Finding(severity="error", rule="shape", what=what, next_step="export the model again")]
+    return found[:_SHOWN] or [error("shape", _plain(first_line(cause)), _AGAIN)]
 
 
 def _plain(text: str) -> str:
@@ -459,8 +440,6 @@ def _plain(text: str) -> str:
 
 
 _LONGEST_PRODUCER = 100
-
-
 _MOST_KEYS, _LONGEST_KEY, _LONGEST_VALUE = 64, 100, 1 << 17  # 2,000 names of classes take 50 kB
 
 
@@ -470,6 +449,7 @@ def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, tab
         declared = declared_value(image_input(proto, {weight.name for weight in file.weights})).shape
     except ModelError:
         declared = None
+    wrote: tuple[object, ...] = (proto.producer_name, proto.producer_version)  # bytes where it is no UTF-8
     return msgspec.structs.replace(
         report,
         declared=declared,
@@ -479,7 +459,7 @@ def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, tab
         files=tuple(sorted(name for name in file.files if name)),
         opset=opsets_of(proto).get(""),
         ir_version=int(proto.ir_version),
-        producer=_printable(proto.producer_name, proto.producer_version),
+        producer=" ".join(t for t in wrote if isinstance(t, str) and t and t.isprintable())[:_LONGEST_PRODUCER],
         metadata={
             entry.key[:_LONGEST_KEY]: entry.value[:_LONGEST_VALUE] for entry in proto.metadata_props[:_MOST_KEYS]
         },
@@ -511,8 +491,3 @@ def _operator_of(name: str, links: GraphIndex) -> str:
 def _info(declared: onnx.ValueInfoProto, operator: str = "") -> TensorInfo:
     value = declared_value(declared)
     return TensorInfo(declared.name, value.element, value.shape, operator)
-
-
-def _printable(*texts: object) -> str:
-    words = [text for text in texts if isinstance(text, str) and text.isprintable() and text]
-    return " ".join(words)[:_LONGEST_PRODUCER]

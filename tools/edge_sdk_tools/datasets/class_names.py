@@ -71,6 +71,9 @@ def read_labels(path: Path) -> Labels:
         if path.name in LISTS:
             return read_labels(LISTS[path.name])
         raise ModelError(f"{path}: no such labels file, and no list of this name ({', '.join(LISTS)})") from None
+    except UnicodeDecodeError as cause:
+        line = cause.object.count(b"\n", 0, cause.start) + 1
+        raise ModelError(f"{path}: labels cannot be read: line {line} is not UTF-8; save it as UTF-8") from cause
     except ValueError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
     except OSError as cause:
@@ -122,9 +125,11 @@ class ClassNames:
         if not found:
             unknown = sum(not self.find(other) for other in beside if other != name)
             more = f" (nor are {unknown} of the {len(beside) - 1} names beside it)" if unknown else ""
-            raise DataError(
-                f"{where}: {shown(name)} is no label of the model{more}, expected {self._expected()}{self._hint(name)}"
-            )
+            near = difflib.get_close_matches(names_of(name).whole.casefold(), self._names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            few = len(self) <= _NAMED
+            expected = ", ".join(self._labels) if few else f"one of {len(self)} such as {shown(self._labels[0])}"
+            raise DataError(f"{where}: {shown(name)} is no label of the model{more}, expected {expected}{hint}")
         if len(found) > 1:
             shared = " and ".join(map(str, found[:_NAMED]))
             raise DataError(
@@ -134,18 +139,10 @@ class ClassNames:
         return found[0]
 
     def checked(self, class_id: int, where: str) -> int:
-        """The same id."""
+        """Return the class id; raise a DataError where no label of the model has it."""
         if not 0 <= class_id < len(self):
             raise DataError(f"{where}: class_id is {class_id}, expected 0 to {len(self) - 1}, one a label of the model")
         return class_id
-
-    def _hint(self, name: str) -> str:
-        near = difflib.get_close_matches(names_of(name).whole.casefold(), self._names, n=1)
-        return f"; did you mean {near[0]!r}?" if near else ""
-
-    def _expected(self) -> str:
-        first = ", ".join(self._labels[:_NAMED])
-        return first if len(self) <= _NAMED else f"one of {len(self)} such as {shown(self._labels[0])}"
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # float() takes nan and 1_0 too

@@ -233,7 +233,14 @@ class _CarriedMask(MaskTruth, frozen=True):
 def carried(dataset: Dataset) -> Dataset:
     """Return the same dataset with the bytes of all its files in it."""
     images = ImageSet(tuple(_carried(image) for image in dataset.images.images), dataset.images.skipped)
-    truths = None if dataset.truths is None else tuple(_carried_truth(truth) for truth in dataset.truths)
+    truths = (
+        None
+        if dataset.truths is None
+        else tuple(
+            _CarriedMask(truth.path, truth.class_count, truth.data()) if isinstance(truth, MaskTruth) else truth
+            for truth in dataset.truths
+        )
+    )
     return msgspec.structs.replace(dataset, images=images, truths=truths)
 
 
@@ -243,10 +250,6 @@ def _carried(image: ImageFile) -> _CarriedImage:
     except DataError:
         content = b""  # the error is raised when the image is read
     return _CarriedImage(image.path, image.sha256, image.size_wh, content)
-
-
-def _carried_truth(truth: Truth) -> Truth:
-    return _CarriedMask(truth.path, truth.class_count, truth.data()) if isinstance(truth, MaskTruth) else truth
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -270,13 +273,20 @@ class Labelled(msgspec.Struct, frozen=True):
 
 
 def gather(found: Iterable[Found], kind: Format = "images", *, decode: bool) -> Dataset:
-    """Read every file; of those with the same content keep the first."""
+    """Read every file; of those with the same content keep the first.
+
+    A truth that was drawn on a picture of another size would lie elsewhere: such an image is skipped.
+    """
     kept: dict[str, tuple[ImageFile, Truth | None]] = {}
     skipped: list[Skipped] = []
     duplicates = conflicts = 0
     for item in found:
-        image = _fitting(item, inspect(item.path, decode=decode))
-        if isinstance(image, Skipped):
+        image = inspect(item.path, decode=decode)
+        if isinstance(image, ImageFile) and item.drawn_on_wh not in (None, image.size_wh):
+            (width, height), (drawn_width, drawn_height) = image.size_wh, item.drawn_on_wh
+            why = f"{width}x{height} pixels, its labels were drawn on {drawn_width}x{drawn_height}"
+            skipped.append(Skipped(item.path, why))
+        elif isinstance(image, Skipped):
             skipped.append(image)
         elif image.sha256 in kept:
             duplicates += 1
@@ -286,14 +296,6 @@ def gather(found: Iterable[Found], kind: Format = "images", *, decode: bool) -> 
     images = ImageSet(tuple(image for image, _ in kept.values()), tuple(skipped))
     truths = tuple(truth for _, truth in kept.values() if truth is not None)
     return Dataset(images, None if kind == "images" else truths, kind, duplicates, conflicts)
-
-
-def _fitting(item: Found, image: ImageFile | Skipped) -> ImageFile | Skipped:
-    """The image, unless its truth was drawn on a picture of another size: it would lie elsewhere."""
-    if isinstance(image, Skipped) or item.drawn_on_wh is None or item.drawn_on_wh == image.size_wh:
-        return image
-    (width, height), (drawn_width, drawn_height) = image.size_wh, item.drawn_on_wh
-    return Skipped(item.path, f"{width}x{height} pixels, its labels were drawn on {drawn_width}x{drawn_height}")
 
 
 def find_images(folders: Sequence[Path], *, decode: bool = True) -> ImageSet:

@@ -1,9 +1,9 @@
 """The formats of labels, each a reader of a folder, and the table of them.
 
 Class folders: the images of a class lie in a folder of its name, at any depth. labels.csv: one image a line, with the
-id or the label of its class. COCO: boxes in one JSON file, and images in folders near it; polygons, masks and other
-parts of the file are ignored. YOLO: images/ and labels/ beside each other, a text file an image with a line an object.
-Masks: images/ and masks/ beside each other, a PNG of class ids an image.
+id or the label of its class. texts.csv: one image a line, with its text. COCO: boxes in one JSON file, and images in
+folders near it; polygons, masks and other parts of the file are ignored. YOLO: images/ and labels/ beside each other, a
+text file an image with a line an object. Masks: images/ and masks/ beside each other, a PNG of class ids an image.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +40,8 @@ from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, i
 
 def are_class_folders(folder: Path, names: ClassNames) -> bool:
     """Whether one folder at least bears the name of a class; folders such as `day` and `night` do not."""
-    return any(_is_class(path.name, names) for path in subfolders(folder))
+    here = [path.name for path in subfolders(folder)]
+    return any(names.find(name) or (_is_number(name) and int(name) < len(names)) for name in here)
 
 
 def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
@@ -59,10 +60,6 @@ def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
     return Labelled(found, tuple(skipped))
 
 
-def _is_class(name: str, names: ClassNames) -> bool:
-    return bool(names.find(name)) or (_is_number(name) and int(name) < len(names))
-
-
 def _class_id(folder: Path, names: ClassNames, beside: Sequence[str]) -> int:
     """A label that is a number goes before the class id of this number."""
     if _is_number(folder.name) and not names.find(folder.name):
@@ -74,59 +71,7 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal()
 
 
-LABELS_CSV = "labels.csv"
-_HEADERS = ["file", "class_id"], ["file", "label"]
-
-
-def read_labels_csv(folder: Path, names: ClassNames) -> Labelled:
-    """Read FOLDER/labels.csv."""
-    path = folder / LABELS_CSV
-    rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    try:
-        column = _class_column(next(rows, []), path)
-        class_ids: dict[Path, int] = {}
-        for row in rows:
-            if row:
-                _add(class_ids, folder, row, column, names, f"{path}: line {rows.line_num}")
-    except csv.Error as cause:
-        raise DataError(f"{path}: line {rows.line_num}: not comma-separated values: {cause}") from cause
-    if not class_ids:
-        raise DataError(f"{path}: no images in it, expected one a line after the header")
-    return Labelled([Found(file, ClassTruth(class_id)) for file, class_id in sorted(class_ids.items())])
-
-
-def _class_column(header: Sequence[str], path: Path) -> str:
-    columns = [name.strip().casefold() for name in header]
-    if columns not in _HEADERS:
-        raise DataError(f"{path}: line 1 is {shown(','.join(header))}, expected file,class_id or file,label")
-    return columns[1]
-
-
-def _add(
-    class_ids: dict[Path, int], folder: Path, row: Sequence[str], column: str, names: ClassNames, where: str
-) -> None:
-    if len(row) != 2:
-        raise DataError(
-            f"{where}: has {len(row)} column{'s' if len(row) > 1 else ''}, expected 2: file,{column}; a label with "
-            "commas needs quotes"
-        )
-    name, value = row[0].strip(), row[1].strip()
-    file = listed_file(name, [folder], where)
-    if file is None:
-        raise DataError(f"{where}: no file {shown(name)} in {folder}; take the line out or copy the image there")
-    class_id = names.class_id(value, where) if column == "label" else _csv_class_id(value, names, where)
-    if class_ids.setdefault(file, class_id) != class_id:
-        raise DataError(f"{where}: {shown(name)} has class {class_id} here and {class_ids[file]} above; keep one line")
-
-
-def _csv_class_id(value: str, names: ClassNames, where: str) -> int:
-    class_id = whole_number(value)
-    if class_id is None:
-        raise DataError(f"{where}: class_id is {shown(value)}, expected a whole number from 0 to {len(names) - 1}")
-    return names.checked(class_id, where)
-
-
-TEXTS_CSV = "texts.csv"
+LABELS_CSV, TEXTS_CSV = "labels.csv", "texts.csv"
 
 
 class TextTruth(Truth, frozen=True):
@@ -135,24 +80,58 @@ class TextTruth(Truth, frozen=True):
     text: str
 
 
+def read_labels_csv(folder: Path, names: ClassNames) -> Labelled:
+    """Read FOLDER/labels.csv."""
+    found: dict[Path, ClassTruth] = {}
+    for where, column, file, text in _csv_rows(folder, LABELS_CSV, "class_id", "label"):
+        value = text.strip()
+        class_id = names.class_id(value, where) if column == "label" else _csv_class_id(value, names, where)
+        if found.setdefault(file, ClassTruth(class_id)).class_id != class_id:
+            raise DataError(
+                f"{where}: {shown(file.name)} has class {class_id} here and {found[file].class_id} above; keep one line"
+            )
+    return Labelled([Found(file, truth) for file, truth in sorted(found.items())])
+
+
 def read_texts_csv(folder: Path, _names: ClassNames) -> Labelled:
-    """Read FOLDER/texts.csv, with one image a line after the header file,text."""
-    path = folder / TEXTS_CSV
+    """Read FOLDER/texts.csv."""
+    texts = {file: TextTruth(text) for _, _, file, text in _csv_rows(folder, TEXTS_CSV, "text")}
+    return Labelled([Found(file, text) for file, text in sorted(texts.items())])
+
+
+def _csv_rows(folder: Path, name: str, *columns: str) -> Iterator[tuple[str, str, Path, str]]:
+    """Yield where each line stands, the name of its second column, its image, and what that column has."""
+    path, count = folder / name, 0
     rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    texts: dict[Path, TextTruth] = {}
     try:
         header = next(rows, [])
-        if [name.strip().casefold() for name in header] != ["file", "text"]:
-            raise DataError(f"{path}: line 1 is {shown(','.join(header))}, expected file,text")
+        column = header[-1].strip().casefold() if header else ""
+        if [part.strip().casefold() for part in header] != ["file", column] or column not in columns:
+            expected = " or ".join(f"file,{one}" for one in columns)
+            raise DataError(f"{path}: line 1 is {shown(','.join(header))}, expected {expected}")
         for row in filter(None, rows):
-            where = f"{path}: line {rows.line_num}"
+            where, count = f"{path}: line {rows.line_num}", count + 1
+            if len(row) != 2:
+                found = f"has {len(row)} column{'s' if len(row) > 1 else ''}"
+                what = f"a {columns[-1]} with commas needs quotes"
+                raise DataError(f"{where}: {found}, expected 2: file,{column}; {what}")
             file = listed_file(row[0].strip(), [folder], where)
-            if len(row) != 2 or file is None:
-                raise DataError(f"{where}: {shown(','.join(row))}, expected an image in {folder} and its text, quoted")
-            texts[file] = TextTruth(row[1])
+            if file is None:
+                raise DataError(
+                    f"{where}: no file {shown(row[0].strip())} in {folder}; take the line out or copy the image there"
+                )
+            yield where, column, file, row[1]
     except csv.Error as cause:
         raise DataError(f"{path}: line {rows.line_num}: not comma-separated values: {cause}") from cause
-    return Labelled([Found(file, text) for file, text in sorted(texts.items())])
+    if not count:
+        raise DataError(f"{path}: no images in it, expected one a line after the header")
+
+
+def _csv_class_id(value: str, names: ClassNames, where: str) -> int:
+    class_id = whole_number(value)
+    if class_id is None:
+        raise DataError(f"{where}: class_id is {shown(value)}, expected a whole number from 0 to {len(names) - 1}")
+    return names.checked(class_id, where)
 
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
@@ -257,7 +236,9 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
         of = rows[image.id]
         found.append(Found(file, BoxTruth(boxes_xyxy[of], class_ids[of], crowd[of], relative=False), image.size_wh))
     if not found:
-        raise DataError(f"{path}: {_none_there(len(skipped), folders)}")
+        searched = ", ".join(map(str, folders))
+        where = f"none of its {len(skipped)} images is there, looked in {searched}; put them into one of these"
+        raise DataError(f"{path}: {where if skipped else 'no images in it, expected a list of them'}")
     return Labelled(sorted(found, key=lambda item: item.path), tuple(skipped))
 
 
@@ -317,18 +298,12 @@ def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int6
     return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
 
 
-def _none_there(count: int, folders: Sequence[Path]) -> str:
-    if not count:
-        return "no images in it, expected a list of them"
-    return f"none of its {count} images is there, looked in {', '.join(map(str, folders))}; put them into one of these"
-
-
 def read_masks(folder: Path, names: ClassNames) -> Labelled:
     """Read FOLDER/images and FOLDER/masks; a mask has the name of its image at the same place, and ends in .png.
 
     Of a mask only the header is read; `MaskTruth.read` reads the rest.
     """
-    masks = {path.relative_to(folder / MASKS).with_suffix(""): path for path in _pngs(folder / MASKS)}
+    masks = _by_name(folder / MASKS, ".png")
     found, skipped, wanted = [], [], set()
     for path in filter(is_candidate, files_below(folder / IMAGES)):
         name = path.relative_to(folder / IMAGES).with_suffix("")
@@ -344,8 +319,10 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
     return Labelled(found, (*skipped, *(Skipped(mask, f"no image of this name in {IMAGES}/") for mask in lonely)))
 
 
-def _pngs(folder: Path) -> list[Path]:
-    return [path for path in files_below(folder) if path.suffix.lower() == ".png"]
+def _by_name(folder: Path, suffix: str) -> dict[Path, Path]:
+    """Return the files below a folder with this suffix by their paths in it, without the suffix."""
+    files = (path for path in files_below(folder) if path.suffix.lower() == suffix)
+    return {path.relative_to(folder).with_suffix(""): path for path in files}
 
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
@@ -355,7 +332,7 @@ _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     """Read FOLDER/images and FOLDER/labels; a label has the name of its image at the same place."""
-    labels = _labels_by_name(folder / LABELS)
+    labels = _by_name(folder / LABELS, ".txt")
     images = [path for path in files_below(folder / IMAGES) if is_candidate(path)]
     named = [(path, path.relative_to(folder / IMAGES).with_suffix("")) for path in images]
     found = [Found(path, _read_boxes(labels.get(name), names)) for path, name in named]
@@ -367,11 +344,6 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
         )
     lonely = [path for name, path in labels.items() if name not in wanted and path.name != _LIST_OF_CLASSES]
     return Labelled(found, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in lonely))
-
-
-def _labels_by_name(folder: Path) -> dict[Path, Path]:
-    files = (path for path in files_below(folder) if path.suffix.lower() == ".txt")
-    return {path.relative_to(folder).with_suffix(""): path for path in files}
 
 
 def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
@@ -395,22 +367,18 @@ def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tup
     if len(values) < 4 or len(values) % 2:
         raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
     names.checked(class_id, where)
-    return class_id, _cut(_box(values, where) if len(values) == 4 else _around(values), where)
+    return class_id, _box(values, where)
 
 
-def _box(values: Sequence[float], where: str) -> tuple[float, float, float, float]:
-    x, y, width, height = values
-    if width < 0 or height < 0:
-        raise DataError(f"{where}: the box is {width:g} wide and {height:g} high, expected 0 or more")
-    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
-
-
-def _around(values: Sequence[float]) -> tuple[float, float, float, float]:
-    """The box around a polygon of x1 y1 x2 y2 x3 y3 and more."""
-    return min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
-
-
-def _cut(box_xyxy: tuple[float, float, float, float], where: str) -> tuple[float, ...]:
+def _box(values: Sequence[float], where: str) -> tuple[float, ...]:
+    """The box of x, y, width and height, or that around a polygon of x1 y1 x2 y2 x3 y3 and more; 0-1."""
+    if len(values) > 4:
+        box_xyxy = min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
+    else:
+        x, y, width, height = values
+        if width < 0 or height < 0:
+            raise DataError(f"{where}: the box is {width:g} wide and {height:g} high, expected 0 or more")
+        box_xyxy = x - width / 2, y - height / 2, x + width / 2, y + height / 2
     if min(box_xyxy) < -_OVERSHOOT or max(box_xyxy) > 1 + _OVERSHOOT:
         raise DataError(
             f"{where}: the box reaches from {box_xyxy[0]:.4g}, {box_xyxy[1]:.4g} to {box_xyxy[2]:.4g}, "

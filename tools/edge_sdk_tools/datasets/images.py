@@ -33,7 +33,7 @@ from edge_sdk.core.frame import Image
 from edge_sdk.sources.opencv import MAX_READ_PX, set_up_opencv
 
 MAX_PIXELS = MAX_READ_PX
-"""Of one image: decoded it takes three times as many bytes, and OpenCV decodes no larger ones."""
+"""The most pixels of one image: decoded it takes three times as many bytes, and OpenCV decodes no larger ones."""
 
 # Image.open would refuse what is large in its own words, by a limit that all of the process shares.
 _READERS: tuple[tuple[bytes, Callable[[io.BytesIO], PilFile]], ...] = (
@@ -88,7 +88,7 @@ def _orientation(exif: bytes) -> object:
 
 
 MAX_BYTES = 1 << 30
-"""Of one image file: 67 million pixels of 16 bits in four channels, and no compression, are 540 MB."""
+"""The most bytes of one image file: 67 million pixels of 16 bits in four channels, and no compression, are 540 MB."""
 
 _EVERY_NTH_HELD_OUT = 4
 
@@ -177,7 +177,7 @@ def decode_image(data: bytes) -> Image | None:
 
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
-"""Of images that are read, in small letters."""
+"""Suffixes of images that are read, in lower case."""
 
 FOREIGN_SUFFIXES = (
     *(".heic", ".heif", ".avif", ".jxl", ".gif", ".tif", ".tiff", ".jp2", ".tga", ".exr", ".pgm", ".pbm", ".pnm"),
@@ -197,9 +197,12 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
     suffix = path.suffix.lower()
     if suffix in FOREIGN_SUFFIXES:
         return Skipped(path, f"{suffix}: edge-sdk does not read it; convert it to JPEG or PNG")
-    data = _read(path)
-    if isinstance(data, str):
-        return Skipped(path, data)
+    try:
+        data = read_regular(path, MAX_BYTES)
+    except OSError as cause:
+        return Skipped(path, f"cannot be read: {cause.strerror}")
+    if not data:
+        return Skipped(path, "an empty file")
     size_wh = read_size(data)
     if size_wh is None:
         return Skipped(path, "not an image, or its header is damaged")
@@ -208,13 +211,6 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
     if decode and decode_image(data) is None:
         return Skipped(path, "cannot be decoded, expected a whole image")
     return ImageFile(path, hashlib.sha256(data).hexdigest(), size_wh)
-
-
-def _read(path: Path) -> bytes | str:
-    try:
-        return read_regular(path, MAX_BYTES) or "an empty file"
-    except OSError as cause:
-        return f"cannot be read: {cause.strerror}"
 
 
 def files_below(folder: Path) -> list[Path]:

@@ -1,14 +1,16 @@
-"""An MQTT broker for the length of the demo, mosquitto or one in Python, and the subscriber's process.
+"""An MQTT broker for the length of the demo, mosquitto or one in Python, and a subscriber that writes messages down.
 
 The broker listens on this machine only, keeps nothing on disk and asks for no password, which is right for a demo and
 for nothing else. No child process outlives the block that started it. `python -m edge_sdk_tools.demo.broker PORT` is
-the broker in Python (amqtt), for machines without mosquitto.
+the broker in Python (amqtt), for machines without mosquitto. The subscriber uses MQTT and JSON and nothing of edge-sdk:
+it receives what any other program would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -16,44 +18,37 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TextIO
 
 import msgspec
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from edge_sdk.core.errors import MissingDependencyError, PublishError
 
 
 @contextmanager
-def child(
-    command: Sequence[str | Path], errors: Path, *, quiet: bool = False, grace_s: float = 10.0
-) -> Iterator[subprocess.Popen[str]]:
+def child(command: Sequence[str], errors: Path, grace_s: float = 10.0) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program, and end it with the block: SIGTERM, and SIGKILL when that does not help.
 
-    Standard error goes to the file `errors`, standard output nowhere if `quiet`, else into a pipe. `stdin` is a pipe
-    that closes with the block.
+    Standard error goes to the file `errors`. Standard input is a pipe that closes with the block.
     """
     with errors.open("w", encoding="utf-8") as sink:
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
-            stderr=sink,
-            text=True,
-        )
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=sink)
     try:
         yield process
     finally:
         _end(process, grace_s)
-        for pipe in (process.stdin, process.stdout):
-            if pipe:
-                pipe.close()
+        if process.stdin:
+            process.stdin.close()
 
 
-def _end(process: subprocess.Popen[str], grace_s: float) -> None:
+def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
     try:
         process.terminate()
         process.wait(grace_s)
@@ -117,9 +112,7 @@ def _start(kind: Kind, program: str | None, folder: Path, stack: ExitStack) -> B
     errors = folder / "errors.txt"
     for _ in range(_ATTEMPTS):
         port = _free_port()
-        process = stack.enter_context(
-            child(_command(program if kind == "mosquitto" else None, port, folder), errors, quiet=True)
-        )
+        process = stack.enter_context(child(_command(program if kind == "mosquitto" else None, port, folder), errors))
         if _is_ready(process, port):
             return Broker(kind, port)
     raise PublishError(f"the demo's broker ({kind}) does not start: {last_line(errors)}")
@@ -141,7 +134,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_ready(process: subprocess.Popen[str], port: int) -> bool:
+def _is_ready(process: subprocess.Popen[bytes], port: int) -> bool:
     deadline = time.monotonic() + _READY_S
     while process.poll() is None and time.monotonic() < deadline:
         if _answers(port):
@@ -159,19 +152,59 @@ def _answers(port: int) -> bool:
     return True
 
 
+_SUBSCRIBE_S = 10.0
 _QUIET_S = 0.5
 _PATIENCE_S = 5.0
 
 
 @contextmanager
-def listening(port: int, messages: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run the subscriber."""
-    messages.touch()
-    command = [sys.executable, "-m", "edge_sdk_tools.demo.subscriber", str(port), str(messages)]
-    with child(command, errors) as process:
-        if not process.stdout or process.stdout.readline() != "subscribed\n":
-            raise PublishError(f"the demo's subscriber cannot subscribe: {last_line(errors)}")
-        yield process
+def subscribed(port: int, messages: Path) -> Iterator[None]:
+    """Append every message that the broker delivers to a file, one JSON object a line, until the block ends.
+
+    A line has {"topic", "qos", "retain", "received_at", "payload"}, where the payload is JSON or text.
+
+    Raises:
+        PublishError: the broker does not accept the subscription.
+    """
+    accepted = threading.Event()
+    # Every broker supports MQTT 3.1.1.
+    client = Client(CallbackAPIVersion.VERSION2, client_id="edge-sdk-demo", protocol=MQTTProtocolVersion.MQTTv311)
+    client.on_connect = lambda client, *_: client.subscribe("#", qos=1)
+    client.on_subscribe = lambda *_: accepted.set()
+    with messages.open("a", encoding="utf-8") as file:
+        client.on_message = lambda _client, _userdata, message: _append(file, message)
+        try:
+            client.connect(_HOST, port)
+        except OSError as cause:
+            raise PublishError(f"the demo's subscriber cannot connect: {cause.strerror or cause}") from cause
+        client.loop_start()
+        try:
+            if not accepted.wait(_SUBSCRIBE_S):
+                raise PublishError("the demo's subscriber cannot subscribe: the broker does not answer")
+            yield
+        finally:
+            client.disconnect()
+            client.loop_stop()
+
+
+def _append(file: TextIO, message: MQTTMessage) -> None:
+    line = {
+        "topic": message.topic,
+        "qos": message.qos,
+        "retain": message.retain,
+        "received_at": round(time.time(), 6),
+        "payload": _decode(message.payload),
+    }
+    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    file.flush()
+
+
+def _decode(payload: bytes | bytearray) -> Any:
+    text = payload.decode("utf-8", errors="replace")
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def wait_until_quiet(messages: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the demo looks with and looks at: a detector, pictures and videos, pinned by hash, and the bundle made of them.
+"""The detector, pictures and videos of the demo, pinned by hash, and the bundle made of them.
 
 The bundle is built for this machine once for the same inputs, with frames that are spread over a video, in two folders
 that share no picture. annotated.jpg shows one frame with what a message says about it.
@@ -111,10 +111,13 @@ def write_images(media: Media, folder: Path) -> Images:
     for purpose in (images.calibration, images.evaluation):
         purpose.mkdir(parents=True)
     total, places = _count(media.calibration_video), CALIBRATION_FRAMES + EVALUATION_FRAMES
-    wanted = {_spread(place, places, total): _PATTERN[place % len(_PATTERN)] for place in range(places)}
+    # The middle of each of so many equal parts.
+    wanted = {(2 * i + 1) * total // (2 * places): _PATTERN[i % len(_PATTERN)] for i in range(places)}
     for index, image in read_frames(media.calibration_video, set(wanted)):
         name = wanted[index]
-        _save(folder / name / f"frame_{index:05d}.png", image)
+        path = folder / name / f"frame_{index:05d}.png"
+        if not cv2.imwrite(str(path), image):
+            raise OSError(f"{path.name} cannot be written")
     for picture in media.pictures:
         shutil.copyfile(picture, folder / "calibration" / picture.name)
     return images
@@ -141,16 +144,6 @@ def _count(video: Path) -> int:
     if count < CALIBRATION_FRAMES + EVALUATION_FRAMES:
         raise DataError(f"{video}: has {count} frames, expected {CALIBRATION_FRAMES + EVALUATION_FRAMES} or more")
     return count
-
-
-def _spread(place: int, places: int, total: int) -> int:
-    """The middle of the place-th of `places` equal parts."""
-    return (2 * place + 1) * total // (2 * places)
-
-
-def _save(path: Path, image: Image) -> None:
-    if not cv2.imwrite(str(path), image):
-        raise OSError(f"{path.name} cannot be written")
 
 
 def draw_picture(message: DetectionMessage, video: Path, path: Path) -> None:
@@ -206,7 +199,9 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
     try:
         _build(media, target, partial, on_progress)
-        _install(partial, folder)
+        if not _open(folder):  # another demo was faster
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
     except OSError as cause:
         raise OutputError(f"{folder}: the cache cannot be written: {cause.strerror or cause}") from cause
     finally:
@@ -219,6 +214,7 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
 
 def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> None:
     model = folder / "model" / "model.toml"
+    on_progress("import", 0, 1)
     import_darknet(media.cfg, media.weights, media.labels, model.parent, name=_NAME)
     with tempfile.TemporaryDirectory(prefix=".images-", dir=folder) as pictures:
         images = write_images(media, Path(pictures))
@@ -234,7 +230,7 @@ def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> 
 
 
 def _open(folder: Path) -> DemoBundle | None:
-    """What an earlier demo left, when it is complete and verifies."""
+    """Return the bundle that an earlier demo built, where it is complete and verifies; else None."""
     path, model = folder / f"{_NAME}.edge", folder / "model" / "model.toml"
     try:
         Bundle.open(path)
@@ -242,10 +238,3 @@ def _open(folder: Path) -> DemoBundle | None:
     except (EdgeError, OSError, msgspec.DecodeError):
         return None
     return DemoBundle(path, model, msgspec.structs.replace(report, bundle=str(path)), cached=True)
-
-
-def _install(partial: Path, folder: Path) -> None:
-    if _open(folder):
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)

@@ -18,7 +18,7 @@ import msgspec
 from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
-from edge_sdk_tools.demo.broker import Broker, Kind, child, last_line, listening, running_broker, wait_until_quiet
+from edge_sdk_tools.demo.broker import Broker, Kind, child, last_line, running_broker, subscribed, wait_until_quiet
 from edge_sdk_tools.demo.bundle import DemoBundle, Media, demo_bundle, draw_picture, fetch_media
 from edge_sdk_tools.demo.show import BUNDLE, MESSAGES, PICTURE, VIDEO, MessageCounts, Show, fresh_folder
 from edge_sdk_tools.packages import cache_folder
@@ -105,10 +105,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="edge-sdk-demo-") as logs:
         errors = Path(logs) / "run.txt"
         command = _command(bundle, media, broker, folder / VIDEO, frames)
-        with (
-            listening(broker.port, messages, Path(logs) / "subscriber.txt"),
-            child(command, errors, quiet=True) as process,
-        ):
+        with subscribed(broker.port, messages), child(command, errors) as process:
             counts = _follow(process, messages, show)
         if process.returncode:
             raise EdgeError(f"`edge-sdk run` ended with exit code {process.returncode}: {last_line(errors)}")
@@ -122,7 +119,7 @@ def _command(bundle: DemoBundle, media: Media, broker: Broker, video: Path, fram
     return command if frames is None else [*command, "--frames", str(frames)]
 
 
-def _follow(process: subprocess.Popen[str], messages: Path, show: Show) -> MessageCounts:
+def _follow(process: subprocess.Popen[bytes], messages: Path, show: Show) -> MessageCounts:
     """Show the messages as they arrive, until the daemon ends and the last one is there."""
     counts = MessageCounts()
     with messages.open("rb") as file:

@@ -169,7 +169,7 @@ class Show:
             self.tell(f"{summary_line(counts)}; {latency_line(counts)}")
 
     def close(self, counts: MessageCounts, folder: Path) -> None:
-        """What was found, how fast, where the files are, and what to try next."""
+        """Say what was found, how fast, and where the files are."""
         most = counts.best.people if counts.best else 0
         seen = f"saw a person {counts.people} times in {counts.frames} frames, at most {most} at once"
         self.step(f"{seen}; frames dropped: {counts.dropped}")

@@ -22,18 +22,20 @@ from edge_sdk.bundle.manifest import Distillation, Manifest
 from edge_sdk.bundle.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
 from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError, UsageError
 from edge_sdk.core.files import open_regular
-from edge_sdk.tasks.spec import TRAITS
+from edge_sdk.tasks.spec import TRAITS, TaskSpec
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset
+from edge_sdk_tools.evaluate.classification import said
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, constant_answer, summarise
+from edge_sdk_tools.evaluate.metrics import CalibrationError, Divergence, Pairs, WorstImage
 from edge_sdk_tools.evaluate.model import Subject, from_checked, open_subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up, without_calibration
 from edge_sdk_tools.evaluate.predictions import Observed, Participant, observe
-from edge_sdk_tools.evaluate.statistics import Figure, Interval, difference_bounds
-from edge_sdk_tools.evaluate.tasks import TASKS, CalibrationError, Divergence, Pairs, WorstImage, said
+from edge_sdk_tools.evaluate.statistics import Interval, difference_bounds
+from edge_sdk_tools.evaluate.tasks import TASKS
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from edge_sdk_tools.jobs.results import key_of
-from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
+from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
 
 FALSE_DISCOVERIES = 0.05
 
@@ -80,10 +82,13 @@ def compared_classes(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...
         return ()
     masks = [pairs.class_ids == class_id for class_id in found]
     p_values = _corrected([(pairs.teacher[mask], pairs.student[mask]) for mask in masks])
-    rows = [
-        _row(labels[class_id], pairs.teacher[mask], pairs.student[mask], p)
-        for class_id, mask, p in zip(found, masks, p_values, strict=True)
-    ]
+    rows = []
+    for class_id, mask, p_value in zip(found, masks, p_values, strict=True):
+        teacher, student = pairs.teacher[mask], pairs.student[mask]
+        lost = int(teacher.sum()) - int(student.sum())
+        significant = p_value is not None and p_value < FALSE_DISCOVERIES
+        shares = float(teacher.mean()), float(student.mean())
+        rows.append(ClassRow(labels[class_id], len(teacher), *shares, lost, p_value, significant))
     return tuple(sorted(rows, key=lambda row: (1.0 if row.p_value is None else row.p_value, -row.lost, row.label)))
 
 
@@ -95,12 +100,6 @@ def _corrected(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]) -> 
     raw = [mcnemar(*pair) for pair, can in zip(pairs, testable, strict=True) if can]
     corrected = iter(false_discovery_control(raw) if raw else [])
     return [float(next(corrected)) if can else None for can in testable]
-
-
-def _row(label: str, teacher: NDArray[np.bool_], student: NDArray[np.bool_], p_value: float | None) -> ClassRow:
-    lost = int(teacher.sum()) - int(student.sum())
-    significant = p_value is not None and p_value < FALSE_DISCOVERIES
-    return ClassRow(label, len(teacher), float(teacher.mean()), float(student.mean()), lost, p_value, significant)
 
 
 TEMPERATURES = (1.0, 2.0, 4.0)
@@ -123,16 +122,15 @@ def check_label_order(observed: Observed) -> None:
     # One class may agree by accident, for example where a model always gives the same answer.
     seen = len(np.unique(teacher[by_number & ~by_label]))
     if seen >= _SEVERAL and difference_bounds(by_number, by_label)[0] > _SURELY_MORE:
-        first, second = (_with_labels(p.subject) for p in observed.participants)
+        first, second = (
+            f"{s.name} ({s.spec.labels})" if isinstance(s.spec, ModelSpec) else s.name
+            for s in (p.subject for p in observed.participants)
+        )
         raise ModelError(
             f"labels: {first} and {second} agree on {by_number.mean():.0%} of {len(by_label)} images by the number of "
             f"the class and on {by_label.mean():.0%} by its label, so the labels of one of them are in another order "
             "than its outputs; expected one label a line in the order in which that model was trained"
         )
-
-
-def _with_labels(subject: Subject) -> str:
-    return f"{subject.name} ({subject.spec.labels})" if isinstance(subject.spec, ModelSpec) else subject.name
 
 
 _CLOSE_POINTS = 0.1  # this near to the limit, one digit would not show on which side the figure is
@@ -168,38 +166,32 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def judge(evaluation: Evaluation, gates: Gates) -> Verdict:
     """Judge a student by its quality where the images have labels, else by its agreement with the teacher."""
-    if evaluation.quality:
-        return _judge_drop(evaluation.quality[0], evaluation.images, gates.distill_max_drop_points)
-    return _judge_agreement(evaluation.agreement[0], evaluation.images, gates.distill_min_agreement)
-
-
-def _judge_drop(figure: Figure, images: int, allowed_points: float) -> Verdict:
-    if figure.reference is None or figure.difference is None:
-        raise ValueError(f"{figure.name} has no reference")
-    found, limit = figure.difference, -allowed_points / 100
-    points, low, high = (100 * x for x in (found.value, found.low, found.high))
-    digits = 2 if abs(points + allowed_points) < _CLOSE_POINTS else 1
-    doubt = _doubt(found, limit, images)
-    line = (
-        f"{figure.name} {figure.value.value:.1%}, the teacher's {figure.reference.value:.1%}: "
-        f"{_signed(points, digits)} points [{_signed(low, digits)} to {_signed(high, digits)}], "
-        f"at most {allowed_points:g} below allowed"
-        f"{'; within noise of its teacher' if found.contains_zero else ''}{doubt}"
-    )
-    passed = found.value >= limit - _ROUNDING
+    figure = evaluation.figure
+    if figure.reference is not None and figure.difference is not None:
+        allowed_points = gates.distill_max_drop_points
+        found, limit = figure.difference, -allowed_points / 100
+        points, low, high = (100 * x for x in (found.value, found.low, found.high))
+        digits = 2 if abs(points + allowed_points) < _CLOSE_POINTS else 1
+        line = (
+            f"{figure.name} {figure.value.value:.1%}, the teacher's {figure.reference.value:.1%}: "
+            f"{_signed(points, digits)} points [{_signed(low, digits)} to {_signed(high, digits)}], at most "
+            f"{allowed_points:g} below allowed{'; within noise of its teacher' if found.contains_zero else ''}"
+        )
+    else:
+        found, limit = figure.value, gates.distill_min_agreement
+        line = f"{figure.name} {found.value:.1%} [{found.low:.1%} to {found.high:.1%}], at least {limit:.1%} expected"
+    doubt = _doubt(found, limit, evaluation.images)
     return Verdict(
-        passed, figure.name, found.value, found.low, found.high, limit, found.contains_zero, bool(doubt), line
+        passed=found.value >= limit - _ROUNDING,
+        metric=figure.name,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        limit=limit,
+        within_noise=found.contains_zero if found is figure.difference else None,
+        inconclusive=bool(doubt),
+        line=f"{line}{doubt}",
     )
-
-
-def _judge_agreement(figure: Figure, images: int, limit: float) -> Verdict:
-    found = figure.value
-    doubt = _doubt(found, limit, images)
-    line = (
-        f"{figure.name} {found.value:.1%} [{found.low:.1%} to {found.high:.1%}], at least {limit:.1%} expected{doubt}"
-    )
-    passed = found.value >= limit - _ROUNDING
-    return Verdict(passed, figure.name, found.value, found.low, found.high, limit, None, bool(doubt), line)
 
 
 def _doubt(found: Interval, limit: float, images: int) -> str:
@@ -264,11 +256,10 @@ def distill_check(
         if value is not None and not math.isfinite(value):
             raise UsageError(f"--{name} is {value}, expected a number")
     check_there(data)
-    on_progress("load", 0, 1)
-    spec = load_model_spec(student) if student.suffix == ".toml" else None
-    section = _teacher_of(spec, student, teacher)
-    subjects = open_subjects([student, Path(section.model)])
-    on_progress("load", 1, 1)
+    with one_step(on_progress, "load"):
+        spec = load_model_spec(student) if student.suffix == ".toml" else None
+        section = _teacher_of(spec, student, teacher)
+        subjects = open_subjects([student, Path(section.model)])
     participants = pair_up(subjects, section.labels)
     gates = _gates(spec, max_drop_points, min_agreement)
     folder = data or (Path(spec.data.evaluation) if spec and spec.data.evaluation else None)
@@ -347,12 +338,9 @@ def _teacher_of(spec: ModelSpec | None, path: Path, teacher: Path | None) -> Tea
 
 
 def _gates(spec: ModelSpec | None, max_drop_points: float | None, min_agreement: float | None) -> Gates:
+    given = {"distill_max_drop_points": max_drop_points, "distill_min_agreement": min_agreement}
     gates = spec.gates if spec else Gates()
-    if max_drop_points is not None:
-        gates = msgspec.structs.replace(gates, distill_max_drop_points=max_drop_points)
-    if min_agreement is not None:
-        gates = msgspec.structs.replace(gates, distill_min_agreement=min_agreement)
-    return gates
+    return msgspec.structs.replace(gates, **{key: value for key, value in given.items() if value is not None})
 
 
 class Distilled(msgspec.Struct, frozen=True):
@@ -405,7 +393,11 @@ def check_distillation(
             f"{student.name} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
             "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
         )
-    file = _file_of(Path(spec.teacher.model), teacher)
+    file = Path(spec.teacher.model)
+    if isinstance(teacher.spec, Manifest):
+        file /= teacher.spec.variants[0].file
+    else:
+        file = Path(teacher.spec.model)
     quality = report.evaluation.quality
     return Distilled(
         promise=_promise(report, teacher),
@@ -414,12 +406,6 @@ def check_distillation(
         teacher_mb=_size_mb(file),
         latency_ratio=_latency_ratio(teacher, student, on_progress),
     )
-
-
-def _file_of(path: Path, teacher: Subject) -> Path:
-    if isinstance(teacher.spec, Manifest):
-        return path / teacher.spec.variants[0].file
-    return Path(teacher.spec.model)
 
 
 def _size_mb(file: Path) -> float:
@@ -440,12 +426,12 @@ def _latency_ratio(teacher: Subject, student: Subject, on_progress: OnProgress) 
 
 
 def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> str:
-    models = [(s.name, s.digest, s.labels, _reading(s.spec), p.class_ids) for p in participants for s in [p.subject]]
+    models: list[object] = []
+    for p in participants:
+        one = p.subject
+        models += [one.name, one.digest, one.labels, p.class_ids]
+        models += [getattr(one.spec, key) for key in TaskSpec.__struct_fields__]
     return key_of("distillation", models, gates, images, *images.mask_contents())
-
-
-def _reading(spec: ModelSpec | Manifest) -> tuple[object, ...]:
-    return spec.task, spec.decoder, spec.input, spec.thresholds, spec.classification, spec.detection
 
 
 def _promise(report: DistillReport, teacher: Subject) -> Distillation:

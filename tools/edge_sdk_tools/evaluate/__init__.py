@@ -1,1 +1,1 @@
-"""The same metric for every step."""
+"""Measure models on images, by their labels or beside another model."""

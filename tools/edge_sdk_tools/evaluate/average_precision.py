@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.statistics import Statistic, Weights
+from edge_sdk_tools.evaluate.statistics import Statistic, Weights, quotient
 
 IOUS = np.linspace(0.5, 0.95, 10)
 """COCO's thresholds of overlap; the first is the one of mAP50."""
@@ -82,7 +82,7 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def pooled(self) -> Judged:
-        """The same as if all were of one class, without the weakest detections, which cost time and tell nothing."""
+        """These detections as if all were of one class, without the weakest, which cost time and tell nothing."""
         keep = self.confidences >= _TELLING
         return msgspec.structs.replace(
             self,
@@ -133,8 +133,7 @@ def box_overlaps(
     area_a = np.prod(a_xyxy[:, 2:] - a_xyxy[:, :2], axis=1)[:, None]
     area_b = np.prod(b_xyxy[:, 2:] - b_xyxy[:, :2], axis=1)[None, :]
     whole = np.where(crowd[None, :], area_a, area_a + area_b - overlap)
-    result: NDArray[np.float64] = np.divide(overlap, whole, out=np.zeros_like(overlap), where=whole > 0)
-    return result
+    return quotient(overlap, whole, 0.0)
 
 
 def _match(
@@ -212,9 +211,7 @@ class AveragePrecision:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # numpy leaves the lock where it counts
             for which, areas in enumerate(threads.map(area, range(len(self._classes)))):
                 total[known[:, which]] += areas
-        counts = known.sum(axis=1, keepdims=True)
-        result: NDArray[np.float64] = np.divide(total, counts, out=np.full_like(total, np.nan), where=counts > 0)
-        return result
+        return quotient(total, known.sum(axis=1, keepdims=True))
 
 
 class _Class(msgspec.Struct, frozen=True, eq=False):

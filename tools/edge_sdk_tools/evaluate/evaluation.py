@@ -6,7 +6,7 @@ adds warnings about it. The model's task determines the figures (`tasks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Result
-from edge_sdk.tasks.decoders import entry_of
+from edge_sdk.tasks.detection import entry_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Format
 from edge_sdk_tools.datasets.images import Skipped
@@ -24,7 +24,7 @@ from edge_sdk_tools.evaluate.participants import check_there, choose_images, pai
 from edge_sdk_tools.evaluate.predictions import Observed, OutputError, observe, output_errors
 from edge_sdk_tools.evaluate.statistics import RESAMPLES, Figure, compare, figure_of, resample
 from edge_sdk_tools.evaluate.tasks import TASKS
-from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 ENOUGH_IMAGES = 25
 _DESCRIBED = 3
@@ -53,11 +53,10 @@ def constant_answer(observed: Observed, which: int) -> str:
     return ""
 
 
-def describe(result: Result, labels: Sequence[str], *, background_class: bool = False) -> str:
-    """What a result says, for people: the strongest three, by the first of their names."""
-    shift = 1 if background_class else 0
+def describe(result: Result) -> str:
+    """Say for people what a result holds: its strongest three items, each by the first of its names."""
     entry = entry_of(result)
-    items = entry.items(result, lambda class_id: labels[class_id + shift].split(",")[0])
+    items = entry.items(result, lambda class_id: result.label(class_id).split(",")[0])
     named = [f"{item.label} {item.strength:.0%}" for item in items[:_DESCRIBED]]
     more = len(items) - len(named)
     found = ", ".join(named) or "nothing"
@@ -99,7 +98,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def figure(self) -> Figure:
-        """What a model is called by: quality by labels, and without them agreement."""
+        """The figure that stands for a model: quality by labels, and without them agreement."""
         return next(iter((*self.quality, *self.agreement)))
 
 
@@ -118,11 +117,14 @@ def evaluate(
     threads, one a core by default.
     """
     check_there(data)
-    on_progress("load", 0, 1)
-    subjects = open_subjects([model, *([reference] if reference else [])])
-    on_progress("load", 1, 1)
+    with one_step(on_progress, "load"):
+        subjects = open_subjects([model, *([reference] if reference else [])])
     participants = pair_up(subjects, _renamed(subjects[0], reference))
-    data = data or _data_of(subjects[0], model)
+    spec = subjects[0].spec
+    if data is None and isinstance(spec, ModelSpec) and spec.data.evaluation:
+        data = Path(spec.data.evaluation)
+    if data is None:
+        raise UsageError(f"{model}: no images to measure on: give --data, or [data] evaluation in model.toml")
     dataset, calibrated = choose_images(subjects, data, max_images)
     if dataset.truths is None and reference is None:
         raise UsageError(
@@ -179,14 +181,8 @@ def summarise(
     )
 
 
-def _data_of(subject: Subject, path: Path) -> Path:
-    if isinstance(subject.spec, ModelSpec) and subject.spec.data.evaluation:
-        return Path(subject.spec.data.evaluation)
-    raise UsageError(f"{path}: no images to measure on: give --data, or [data] evaluation in model.toml")
-
-
 def _renamed(subject: Subject, reference: Path | None) -> Mapping[str, str]:
-    """What the model's own [teacher.labels] says, when it is its teacher that it is measured beside."""
+    """Return the model's own [teacher.labels] where it is measured beside its teacher; else nothing."""
     teacher = subject.spec.teacher if isinstance(subject.spec, ModelSpec) else None
     if teacher is None or reference is None or Path(teacher.model).resolve() != reference.resolve():
         return {}

@@ -24,9 +24,8 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.tasks.decoders import decoder_of
+from edge_sdk.tasks.decoders import decoder_of, make_stage
 from edge_sdk.tasks.spec import TRAITS, Thresholds, has_background
-from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.check.gate import CheckedModel, check_model
 from edge_sdk_tools.datasets.images import is_file
 
@@ -116,7 +115,7 @@ class Model:
     ) -> None:
         self._session, self._memory = session, memory
         self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
-        self._task = make_task(spec, labels, session.output_shapes)
+        self._task = make_stage(spec, labels, session.output_shapes)
 
     def __call__(self, image: Image) -> Answer:
         """Run one uint8 (H, W, 3) BGR image."""
@@ -187,7 +186,8 @@ class Subject:
 def open_subject(path: Path) -> Subject:
     """Open a model.toml or a NAME.edge folder."""
     if path.suffix == ".toml":
-        return _from_spec(path)
+        spec = load_model_spec(path)
+        return from_checked(spec.name, spec, check_model(spec, None))
     if is_file(path / MANIFEST_FILE):
         return _from_bundle(path)
     try:
@@ -205,12 +205,6 @@ def open_subjects(paths: Sequence[Path]) -> list[Subject]:
         if names.count(subject.name) > 1 and len(set(paths)) > 1:
             subject.name = f"{subject.name} ({path})"
     return subjects
-
-
-def _from_spec(path: Path) -> Subject:
-    spec = load_model_spec(path)
-    checked = check_model(spec, None)
-    return from_checked(spec.name, spec, checked)
 
 
 def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:

@@ -6,6 +6,7 @@ image that calibrated one of the models.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk_tools.datasets.class_names import names_of
 from edge_sdk_tools.datasets.dataset import Dataset, find_images
-from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_file, is_folder
+from edge_sdk_tools.datasets.images import ImageSet, is_file, is_folder
 from edge_sdk_tools.datasets.reading import read_dataset
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.predictions import Participant
@@ -140,21 +141,10 @@ def without_calibration(subjects: Sequence[Subject], dataset: Dataset) -> Datase
 
     Images are compared by content.
     """
-    return dataset.without(_calibration_images(subjects, dataset))
-
-
-def _calibration_images(subjects: Sequence[Subject], found: Dataset) -> ImageSet:
     digests = frozenset[str]().union(*(s.calibration for s in subjects))
-    known = tuple(i for i in found.images.images if i.sha256[:DIGEST_LENGTH] in digests)
-    folders = [
-        Path(s.spec.data.calibration) for s in subjects if isinstance(s.spec, ModelSpec) and s.spec.data.calibration
-    ]
-    return ImageSet(known + tuple(image for folder in folders for image in _images_in(folder)))
-
-
-def _images_in(folder: Path) -> tuple[ImageFile, ...]:
-    """Return the images in a calibration folder; none where it is missing or empty, which only the build reports."""
-    try:
-        return find_images([folder], decode=False).images
-    except DataError:
-        return ()
+    known = [image for image in dataset.images.images if image.sha256[:DIGEST_LENGTH] in digests]
+    for subject in subjects:
+        if isinstance(subject.spec, ModelSpec) and subject.spec.data.calibration:
+            with contextlib.suppress(DataError):  # a folder that is missing or empty is reported by the build
+                known += find_images([Path(subject.spec.data.calibration)], decode=False).images
+    return dataset.without(ImageSet(tuple(known)))

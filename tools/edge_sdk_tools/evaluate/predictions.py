@@ -53,6 +53,22 @@ class Products(msgspec.Struct, frozen=True):
     mixed: float
     error: float
 
+    @classmethod
+    def of(cls, candidate: NDArray[np.generic], reference: NDArray[np.generic]) -> Products:
+        """Return the sums over two arrays of numbers."""
+        c, r = candidate.ravel().astype(np.float64), reference.ravel().astype(np.float64)
+        difference = r - c
+        # Not `@`: BLAS would spread each over cores that other images keep busy, and take nine times the CPU time.
+        return cls(*(float(np.einsum("i,i", a, b)) for a, b in ((r, r), (c, c), (r, c), (difference, difference))))
+
+    @property
+    def cosine(self) -> float:
+        """The cosine between both, -1 to 1; where one of them is all zeros, 1 if the other is too, else 0."""
+        length = math.sqrt(self.reference * self.candidate)
+        if length == 0:
+            return float(self.reference == self.candidate)
+        return min(1.0, max(-1.0, self.mixed / length))
+
 
 def products_of(candidate: Sequence[Tensor], reference: Sequence[Tensor]) -> tuple[Products, ...]:
     """One an output; none at all where the shapes differ, or the outputs are no real numbers."""
@@ -60,32 +76,17 @@ def products_of(candidate: Sequence[Tensor], reference: Sequence[Tensor]) -> tup
         return ()
     if not all(np.issubdtype(a.dtype, np.floating) for a in (*candidate, *reference)):
         return ()
-    return tuple(_products(c, r) for c, r in zip(candidate, reference, strict=True))
+    return tuple(Products.of(c, r) for c, r in zip(candidate, reference, strict=True))
 
 
 def output_errors(images: Sequence[tuple[Products, ...]]) -> tuple[OutputError, ...]:
     """One an output; none when there was nothing to compare."""
-    return tuple(_error(number, rows) for number, rows in enumerate(zip(*images, strict=False)))
-
-
-def _products(candidate: Tensor, reference: Tensor) -> Products:
-    c, r = candidate.ravel().astype(np.float64), reference.ravel().astype(np.float64)
-    difference = r - c
-    return Products(float(r @ r), float(c @ c), float(r @ c), float(difference @ difference))
-
-
-def _error(number: int, rows: Sequence[Products]) -> OutputError:
-    cosines = [_cosine(row) for row in rows]
-    signal, noise = sum(row.reference for row in rows), sum(row.error for row in rows)
-    sqnr = None if noise == 0 else 10 * math.log10(max(signal, _TINY) / noise)
-    return OutputError(number, float(np.mean(cosines)), sqnr)
-
-
-def _cosine(row: Products) -> float:
-    length = math.sqrt(row.reference * row.candidate)
-    if length == 0:
-        return float(row.reference == row.candidate)
-    return row.mixed / length
+    errors = []
+    for number, rows in enumerate(zip(*images, strict=False)):
+        signal, noise = sum(row.reference for row in rows), sum(row.error for row in rows)
+        sqnr = None if noise == 0 else 10 * math.log10(max(signal, _TINY) / noise)
+        errors.append(OutputError(number, float(np.mean([row.cosine for row in rows])), sqnr))
+    return tuple(errors)
 
 
 T = TypeVar("T")
@@ -95,7 +96,7 @@ Look = Callable[[int, Image], T]
 
 
 class Seen(msgspec.Struct, Generic[T], frozen=True):
-    """What the images gave."""
+    """What the workers returned for the images that could be read, and the others."""
 
     indices: tuple[int, ...]
     values: tuple[T, ...]
@@ -173,17 +174,21 @@ class Record(msgspec.Struct, frozen=True, eq=False):
 
 
 class Participant(msgspec.Struct, frozen=True, eq=False):
-    """A model, of each common class this model's class id, int64 (K,), and what its task keeps of an image.
-
-    `keep` takes the participants, their answers to one image and its truth, and returns what `Record` holds of them.
-    """
+    """A model, of each common class this model's class id, int64 (K,), and what its task keeps of an image."""
 
     subject: Subject
     class_ids: NDArray[np.int64]
     keep: Keep
 
 
-Keep: TypeAlias = Callable[[Sequence[Participant], Sequence[Answer], Truth | None], tuple[tuple[object, ...], object]]
+Answers: TypeAlias = Sequence[tuple[Participant, Answer]]
+"""The answers of all models to one image."""
+
+Kept: TypeAlias = tuple[tuple[object, ...], object]
+"""What is kept of the answers to one image: the `rows` of a `Record`, and what lies `between` two models."""
+
+Keep: TypeAlias = Callable[[Answers, Truth | None], Kept]
+"""A function that takes the answers to one image and its truth, and returns what is kept of them."""
 
 
 class Observed(msgspec.Struct, frozen=True, eq=False):
@@ -263,12 +268,16 @@ class _Observer:
         self._models = [
             p.subject.open(min(WEAKEST, p.subject.spec.thresholds.confidence) if curves else None) for p in participants
         ]
-        self._alike = len(participants) == 2 and _read_alike(participants)
+        subjects = [p.subject for p in participants]
+        kinds = {(s.spec.task, s.spec.decoder, len(s.labels), s.background) for s in subjects}
+        ordered = all(np.array_equal(p.class_ids, np.arange(len(p.subject.class_labels))) for p in participants)
+        self._alike = len(participants) == 2 and ordered and len(kinds) == 1
 
     def __call__(self, index: int, image: Image) -> Record:
         answers = [self._answer(index, which, image) for which in range(len(self._models))]
         truths = self._dataset.truths
-        rows, between = self._participants[0].keep(self._participants, answers, truths[index] if truths else None)
+        answered = list(zip(self._participants, answers, strict=True))
+        rows, between = self._participants[0].keep(answered, truths[index] if truths else None)
         size_wh = (image.shape[1], image.shape[0])
         fingerprints = tuple(_fingerprint(answer) for answer in answers)
         products = products_of(answers[0].outputs, answers[1].outputs) if self._alike else ()
@@ -284,12 +293,6 @@ class _Observer:
                     "input.mean and input.std"
                 )
         return answer
-
-
-def _read_alike(participants: Sequence[Participant]) -> bool:
-    subjects = [p.subject for p in participants]
-    ordered = all(np.array_equal(p.class_ids, np.arange(len(p.subject.class_labels))) for p in participants)
-    return ordered and len({(s.spec.task, s.spec.decoder, len(s.labels), s.background) for s in subjects}) == 1
 
 
 def _fingerprint(answer: Answer) -> int:

@@ -107,13 +107,13 @@ def ratio_of(numerators: NDArray[np.float64], denominators: NDArray[np.float64])
 
     It is 0 where the sum of the denominators is 0.
     """
+    return lambda weights: quotient(weights @ numerators, weights @ denominators, 0.0)
 
-    def ratio(weights: Weights) -> NDArray[np.float64]:
-        below = weights @ denominators
-        result: NDArray[np.float64] = np.divide(weights @ numerators, below, out=np.zeros_like(below), where=below > 0)
-        return result
 
-    return ratio
+def quotient(above: NDArray[np.float64], below: NDArray[np.float64], default: float = math.nan) -> NDArray[np.float64]:
+    """Return `above / below`, and `default` where `below` is not above 0; shapes broadcast as in NumPy."""
+    out = np.full(np.broadcast(above, below).shape, default)
+    return np.asarray(np.divide(above, below, out=out, where=below > 0), np.float64)
 
 
 def interval_of(draws: NDArray[np.float64], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Interval:

@@ -112,6 +112,15 @@ def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                 yield from nodes_of(graph.node)
 
 
+def initializers_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every initializer, including those of graphs inside nodes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from initializers_of(inner)
+
+
 _BITS = {
     **dict.fromkeys(("float", "int32", "uint32"), 32),
     **dict.fromkeys(("double", "int64", "uint64", "complex64"), 64),

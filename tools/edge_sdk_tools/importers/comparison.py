@@ -27,7 +27,6 @@ from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_folder
 
 MAX_IMAGES = 16
-_NOISE_SCALES = (0.1, 1.0, 10.0)
 
 
 class Probe(msgspec.Struct, frozen=True, eq=False):
@@ -38,21 +37,37 @@ class Probe(msgspec.Struct, frozen=True, eq=False):
     is_image: bool = False
 
 
+_PICTURES: dict[str, Callable[[tuple[int, int, int]], Image]] = {
+    "black": lambda shape: np.zeros(shape, np.uint8),
+    "white": lambda shape: np.full(shape, 255, np.uint8),
+    "random pixels": lambda shape: np.random.default_rng(2).integers(0, 256, shape, np.uint8),
+}
+
+
 def make_probes(spec: InputSpec, images: ImageSet, *, batch: bool = False) -> tuple[Probe, ...]:
     """Choose the probes of a model."""
-    shape = spec.tensor_shape
-    numbers = [
+    shape, (width, height) = spec.tensor_shape, spec.size_wh
+
+    def noise(scale: float) -> Tensor:
+        return np.asarray(np.random.default_rng(1).standard_normal(shape, np.float32) * np.float32(scale))
+
+    def made(name: str) -> Tensor:
+        return Prepare(spec).normalise(_PICTURES[name]((height, width, 3)))
+
+    def real(image: ImageFile) -> Tensor:
+        prepare = Prepare(spec)
+        return prepare.normalise(prepare.resize(image.read()))
+
+    probes = [
         Probe("zeros", partial(np.zeros, shape, np.float32)),
         Probe("ones", partial(np.ones, shape, np.float32)),
-        *(Probe(f"noise x{scale:g}", partial(_noise, shape, scale)) for scale in _NOISE_SCALES),
+        *(Probe(f"noise x{scale:g}", partial(noise, scale)) for scale in (0.1, 1.0, 10.0)),
+        *(Probe(name, partial(made, name)) for name in _PICTURES),
+        *(Probe(i.path.name, partial(real, i), is_image=True) for i in images.spread(MAX_IMAGES).images),
     ]
-    pictures = [Probe(name, partial(_made_picture, spec, make)) for name, make in _PICTURES.items()]
-    real = [
-        Probe(image.path.name, partial(_real_picture, spec, image), is_image=True)
-        for image in images.spread(MAX_IMAGES).images
-    ]
-    both = [Probe("batch of 2", partial(_two_pictures, spec))] if batch else []
-    return (*numbers, *pictures, *real, *both)
+    if batch:
+        probes.append(Probe("batch of 2", lambda: np.concatenate([made("white"), made("random pixels")])))
+    return tuple(probes)
 
 
 def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
@@ -63,37 +78,10 @@ def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
     return find_images([calibration]) if calibration and is_folder(calibration) else ImageSet(())
 
 
-def _noise(shape: tuple[int, ...], scale: float) -> Tensor:
-    noise: Tensor = np.random.default_rng(1).standard_normal(shape, np.float32) * np.float32(scale)
-    return noise
-
-
-def _made_picture(spec: InputSpec, make: Callable[[tuple[int, int, int]], Image]) -> Tensor:
-    width, height = spec.size_wh
-    return Prepare(spec).normalise(make((height, width, 3)))
-
-
-def _real_picture(spec: InputSpec, image: ImageFile) -> Tensor:
-    prepare = Prepare(spec)
-    return prepare.normalise(prepare.resize(image.read()))
-
-
-def _two_pictures(spec: InputSpec) -> Tensor:
-    two: Tensor = np.concatenate([_made_picture(spec, _PICTURES[name]) for name in ("white", "random pixels")])
-    return two
-
-
-_PICTURES: dict[str, Callable[[tuple[int, int, int]], Image]] = {
-    "black": lambda shape: np.zeros(shape, np.uint8),
-    "white": lambda shape: np.full(shape, 255, np.uint8),
-    "random pixels": lambda shape: np.random.default_rng(2).integers(0, 256, shape, np.uint8),
-}
-
-
 ABSOLUTE_TOLERANCE = 1e-4
-"""What float32 sums of another order may come to: four times the largest seen on EfficientNet-Lite0 and 2."""
+"""How far apart float32 sums of another order may be: four times the largest seen on EfficientNet-Lite0 and 2."""
 RELATIVE_TOLERANCE = 1e-3
-"""Of the largest value; the `rtol` with which torch.onnx.verification compares by default."""
+"""The same as a share of the largest value; the `rtol` with which torch.onnx.verification compares by default."""
 _INTEGER_SHARE = 1e-3  # of whole numbers that may differ: an argmax of two scores that are equal but for rounding
 _FATAL = 4  # what goes wrong reaches the caller as an exception, once
 
@@ -221,7 +209,7 @@ def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -
 
 
 def _scale(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What each value is measured with: the largest of the thinnest slice through it.
+    """Return what each value is measured with: the largest of the thinnest slice through it.
 
     A detector's boxes in pixels and its scores of 0-1 often share one tensor; measured with the largest value of all,
     every score would pass.
@@ -282,13 +270,10 @@ def _observe_once(model: Original, probe: Probe) -> Mapping[str, Tensor]:
                 f"{model.where}: output {name!r} is not finite on {probe.name}; check mean, std and weights"
             )
         second = again.get(name)
-        if second is None or not _agree(probe, second, value):
+        is_same = second is not None and second.shape == value.shape
+        if second is None or not is_same or measure_difference("", probe, second, value)[1] is not None:
             raise ModelError(
                 f"{model.where}: output {name!r} differs between two runs on input {probe.name!r}; it draws random "
                 "numbers or remembers earlier inputs, take that out of it"
             )
     return outputs
-
-
-def _agree(probe: Probe, a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and measure_difference("", probe, a, b)[1] is None

@@ -26,7 +26,7 @@ from edge_sdk_tools.importers.comparison import make_probes, observe, probe_imag
 from edge_sdk_tools.importers.darknet_cfg import EPSILON, Section, Weights, read_cfg, read_weights
 from edge_sdk_tools.importers.darknet_graph import INPUT_NAME, Graph, Value, add_layer
 from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, check_writable
-from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SIDE_PX = (8, 8192)  # what model.toml allows
@@ -59,16 +59,15 @@ def import_darknet(
     if not _NAME.fullmatch(name):
         raise ModelError(f"{cfg}: {name!r} is no model name, expected letters, digits, dots, dashes and underscores")
     check_writable(folder, folder)
-    on_progress("convert", 0, 1)
-    net, layers = read_cfg(cfg)
-    graph = _build_graph(net, layers)
-    lines = read_labels(labels)
-    for head in graph.heads:
-        if head.classes != len(lines):
-            raise ModelError(f"{labels}: has {len(lines)} labels, expected {head.classes}, the classes of {cfg}")
-    numbers = read_weights(weights, graph.weights)
-    proto = graph.to_model(name, numbers)
-    on_progress("convert", 1, 1)
+    with one_step(on_progress, "convert"):
+        net, layers = read_cfg(cfg)
+        graph = _build_graph(net, layers)
+        lines = read_labels(labels)
+        for head in graph.heads:
+            if head.classes != len(lines):
+                raise ModelError(f"{labels}: has {len(lines)} labels, expected {head.classes}, the classes of {cfg}")
+        numbers = read_weights(weights, graph.weights)
+        proto = graph.to_model(name, numbers)
     names = (f"{name}.onnx", "labels.txt", "model.toml")  # model.toml last, so that what it names is there
     replaced = (folder / names[0]).exists()
     with _written_to(folder, names) as partial:
@@ -78,12 +77,12 @@ def import_darknet(
         found = probe_images(spec, images)
         probes = make_probes(spec.input, found)
         plan = ImportPlan(str(cfg), folder / "model.toml", spec, None, probes, found.skipped)
-        on_progress("compare", 0, 1)
-        original = observe(DarknetModel(str(cfg), layers, numbers, [head.value.name for head in graph.heads]), probes)
-        blame = "the ONNX model computes something else than Darknet: "
-        comparison = plan.verify(proto, "as it would be written", original, blame, "; please report it")
-        report = plan.finish(proto, "Darknet", "the Darknet importer", comparison.outputs)
-        on_progress("compare", 1, 1)
+        with one_step(on_progress, "compare"):
+            outputs = [head.value.name for head in graph.heads]
+            original = observe(DarknetModel(str(cfg), layers, numbers, outputs), probes)
+            blame = "the ONNX model computes something else than Darknet: "
+            comparison = plan.verify(proto, "as it would be written", original, blame, "; please report it")
+            report = plan.finish(proto, "Darknet", "the Darknet importer", comparison.outputs)
     return msgspec.structs.replace(report, model=str(folder / names[0]), replaced=replaced)
 
 

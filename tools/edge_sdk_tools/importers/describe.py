@@ -12,6 +12,8 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,6 +32,7 @@ from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
+from edge_sdk_tools.packages import last_words
 
 _USUAL_LABELS = {
     ("detection", 20): ("voc20", "Pascal VOC"),
@@ -72,6 +75,13 @@ class Description(msgspec.Struct, frozen=True):
     guessed: dict[str, str]
     examined: Examined
 
+    def guesses(self) -> list[str]:
+        """Return what was guessed in lines for people, one for each reason."""
+        return [
+            f"guessed {', '.join(key for key, its in self.guessed.items() if its == why)}: {why}"
+            for why in dict.fromkeys(self.guessed.values())
+        ]
+
 
 class _Reading(TaskSpec, frozen=True, kw_only=True):
     """One decoder that reads all outputs, for so many classes."""
@@ -90,13 +100,13 @@ def describe(
     labels: Path | None = None,
     size_wh: tuple[int, int] | None = None,
 ) -> Description:
-    """Describe an ONNX file; what is given counts more than what the file says.
+    """Describe an ONNX file, or a checkpoint of Ultralytics; what is given counts more than what the file says.
 
     Raises:
-        UsageError: it is no .onnx file; the message has the command that makes one.
+        UsageError: it is another file; the message has the command that makes an .onnx of it.
         ModelError: it cannot be read, its metadata contradict what is given or its shapes, or no decoder reads it.
     """
-    _refuse_other_files(model)
+    model = _as_onnx(model)
     examined, input_spec, is_free = _looked_at(model, size_wh)
     report = examined.report
     unfit = next(iter(report.of("error")), None)
@@ -116,7 +126,8 @@ def describe(
             guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
     input_spec = _usual(input_spec, reading, report, guessed)
     if reading.thresholds != Thresholds():
-        guessed["confidence"] = "choose it by what `edge-sdk evaluate` counts"
+        why = f"as {reading.decoder} models are mostly used; choose it by what `edge-sdk evaluate` counts"
+        guessed.update(dict.fromkeys(("confidence", "iou"), why))
     for key in ("scores", "background_class"):
         if getattr(reading.detection, key) != getattr(DetectionSpec(), key):
             guessed[key] = "by the names and operators of its outputs"
@@ -199,14 +210,38 @@ def _line(key: str, value: Any, guessed: dict[str, str]) -> str:
     return f"{text:<34}# guessed: {guessed[key]}" if key in guessed else text
 
 
-def _refuse_other_files(model: Path) -> None:
-    if model.suffix == ".pt":
-        raise UsageError(
-            f"{model}: a PyTorch checkpoint, expected .onnx; with Ultralytics: yolo export model={model} format=onnx, "
-            f"then edge-sdk init {model.with_suffix('.onnx')}"
-        )
-    if model.suffix.lower() != ".onnx":
+_OF_TENSORFLOW = {".tflite": "--tflite", ".keras": "--keras", ".h5": "--keras"}
+"""tf2onnx's option by the ending of a file."""
+
+
+def _as_onnx(model: Path) -> Path:
+    """Return the .onnx of a model: a checkpoint of Ultralytics is exported where its program is installed.
+
+    Its program runs, and not this one, because to load a checkpoint is to run the code in it.
+    """
+    kind, made = model.suffix.lower(), model.with_suffix(".onnx")
+    then = f"then edge-sdk init {made}"
+    if kind == ".pt":
+        command, program = ["yolo", "export", f"model={model}", "format=onnx"], shutil.which("yolo")
+        if made.exists():
+            raise UsageError(f"{made}: exists and is kept; edge-sdk init {made} describes it")
+        if program is None or not model.is_file():
+            raise UsageError(
+                f"{model}: a PyTorch checkpoint, expected .onnx; with Ultralytics: {' '.join(command)}, {then}"
+            )
+        done = subprocess.run([program, *command[1:]], capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode or not made.exists():
+            raise ModelError(f"{model}: `{' '.join(command)}` failed: {last_words(done.stderr or done.stdout)}")
+        return made
+    option = "--saved-model" if (model / "saved_model.pb").exists() else _OF_TENSORFLOW.get(kind)
+    if option is not None:
+        line = f"python -m tf2onnx.convert {option} {model} --opset 17 --output {made}"
+        raise UsageError(f"{model}: a model of TensorFlow, expected .onnx; with tf2onnx: {line}, {then}")
+    if kind != ".onnx":
         raise UsageError(f"{model}: expected an .onnx file; docs/importing.md says how others become one")
+    if not model.exists():
+        raise UsageError(f"{model}: no such file")
+    return model
 
 
 def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, InputSpec, bool]:
@@ -289,18 +324,30 @@ def _recognised(
     said = report.metadata.get("task")
     if decoder is not None and decoder not in {entry.name for entry in TABLE}:
         raise UsageError(f"--decoder {decoder}: expected one of {', '.join(dict.fromkeys(e.name for e in TABLE))}")
+    if said and said not in _TASKS and task is None and decoder is None:
+        raise ModelError(
+            f"{model}: its metadata say task {one_line(said)[:40]}, expected one of {', '.join(_TASKS)}; if outputs "
+            f"{', '.join(map(show_shape, shapes))} are one of these all the same, give --task or --decoder"
+        )
+    read = {entry.said for entry in TABLE if entry.name == decoder}
+    if decoder is not None and _TASKS.get(said or "") == "detection" and said not in read:
+        raise ModelError(
+            f"{model}: its metadata say task {said}, which --decoder {decoder} does not read; leave it out"
+        )
     readings = [
         reading
         for entry in TABLE
-        if task in (None, entry.task) and decoder in (None, entry.name) and said in (None, "classify", entry.said)
+        if task in (None, entry.task)
+        and decoder in (None, entry.name)
+        and (_TASKS.get(said or "") != "detection" or entry.said == said)
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
-    readings = [
-        r
-        for r in readings
-        if decoder is not None or (r.is_shown is not False if task or not r.entry.is_vague else r.is_shown is True)
-    ]
+    if decoder is None:
+        readings = [r for r in readings if r.is_shown is not False]
+    vague = dict.fromkeys(r.task for r in readings if r.entry.is_vague and r.is_shown is None)
+    if decoder is None and task is None:
+        readings = [r for r in readings if not r.entry.is_vague or r.is_shown]
     readings.sort(key=lambda reading: reading.is_shown is not True)
     if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
         readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
@@ -308,8 +355,9 @@ def _recognised(
     if not readings:
         raise ModelError(
             f"{model}: outputs {shown} are those of no decoder{f' for {task}' if task else ''} at "
-            f"{given.size_wh[0]}x{given.size_wh[1]}{resemblance(report.outputs, given.size_wh)}; docs/model-toml.md "
-            "has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
+            f"{given.size_wh[0]}x{given.size_wh[1]}{resemblance(report.outputs, given.size_wh)}; "
+            + (f"if it is one for {' or '.join(vague)}, say so with --task; " if vague and not task else "")
+            + "docs/model-toml.md has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
         )
     if names is None:
         readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)
@@ -377,7 +425,7 @@ def _labels(
     if given is not None:
         labels = _beside_background(read_labels(given), reading)
         if count not in (None, len(labels)):
-            raise ModelError(f"{given}: has {len(labels)} lines, and {model} has {count} classes; expected one a class")
+            raise ModelError(f"{given}: has {len(labels)} lines, expected one for each class of {model}: {count}")
         return labels
     if names:
         return names
@@ -391,6 +439,8 @@ def _labels(
         guessed["labels"] = f"{count} classes are mostly those of {of}"
         return _beside_background(read_labels(LISTS[name]), reading)
     guessed["labels"] = "the file does not name its classes"
+    if reading.task == "classification" and reading.decoder == "logits":
+        guessed["labels"] += "; if they are the numbers of a vector, give --task embedding"
     has_background = reading.classification.background_class
     return _beside_background([f"class_{number}" for number in range(count - has_background)], reading)
 
@@ -405,7 +455,7 @@ def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...])
     if report.producer:
         yield f"written by {report.producer}"
     if "description" in metadata:
-        yield one_line(metadata["description"])[:120]
+        yield one_line(metadata["description"])[:120].strip()
     if "names" in metadata and not names:
         yield "names that are no list of classes; they are ignored"
     if "character" in metadata:

@@ -20,7 +20,7 @@ from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.graph.index import GraphIndex, attribute
 from edge_sdk_tools.importers.comparison import Runner, observe
 from edge_sdk_tools.importers.plan import ImportReport, check_source, plan_import
-from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 _RANK = 4  # NCHW
 
@@ -45,7 +45,9 @@ def pool_means(proto: onnx.ModelProto) -> int:
     for node in found:
         pooled = helper.make_node("GlobalAveragePool", [node.input[0]], list(node.output), node.name)
         node.CopyFrom(pooled)
-    _drop_axes(proto.graph, axes)
+    axes -= set(_read(proto.graph))
+    for tensor in [tensor for tensor in proto.graph.initializer if tensor.name in axes]:
+        proto.graph.initializer.remove(tensor)
     return len(found)
 
 
@@ -54,12 +56,6 @@ def _means_pictures(node: onnx.NodeProto, links: GraphIndex) -> bool:
     if len(node.input) > 1 and (given := links.value(node.input[1])) is not None:
         axes = given.tolist()
     return bool(attribute(node, "keepdims", 1)) and axes is not None and {a % _RANK for a in axes} == {2, 3}
-
-
-def _drop_axes(graph: onnx.GraphProto, names: set[str]) -> None:
-    read = set(_read(graph))
-    for tensor in [t for t in graph.initializer if t.name in names - read]:
-        graph.initializer.remove(tensor)
 
 
 def _read(graph: onnx.GraphProto) -> Iterator[str]:
@@ -85,15 +81,13 @@ def import_onnx(
     if not is_utf8(str(source)):
         raise UsageError(f"{source}: its path is not valid UTF-8, which ONNX Runtime cannot take; rename it")
     plan = plan_import(source, model_toml, target_name, images)
-    on_progress("check", 0, 1)
-    proto = check_model(msgspec.structs.replace(plan.spec, model=str(source)), plan.target).proto
-    pool_means(proto)
-    on_progress("check", 1, 1)
-    on_progress("compare", 0, 1)
-    # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
-    observation = observe(Runner(str(source), str(source), optimize=False), plan.probes)
-    blame = "with its opset raised and its shapes fixed "
-    remedy = "; export it again where it was trained, with opset 17"
-    comparison = plan.verify(proto, "as it would be written", observation, blame, remedy)
-    on_progress("compare", 1, 1)
+    with one_step(on_progress, "check"):
+        proto = check_model(msgspec.structs.replace(plan.spec, model=str(source)), plan.target).proto
+        pool_means(proto)
+    with one_step(on_progress, "compare"):
+        # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
+        observation = observe(Runner(str(source), str(source), optimize=False), plan.probes)
+        blame = "with its opset raised and its shapes fixed "
+        remedy = "; export it again where it was trained, with opset 17"
+        comparison = plan.verify(proto, "as it would be written", observation, blame, remedy)
     return plan.finish(proto, "ONNX", "the export gate", comparison.outputs)

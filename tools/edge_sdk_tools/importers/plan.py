@@ -58,7 +58,7 @@ def needed_by(source: str, package: str, remedy: str) -> Iterator[None]:
 
 
 def describe_fault(cause: BaseException, folder: Path) -> str:
-    """One line: the type, its first line of text, and file and line, in `folder` where there is one."""
+    """Describe an exception in one line: its type, its first line, and the place, in `folder` where it can be."""
     name = type(cause).__name__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{name}: {cause.msg} ({Path(cause.filename).name}:{cause.lineno})"
@@ -183,12 +183,6 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     replaced: bool
 
 
-def _input_shape(proto: onnx.ModelProto) -> tuple[int | str, ...]:
-    weights = {tensor.name for tensor in proto.graph.initializer}
-    image = next(value for value in proto.graph.input if value.name not in weights)
-    return tuple(d.dim_value if d.HasField("dim_value") else "batch" for d in image.type.tensor_type.shape.dim)
-
-
 def check_writable(folder: Path, output: Path) -> None:
     """Open a file without a name in `folder`, or in the nearest folder above it that is there."""
     try:
@@ -302,6 +296,8 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
         _embed_record(proto, origin, exporter, outputs, self.probes)
         replaced = _write_model(proto, self.spec, self.target)
         images = sum(probe.is_image for probe in self.probes)
+        weights = {tensor.name for tensor in proto.graph.initializer}
+        sides = next(value for value in proto.graph.input if value.name not in weights).type.tensor_type.shape.dim
         unseen = () if images else ("no real image was compared; give some with --images FOLDER",)
         return ImportReport(
             model_toml=str(self.model_toml),
@@ -311,7 +307,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
             opset=next(int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx")),
             nodes=len(proto.graph.node),
             size_mb=proto.ByteSize() / 1e6,
-            input_shape=_input_shape(proto),
+            input_shape=tuple(d.dim_value if d.HasField("dim_value") else "batch" for d in sides),
             layout=self.spec.input.layout,
             outputs=outputs,
             probes=len(self.probes),

@@ -12,7 +12,7 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import LIST_BYTES
 from edge_sdk_tools.importers.comparison import observe
 from edge_sdk_tools.importers.plan import ImportReport, check_source, needed_by, plan_import, silenced
-from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 _ARCHIVES = {".pt2": "a torch.export archive", ".pt": "a TorchScript archive", ".pth": "a TorchScript archive"}
 
@@ -35,25 +35,20 @@ def import_pytorch(
     """
     path, function = _find_source(source, weights)
     plan = plan_import(source, model_toml, target_name, images, batch=dynamic_batch)
-    on_progress("load", 0, 1)
     with needed_by("pytorch", "torch", "in the checkout: pip install -c constraints.txt '.[torch]'"):
         from edge_sdk_tools.importers.pytorch_export import PREFERRED_OPSET, Order, export
         from edge_sdk_tools.importers.pytorch_model import load_model
-    with silenced():
+    with one_step(on_progress, "load"), silenced():
         model = load_model(path, function, weights)
         observation = observe(model, plan.probes)
-    on_progress("load", 1, 1)
-    on_progress("export", 0, 1)
-    opset = plan.limit_opset(PREFERRED_OPSET)
-    order = Order(model, plan.probes[0].make(), observation.names, opset, dynamic_batch)
-    made = export(order, plan.probes, observation)
-    notes = (*model.notes, *made.notes)
-    del model, order  # the gate loads the ONNX model again
-    on_progress("export", 1, 1)
-    on_progress("check", 0, 1)
-    report = plan.finish(made.exported.proto, "PyTorch", made.exported.exporter, made.comparison.outputs, notes)
-    on_progress("check", 1, 1)
-    return report
+    with one_step(on_progress, "export"):
+        opset = plan.limit_opset(PREFERRED_OPSET)
+        order = Order(model, plan.probes[0].make(), observation.names, opset, dynamic_batch)
+        made = export(order, plan.probes, observation)
+        notes = (*model.notes, *made.notes)
+        del model, order  # the gate loads the ONNX model again
+    with one_step(on_progress, "check"):
+        return plan.finish(made.exported.proto, "PyTorch", made.exported.exporter, made.comparison.outputs, notes)
 
 
 def _find_source(source: str, weights: Path | None) -> tuple[Path, str]:

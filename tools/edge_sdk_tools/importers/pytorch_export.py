@@ -21,8 +21,8 @@ from edge_sdk_tools.importers.pytorch_model import TorchModel
 
 INPUT_NAME = "images"
 PREFERRED_OPSET = 18
-"""What torch.export's exporter is written for; to lower ones it converts, and was seen to fail or to write a model that
-does not load."""
+"""The opset that torch.export's exporter is written for; to lower ones it converts, and was seen to fail or to write a
+model that does not load."""
 
 _BATCH = "batch"
 _PROGRAM, _TRACE = "torch.export", "TorchScript"
@@ -132,19 +132,17 @@ def _frozen_at(heard: Sequence[warnings.WarningMessage], folder: Path) -> tuple[
 
 
 def _failure(exporter: str, cause: BaseException, folder: Path) -> Failure:
-    """What lies at the bottom of an exporter's exceptions."""
+    """Return the failure that lies at the bottom of an exporter's exceptions."""
     while cause.__cause__ is not None:
         cause = cause.__cause__
     # By its words: the exception's class has moved from version to version, and names only symbols of its own.
     if "data-dependent" in str(cause):
         # The model's layers may come from a package, whose files are not in the user's folder.
-        place = place_of(cause, lambda path: path.is_relative_to(folder)) or place_of(cause, _may_be_the_model)
+        place = place_of(cause, lambda path: path.is_relative_to(folder)) or place_of(
+            cause, lambda path: not any(map(path.is_relative_to, _NOT_THE_MODEL))
+        )
         return Failure(exporter, "", (place or "a place that PyTorch does not name",))
     return Failure(exporter, first_line(cause).rstrip("."))
-
-
-def _may_be_the_model(path: Path) -> bool:
-    return not any(map(path.is_relative_to, _NOT_THE_MODEL))
 
 
 def _clear(proto: onnx.ModelProto) -> None:

@@ -21,7 +21,7 @@ from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importers.comparison import observe
 from edge_sdk_tools.importers.plan import ImportReport, check_source, needed_by, plan_import, silenced
-from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 OPSET = 17
 """The opset that tf2onnx writes; every ONNX Runtime that a target may name runs it."""
@@ -217,15 +217,12 @@ def import_tensorflow(
     if not source.is_dir() and source.suffix not in _LOADERS:
         raise ModelError(f"{source}: expected {_SOURCE}")
     plan = plan_import(source, model_toml, target_name, images)
-    on_progress("load", 0, 1)
-    with silenced():
+    with one_step(on_progress, "load"), silenced():
         model = _load(source, plan.spec.input)
         observation = observe(model, plan.probes)
-    on_progress("load", 1, 1)
-    on_progress("convert", 0, 1)
-    proto = _convert(model, plan.limit_opset(OPSET))
-    comparison = plan.verify(proto, "as converted", observation, "tf2onnx wrote another computation: ", "")
-    on_progress("convert", 1, 1)
+    with one_step(on_progress, "convert"):
+        proto = _convert(model, plan.limit_opset(OPSET))
+        comparison = plan.verify(proto, "as converted", observation, "tf2onnx wrote another computation: ", "")
     turned = f", its {model.layout} input turned to {model.wanted}" if model.turns else ""
     del model  # the gate loads the ONNX model again
     return plan.finish(proto, "TensorFlow", f"tf2onnx {version('tf2onnx')}{turned}", comparison.outputs)

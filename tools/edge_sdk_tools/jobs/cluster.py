@@ -121,7 +121,7 @@ class Cluster:
             # Dask recommends that workers read large data themselves, but they cannot read this machine's files.
             warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
             packed = pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL)
-            return self._client.submit(_unpacked, packed, key=f"edge-sdk-shared-{uuid.uuid4().hex}", pure=False)
+            return self._client.submit(pickle.loads, packed, key=f"edge-sdk-shared-{uuid.uuid4().hex}", pure=False)
 
     def _next(self, done: queue.SimpleQueue[Future]) -> Future:
         """Wait until a job ends and return its future; raise EdgeError where the connection is lost."""
@@ -207,10 +207,6 @@ def _close(client: Client) -> None:
 
 def _environment() -> dict[str, str]:
     return {**package_versions(), "edge-sdk's sources": source_digest(), "processor": platform.machine()}
-
-
-def _unpacked(packed: bytes) -> object:
-    return pickle.loads(packed)  # noqa: S301 - comes from the host, whose functions run here anyway
 
 
 def _on_worker(

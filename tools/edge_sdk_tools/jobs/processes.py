@@ -46,8 +46,9 @@ class Processes:
                     del left[key]
                     yield key, outcome
         except BrokenProcessPool as cause:
+            some = ", ".join(list(left)[:3]) + (" …" if len(left) > 3 else "")
             raise EdgeError(
-                f"a worker process died at one of {_some(left)}: killed, perhaps for want of memory; run again with "
+                f"a worker process died at one of {some}: killed, perhaps for want of memory; run again with "
                 f"fewer than {self._jobs} jobs at once, what is finished is remembered"
             ) from cause
 
@@ -101,8 +102,3 @@ def _in_worker(
         return function(item, shared)
 
     return key, outcome_of(job, item, None, key)
-
-
-def _some(keys: Mapping[str, object]) -> str:
-    first = list(keys)[:3]
-    return ", ".join(first) + (" …" if len(keys) > len(first) else "")

@@ -147,7 +147,7 @@ class SerialExecutor:
             yield key, outcome_of(function, item, shared, key)
 
     def close(self, *, interrupted: bool) -> None:
-        """Nothing to let go."""
+        """Do nothing: this process has no workers."""
 
 
 PACKAGES = ("edge-sdk", "msgspec", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
@@ -181,12 +181,10 @@ def _version(name: str) -> str:
 
 def key_of(step: str, *decides: object) -> str:
     """The key of one step, made of all that decides it: bytes, or what `encoded` takes; sources and packages always."""
-    parts = (encoded([source_digest(), package_versions()]), *(_bytes(part) for part in decides))
-    return f"{step}-{hashlib.sha256(b''.join(hashlib.sha256(part).digest() for part in parts)).hexdigest()}"
-
-
-def _bytes(part: object) -> bytes:
-    return part if isinstance(part, bytes) else encoded(part)
+    digest = hashlib.sha256()
+    for part in ([source_digest(), package_versions()], *decides):
+        digest.update(hashlib.sha256(part if isinstance(part, bytes) else encoded(part)).digest())
+    return f"{step}-{digest.hexdigest()}"
 
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")

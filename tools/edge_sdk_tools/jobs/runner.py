@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias, TypeVar
@@ -26,6 +26,14 @@ OnProgress: TypeAlias = Callable[[str, int, int], None]
 
 def silent(_step: str, _done: int, _total: int) -> None:
     """Show no progress."""
+
+
+@contextlib.contextmanager
+def one_step(on_progress: OnProgress, name: str) -> Iterator[None]:
+    """Show a step that is begun, and done where no error ends it."""
+    on_progress(name, 0, 1)
+    yield
+    on_progress(name, 1, 1)
 
 
 class JobRunner:

@@ -37,6 +37,7 @@ from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, board_outputs
 from edge_sdk_tools.arm_cost.estimate import core_of
 from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.evaluate.predictions import Products
 
 _BOX = 4
 
@@ -150,10 +151,10 @@ def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts
 
 
 class _Sums(msgspec.Struct, frozen=True, eq=False):
-    own: NDArray[np.float64]
-    total: NDArray[np.float64]
-    signal: NDArray[np.float64]
-    cosine: NDArray[np.float64]
+    """What one form gave for one input, part by part: beside the form before, and beside the float model."""
+
+    own: tuple[Products, ...]
+    total: tuple[Products, ...]
     largest: float
     same_class: bool | None
     are_real: bool
@@ -172,10 +173,8 @@ def _sums(
     if not got or not all(np.isfinite(values).all() for values in (*got, *before, *first)):
         return None
     return _Sums(
-        np.array([_energy(a - b) for a, b in zip(got, before, strict=True)]),
-        np.array([_energy(a - c) for a, c in zip(got, first, strict=True)]),
-        np.array([_energy(c) for c in first]),
-        np.array([_cosine(a, b) for a, b in zip(got, before, strict=True)]),
+        tuple(map(Products.of, got, before)),
+        tuple(map(Products.of, got, first)),
         max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(got, before, strict=True)),
         bool(got[0].argmax() == before[0].argmax()) if parts.is_classifier else None,
         are_real,
@@ -183,7 +182,10 @@ def _sums(
 
 
 def _change(against: StepKind, found: Sequence[_Sums]) -> OutputChange:
-    own, total, signal = (np.sum([getattr(one, name) for one in found], axis=0) for name in ("own", "total", "signal"))
+    own, total, signal = (
+        np.sum([[getattr(part, name) for part in getattr(one, of)] for one in found], axis=0)
+        for of, name in (("own", "error"), ("total", "error"), ("total", "reference"))
+    )
     same = [one.same_class for one in found if one.same_class is not None]
     largest = max(one.largest for one in found)
     are_real = all(one.are_real for one in found)
@@ -193,26 +195,11 @@ def _change(against: StepKind, found: Sequence[_Sums]) -> OutputChange:
         inputs=len(found),
         identical=largest == 0,
         largest=largest,
-        relative_error=_root(own, signal) if are_real else None,
-        total_error=_root(total, signal) if are_real else None,
-        cosine=float(np.mean([one.cosine for one in found])) if are_real else None,
+        relative_error=math.sqrt(float(np.mean(own / (signal + _TINY)))) if are_real else None,
+        total_error=math.sqrt(float(np.mean(total / (signal + _TINY)))) if are_real else None,
+        cosine=float(np.mean([part.cosine for one in found for part in one.own])) if are_real else None,
         top1_agreement=sum(same) / len(same) if same else None,
     )
-
-
-def _root(error: NDArray[np.float64], signal: NDArray[np.float64]) -> float:
-    return math.sqrt(float(np.mean(error / (signal + _TINY))))
-
-
-def _energy(values: NDArray[np.float64]) -> float:
-    return float(np.vdot(values, values))
-
-
-def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    length = math.sqrt(_energy(a) * _energy(b))
-    if length == 0:
-        return float(_energy(a) == _energy(b))
-    return min(1.0, max(-1.0, float(np.vdot(a, b)) / length))
 
 
 BoardSaid: TypeAlias = list[tuple[Tensor, ...]] | str
@@ -377,12 +364,11 @@ def _forms_here(forms: Forms) -> list[Form]:
     steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
     return [
         Form("fp32", None, _taking(forms.fp32.clone(), "fp32")),
-        *(Form(kind, against, _taking(_open(forms.files[kind]), kind)) for kind, against in steps),
+        *(
+            Form(kind, against, _taking(Session(forms.files[kind].read_bytes(), SessionSettings(), kind), kind))
+            for kind, against in steps
+        ),
     ]
-
-
-def _open(path: Path) -> Session:
-    return Session(path.read_bytes(), SessionSettings(), path.name)
 
 
 def _taking(session: Session, kind: StepKind) -> Callable[[Inputs], Sequence[Tensor]]:

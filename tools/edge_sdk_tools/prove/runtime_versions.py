@@ -77,14 +77,9 @@ def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
     return folder
 
 
-def _replay(bundle_path: Path) -> None:
-    bundle = Bundle.open(bundle_path)
-    replay_variants(bundle)
-
-
 if __name__ == "__main__":
     try:
-        _replay(Path(sys.argv[1]))
+        replay_variants(Bundle.open(Path(sys.argv[1])))
     except EdgeError as error:
         sys.exit(str(error))
     sys.stdout.write(f"{onnxruntime_version()}\n")

@@ -238,51 +238,54 @@ _DRAWN_DB = (-40.0, 200.0)  # range that is drawn: longer bars show nothing more
 
 def sensitivity(layers: Sequence[LayerSensitivity]) -> BarChart:
     """Return the chart of what quantizing each layer does to the outputs, the noisiest first."""
-    ordered = sorted(layers, key=lambda layer: (layer.sqnr_db is None, layer.sqnr_db or 0.0, layer.node))
     axis = axis_over([_noise(layer.sqnr_db) or 0.0 for layer in layers], least=_LEAST_NOISE)
-    rows = tuple(_layer_row(axis, layer) for layer in ordered)
-    in_percent = Axis(100 * axis.low, 100 * axis.high)
-    return BarChart(
-        "what each layer's integers cost", "noise over signal", rows[:MOST_ROWS], in_percent.ticks(_TICKS, "{:g}%"),
-        axis.at(0.0), rows[MOST_ROWS:],
-    )  # fmt: skip
+    rows = []
+    for layer in sorted(layers, key=_worst_first):
+        harm = _noise(layer.sqnr_db)
+        tone: Tone = "loss" if layer.is_integer else "float"
+        bars = () if harm is None else (bar_between(axis, 0.0, harm, tone),)
+        kind = f"{layer.operator}, {'integer' if layer.is_integer else 'left float'}"
+        rows.append(Row(layer.node, kind + _work(layer), decibels(layer.sqnr_db), bars))
+    return _in_percent("what each layer's integers cost", "noise over signal", rows, axis, MOST_ROWS)
 
 
 def noise(layers: Sequence[LayerNoise]) -> BarChart:
     """Return the chart of the noise that each layer reads, the worst first: activations above, weights below."""
-    ordered = sorted(layers, key=lambda layer: (layer.sqnr_db is None, layer.sqnr_db or 0.0, layer.node))
     both = [_noise(db) for layer in layers for db in (layer.activation_sqnr_db, layer.weight_sqnr_db)]
     axis = axis_over([one for one in both if one is not None], least=_LEAST_NOISE)
-    rows = tuple(_noise_row(axis, layer) for layer in ordered)
-    in_percent = Axis(100 * axis.low, 100 * axis.high)
-    return BarChart(
-        "noise that each layer reads", "noise over signal", rows[:MOST_NOISY], in_percent.ticks(_TICKS, "{:g}%"),
-        axis.at(0.0), rows[MOST_NOISY:],
-    )  # fmt: skip
+    rows = []
+    for layer in sorted(layers, key=_worst_first):
+        bars = _two_bars(axis, (_noise(layer.activation_sqnr_db), _noise(layer.weight_sqnr_db)), ("int8", "float"))
+        rows.append(Row(layer.node, layer.operator + _work(layer), decibels(layer.sqnr_db), bars))
+    return _in_percent("noise that each layer reads", "noise over signal", rows, axis, MOST_NOISY)
+
+
+def _worst_first(layer: LayerSensitivity | LayerNoise) -> tuple[bool, float, str]:
+    return layer.sqnr_db is None, layer.sqnr_db or 0.0, layer.node
+
+
+def _work(layer: LayerSensitivity | LayerNoise) -> str:
+    work = percent(layer.macs_share)
+    return f", {work} of MACs" if work else ""
+
+
+def _in_percent(title: str, unit: str, rows: Sequence[Row], axis: Axis, most: int) -> BarChart:
+    """Return a chart whose axis of shares is written in percent, with at most so many visible rows."""
+    ticks = Axis(100 * axis.low, 100 * axis.high).ticks(_TICKS, "{:g}%")
+    return BarChart(title, unit, tuple(rows[:most]), ticks, axis.at(0.0), tuple(rows[most:]))
 
 
 def sizes(operators: Sequence[OperatorSize]) -> BarChart:
     """Return the chart of the bytes of weights by type of operator, FP32 above INT8."""
-    known = [size for op in operators for size in (op.fp32_bytes, op.int8_bytes) if size is not None]
-    axis = axis_over([size / 1e6 for size in known], least=1e-6)
-    rows = tuple(_size_row(axis, operator) for operator in operators)
-    return BarChart("weights by type of operator", "MB", rows[:MOST_ROWS], axis.ticks(_TICKS), 0.0, rows[MOST_ROWS:])
-
-
-def _layer_row(axis: Axis, layer: LayerSensitivity) -> Row:
-    work, harm = percent(layer.macs_share), _noise(layer.sqnr_db)
-    detail = f"{layer.operator}, {'integer' if layer.is_integer else 'left float'}" + (
-        f", {work} of MACs" if work else ""
-    )
-    bars = () if harm is None else (bar_between(axis, 0.0, harm, "loss" if layer.is_integer else "float"),)
-    return Row(layer.node, detail, decibels(layer.sqnr_db), bars)
-
-
-def _noise_row(axis: Axis, layer: LayerNoise) -> Row:
-    work = percent(layer.macs_share)
-    bars = _two_bars(axis, (_noise(layer.activation_sqnr_db), _noise(layer.weight_sqnr_db)), ("int8", "float"))
-    detail = layer.operator + (f", {work} of MACs" if work else "")
-    return Row(layer.node, detail, decibels(layer.sqnr_db), bars)
+    pairs = [[None if size is None else size / 1e6 for size in (op.fp32_bytes, op.int8_bytes)] for op in operators]
+    axis = axis_over([size for pair in pairs for size in pair if size is not None], least=1e-6)
+    rows = []
+    for operator, pair in zip(operators, pairs, strict=True):
+        bars = _two_bars(axis, pair)
+        texts = [octets(size) or "not measured" for size in (operator.fp32_bytes, operator.int8_bytes)]
+        rows.append(Row(operator.operator, "", " → ".join(texts) if bars else None, bars))
+    folded = tuple(rows[MOST_ROWS:])
+    return BarChart("weights by type of operator", "MB", tuple(rows[:MOST_ROWS]), axis.ticks(_TICKS), 0.0, folded)
 
 
 def _noise(sqnr_db: float | None) -> float | None:
@@ -291,13 +294,6 @@ def _noise(sqnr_db: float | None) -> float | None:
         return None
     low, high = _DRAWN_DB
     return float(10 ** (-min(max(sqnr_db, low), high) / 20))
-
-
-def _size_row(axis: Axis, operator: OperatorSize) -> Row:
-    both = (operator.fp32_bytes, operator.int8_bytes)
-    bars = _two_bars(axis, [None if size is None else size / 1e6 for size in both])
-    texts = [octets(size) or "not measured" for size in both]
-    return Row(operator.operator, "", " → ".join(texts) if bars else None, bars)
 
 
 _LEAST_ERROR = 0.01
@@ -322,11 +318,9 @@ def errors(steps: Sequence[Step]) -> BarChart:
         ends = f"FP32 to {names.get('ort', 'the end')}, which ships"
         rows.append(_bar(axis, "sum of these steps", "root of the sum of squares", summed, "other"))
         rows.append(_bar(axis, "measured in all", ends, total, "other"))
-    in_percent = Axis(100 * axis.low, 100 * axis.high)
-    return BarChart(
-        "what each step adds to the error of the raw outputs", "error over signal", tuple(rows),
-        in_percent.ticks(_TICKS, "{:g}%"), axis.at(0.0),
-    )  # fmt: skip
+    return _in_percent(
+        "what each step adds to the error of the raw outputs", "error over signal", rows, axis, len(rows)
+    )
 
 
 def costs(steps: Sequence[Step]) -> BarChart:
@@ -334,8 +328,12 @@ def costs(steps: Sequence[Step]) -> BarChart:
     known = [step for step in steps if step.size_mb is not None or step.peak_memory_mb is not None]
     figures = [x for step in known for x in (step.size_mb, step.peak_memory_mb) if x is not None]
     axis = axis_over(figures, least=_LEAST_MB)
-    rows = tuple(_cost(axis, step) for step in known)
-    return BarChart("file and memory of each step", "MB", rows, axis.ticks(_TICKS), 0.0)
+    rows = []
+    for step in known:
+        both = (step.size_mb, step.peak_memory_mb)
+        texts = [megabytes(size) or "not measured" for size in both]
+        rows.append(Row(step.name, "", " / ".join(texts), _two_bars(axis, both)))
+    return BarChart("file and memory of each step", "MB", tuple(rows), axis.ticks(_TICKS), 0.0)
 
 
 def _shipped_chain(steps: Sequence[Step]) -> list[OutputChange]:
@@ -350,7 +348,8 @@ def _shipped_chain(steps: Sequence[Step]) -> list[OutputChange]:
 
 
 def _own(axis: Axis, name: str, change: OutputChange, against: str) -> Row:
-    beside = f"beside {against}, {_inputs(change)}"
+    inputs = "" if change.images == change.inputs else f"{change.inputs} inputs, "
+    beside = f"beside {against}, {inputs}{f'{change.images} of them images' if inputs else images(change.images)}"
     if change.identical:
         return Row(name, beside, "not a bit differs", (bar_between(axis, 0.0, 0.0, "gain"),))
     if change.relative_error is None:
@@ -360,17 +359,6 @@ def _own(axis: Axis, name: str, change: OutputChange, against: str) -> Row:
 
 def _bar(axis: Axis, name: str, detail: str, error: float, tone: Tone) -> Row:
     return Row(name, detail, relative(error), (bar_between(axis, 0.0, error, tone),))
-
-
-def _inputs(change: OutputChange) -> str:
-    if change.images == change.inputs:
-        return images(change.images)
-    return f"{change.inputs} inputs, {change.images} of them images"
-
-
-def _cost(axis: Axis, step: Step) -> Row:
-    both = (step.size_mb, step.peak_memory_mb)
-    return Row(step.name, "", " / ".join(megabytes(size) or "not measured" for size in both), _two_bars(axis, both))
 
 
 HEIGHT_PX = 340
@@ -489,24 +477,22 @@ def ladder(steps: Sequence[Step]) -> BarChart:
 def waterfall(steps: Sequence[Step]) -> BarChart:
     """Return the chart of what each step changed; its bar starts where that of the step it is compared with ends."""
     starts = _starts(steps)
-    ends = [start + step.change.value for start, step in zip(starts, steps, strict=True) if step.change]
-    reaches = [
-        start + edge
-        for start, step in zip(starts, steps, strict=True)
-        if step.change
-        for edge in (step.change.low, step.change.high)
-    ]
-    axis = axis_over([*starts, *ends, *reaches], least=_LEAST_STEPS)
+    changed = [(start, step.change) for start, step in zip(starts, steps, strict=True) if step.change]
+    reaches = [start + edge for start, change in changed for edge in (change.value, change.low, change.high)]
+    axis = axis_over([*starts, *reaches], least=_LEAST_STEPS)
     in_points = Axis(100 * axis.low, 100 * axis.high)
-    base = _base(steps)
-    rows = tuple(
-        _fall(axis, step, start, step.change)
-        if step.change
-        else Row(step.name, "", "where it starts" if step.kind == base else None)
-        for step, start in zip(steps, starts, strict=True)
-        if step.change or step.kind == base or not _is_told_elsewhere(step, steps)
-    )
-    return BarChart("what each step changed", "points", rows, in_points.ticks(_TICKS, "{:+g}"), axis.at(0.0))
+    base, rows = _base(steps), list[Row]()
+    for step, start in zip(steps, starts, strict=True):
+        change = step.change
+        if change:
+            tone: Tone = "loss" if change.value < 0 else "gain"
+            same = change.low == change.high == 0
+            detail = "no difference" if same else "within noise" if change.contains_zero else ""
+            bars = (bar_between(axis, start, start + change.value, tone),)
+            rows.append(Row(step.name, detail, points(change), bars, whisker_over(axis, change, start)))
+        elif step.kind == base or not _is_told_elsewhere(step, steps):
+            rows.append(Row(step.name, "", "where it starts" if step.kind == base else None))
+    return BarChart("what each step changed", "points", tuple(rows), in_points.ticks(_TICKS, "{:+g}"), axis.at(0.0))
 
 
 def _is_told_elsewhere(step: Step, steps: Sequence[Step]) -> bool:
@@ -528,13 +514,6 @@ def _starts(steps: Sequence[Step]) -> list[float]:
         ends[step.kind] = before
         starts.append(start)
     return starts
-
-
-def _fall(axis: Axis, step: Step, start: float, change: Interval) -> Row:
-    tone: Tone = "loss" if change.value < 0 else "gain"
-    bars = (bar_between(axis, start, start + change.value, tone),)
-    detail = "no difference" if change.low == change.high == 0 else "within noise" if change.contains_zero else ""
-    return Row(step.name, detail, points(change), bars, whisker_over(axis, change, start))
 
 
 def _base(steps: Sequence[Step]) -> StepKind | None:

@@ -22,7 +22,7 @@ from edge_sdk_tools.datasets.images import MAX_BYTES, ImageSet, decode_image
 from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
-from edge_sdk_tools.evaluate.statistics import Figure, Interval
+from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
 from edge_sdk_tools.prove.golden import Proof
 from edge_sdk_tools.prove.parity import Chain, OutputChange, StepKind
@@ -102,9 +102,7 @@ def _pictured(steps: Steps) -> list[WorstImage]:
         if pixels is None:
             continue  # the file was removed during the build
         fp32_result, int8_result = (model(pixels).result for model in models)
-        picture = side_by_side(
-            pixels, fp32_result, int8_result, labels, background_class=bool(steps.model.fp32.background)
-        )
+        picture = side_by_side(pixels, fp32_result, int8_result)
         found.append(
             WorstImage(image=one.file.name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
         )
@@ -122,7 +120,11 @@ def _step_rows(steps: Steps) -> tuple[Step, ...]:
     int8 = steps.search.int8
     imported = read_import_record(Path(steps.spec.model))
     rows = [
-        *_source(imported),
+        *(
+            []
+            if imported is None
+            else [Step(kind="source", name=imported.origin, what=f"imported by {imported.exporter}")]
+        ),
         *_teacher(steps.distilled),
         _fp32(steps, int8, imported),
         Step(
@@ -134,19 +136,19 @@ def _step_rows(steps: Steps) -> tuple[Step, ...]:
         *_converted(steps, int8),
         *_arm(steps),
     ]
-    return tuple(_with_chain(row, steps) for row in rows)
+    chain = steps.chain
+    return tuple(
+        msgspec.structs.replace(
+            row, outputs=chain.changes.get(row.kind, row.outputs), peak_memory_mb=chain.peak_memory_mb.get(row.kind)
+        )
+        for row in rows
+    )
 
 
 def _change_of(proof: Proof) -> Interval:
     """Return the quality minus FP32's; without labels, the agreement with FP32 minus 1."""
     figure = proof.evaluation.figure
     return figure.difference if figure.difference is not None else _missing(figure.value)
-
-
-def _source(imported: ImportRecord | None) -> list[Step]:
-    if imported is None:
-        return []
-    return [Step(kind="source", name=imported.origin, what=f"imported by {imported.exporter}")]
 
 
 def _teacher(distilled: Distilled | None) -> list[Step]:
@@ -246,15 +248,6 @@ def _arm(steps: Steps) -> list[Step]:
     return [Step(kind="arm", name="ARM", what=what, left_out=chain.arm_left_out)]
 
 
-def _with_chain(row: Step, steps: Steps) -> Step:
-    chain = steps.chain
-    return msgspec.structs.replace(
-        row,
-        outputs=chain.changes.get(row.kind, row.outputs),
-        peak_memory_mb=chain.peak_memory_mb.get(row.kind),
-    )
-
-
 def _missing(agreement: Interval) -> Interval:
     return Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1)
 
@@ -270,7 +263,7 @@ _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headles
 def report_of(steps: Steps) -> BuildReport:
     """Return the report of a build."""
     search = steps.search
-    evaluation = search.int8.proof.evaluation
+    evaluation, program = search.int8.proof.evaluation, Path(sys.argv[0]).name
     return BuildReport(
         name=steps.spec.name,
         target=steps.model.target.name,
@@ -288,7 +281,8 @@ def report_of(steps: Steps) -> BuildReport:
         variants=tuple(_variant_row(one) for one in steps.variants),
         warnings=(*evaluation.warnings, *steps.images.warnings, *search.doubts, *steps.chain.doubts),
         split=_split(steps.images),
-        command=(_program(Path(sys.argv[0]).name), *sys.argv[1:]),
+        # `python -m edge_sdk` has the name of a file inside.
+        command=("edge-sdk" if program == "__main__.py" else program, *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
         created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         host_cpu=Cpu.read().name,
@@ -315,7 +309,12 @@ def _verdict(steps: Steps) -> Verdict:
         "lower gates.int8_max_drop_relative or int8_min_agreement",
     )
     loss = loss_of(evaluation) if reason is None else None
-    held = ", ".join(_change_line(one) for one in evaluation.gated or (figure,))
+    held = ", ".join(
+        f"{one.name} {one.value.value:.1%}"
+        if one.difference is None
+        else f"{one.name} changes by {100 * one.difference.value + 0.0:+.1f} points"
+        for one in evaluation.gated or (figure,)
+    )
     return Verdict(
         carries="int8" if reason is None else "fp32",
         why=reason or steps.search.doubt or f"INT8 holds its gates: {held}",
@@ -325,12 +324,6 @@ def _verdict(steps: Steps) -> Verdict:
         band=loss.band if loss else None,
         loss=loss.line if loss else "",
     )
-
-
-def _change_line(figure: Figure) -> str:
-    if figure.difference is None:
-        return f"{figure.name} {figure.value.value:.1%}"
-    return f"{figure.name} changes by {100 * figure.difference.value + 0.0:+.1f} points"
 
 
 def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
@@ -388,8 +381,3 @@ def _noise(layer: LocalNoise) -> LayerNoise:
 
 def _decibels(noise: float | None) -> float | None:
     return -10 * math.log10(noise) if noise else None
-
-
-def _program(name: str) -> str:
-    """Return the name by which people start the program; `python -m edge_sdk` shows the name of a file inside."""
-    return "edge-sdk" if name == "__main__.py" else name

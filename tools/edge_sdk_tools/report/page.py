@@ -15,18 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from edge_sdk_tools.report import charts
-from edge_sdk_tools.report.charts import (
-    HEIGHT_PX,
-    costs,
-    errors,
-    is_labelled,
-    ladder,
-    noise,
-    scatter,
-    sensitivity,
-    sizes,
-    waterfall,
-)
 from edge_sdk_tools.report.schema import BuildReport, Step
 
 _PACKAGE = "edge_sdk_tools.report"
@@ -38,7 +26,8 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'sha256-{}'; base-uri 'n
 
 def render_html(report: BuildReport) -> str:
     """The whole page; the same report gives the same text."""
-    style = _style()
+    style = (resources.files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
+    verdict = report.verdict
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return (
         _environment()
@@ -48,23 +37,23 @@ def render_html(report: BuildReport) -> str:
             facts=_facts(report),
             tone=_tone(report),
             # The verdict says it already.
-            warnings=[warning for warning in report.warnings if warning != report.verdict.why],
+            warnings=[warning for warning in report.warnings if warning != verdict.why],
             bare={step.kind: _in_place_of_figures(step) for step in report.steps if _is_bare(step)},
             left_float=any(not layer.is_integer for layer in report.sensitivity),
-            labelled=is_labelled(report.steps),
+            labelled=charts.is_labelled(report.steps),
             names={step.kind: step.name for step in report.steps},
-            ladder=ladder(report.steps),
-            waterfall=waterfall(report.steps),
-            errors=errors(report.steps),
-            costs=costs(report.steps),
+            ladder=charts.ladder(report.steps),
+            waterfall=charts.waterfall(report.steps),
+            errors=charts.errors(report.steps),
+            costs=charts.costs(report.steps),
             # One dot says no more than its row in the table.
-            scatter=scatter(report.candidates, report.verdict.least_change) if len(report.candidates) > 1 else None,
+            scatter=charts.scatter(report.candidates, verdict.least_change) if len(report.candidates) > 1 else None,
             counted=any(candidate.board_minstructions is not None for candidate in report.candidates),
             compared=any(step.agreement for step in report.steps),
-            scatter_px=HEIGHT_PX,
-            sensitivity=sensitivity(report.sensitivity),
-            noise=noise(report.local_noise),
-            sizes=sizes(report.sizes),
+            scatter_px=charts.HEIGHT_PX,
+            sensitivity=charts.sensitivity(report.sensitivity),
+            noise=charts.noise(report.local_noise),
+            sizes=charts.sizes(report.sizes),
             pictures=[_data_url(worst.picture) for worst in report.worst_images],
             latencies=[charts.milliseconds(b.low_ms, b.high_ms) for b in report.boards],
             command=shlex.join(report.command),
@@ -86,11 +75,6 @@ def _environment() -> Environment:
     )
     environment.filters.update({name: getattr(charts, name) for name in _FILTERS})
     return environment
-
-
-@lru_cache(maxsize=1)
-def _style() -> str:
-    return (resources.files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
 
 
 def _tone(report: BuildReport) -> str:

@@ -8,9 +8,8 @@ hold them.
 from __future__ import annotations
 
 import inspect
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
 from typing import Annotated, Literal, TypeAlias
 
 import cv2
@@ -18,12 +17,11 @@ import msgspec
 import numpy as np
 import onnx
 from msgspec import Meta
-from onnx import helper
 
 from edge_sdk.bundle.manifest import BoardEstimate, Precision
 from edge_sdk.core.frame import Image, Result
-from edge_sdk.events.annotate import Annotator
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
+from edge_sdk_tools.graph.index import Value, attribute, element_name, initializers_of, nodes_of
 from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
 from edge_sdk_tools.search.gates import Band
 
@@ -47,7 +45,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def _writable(value: object) -> object:
-    """The same value; what no file can hold is replaced in a text, a tuple of texts, and a dict of texts."""
+    """Return a value in which what no file can hold is replaced: a text, a tuple of texts, or a dict of texts."""
     if isinstance(value, str):
         return _UNWRITABLE.sub(_REPLACEMENT, value)
     if isinstance(value, tuple):
@@ -197,7 +195,7 @@ class Candidate(Record, frozen=True, kw_only=True):
         latency_ratio: median latency over that of FP32, on the machine that built.
         board_minstructions: one inference on the target's core, estimated, million instructions.
         held: whether it passed the gate.
-        why: it did not; empty where it did.
+        why: the reason why it did not pass; empty where it passed.
         chosen: whether it went into the bundle.
     """
 
@@ -369,75 +367,38 @@ def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
     A quantized weight counts for the operator behind its DequantizeLinear, with its scales and zero points; those of
     activations count for QuantizeLinear. What several operators share counts once, for the first of them.
     """
-    nodes = [node for graph in _graphs(proto.graph) for node in graph.node]
-    uses: dict[str, list[onnx.NodeProto]] = {}
+    nodes = list(nodes_of(proto.graph.node))
+    uses: dict[str, onnx.NodeProto] = {}
     for node in nodes:
         for name in node.input:
-            uses.setdefault(name, []).append(node)
-    constants = dict(_constants(proto.graph))
+            uses.setdefault(name, node)
+    constants = {tensor.name: tensor for tensor in initializers_of(proto.graph)}
+    for node in nodes:
+        if node.op_type == "Constant" and isinstance(found := attribute(node, "value"), onnx.TensorProto):
+            constants[node.output[0]] = found
     fixed = set(constants)
     for node in nodes:
-        if _only_passes(node, fixed):
+        if node.op_type in _PASSING and node.input[0] in fixed:
             fixed.update(node.output)
-    totals: dict[str, int] = {}
-    for name, size in constants.items():
-        operator = _operator_of(name, uses, fixed)
-        if operator:
-            totals[operator] = totals.get(operator, 0) + size
+    totals: Counter[str] = Counter()
+    for name, tensor in constants.items():
+        reader = uses.get(name)
+        while reader is not None and reader.op_type in _PASSING and reader.input[0] in fixed:
+            reader = uses.get(reader.output[0])
+        if reader is not None:
+            operator = "QuantizeLinear" if reader.op_type == _DEQUANTIZE else str(reader.op_type)
+            totals[operator] += Value(element_name(tensor.data_type), tuple(tensor.dims)).bytes or 0
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 
 def operator_sizes(fp32: onnx.ModelProto | None, int8: onnx.ModelProto | None) -> tuple[OperatorSize, ...]:
     """Both models side by side, the largest in FP32 first; None for a model that is not there."""
-    before = size_by_operator(fp32) if fp32 else None
-    after = size_by_operator(int8) if int8 else None
+    before, after = (size_by_operator(proto) if proto else None for proto in (fp32, int8))
     names = dict.fromkeys((*(before or ()), *(after or ())))
     return tuple(
-        OperatorSize(
-            name,
-            None if before is None else before.get(name, 0),
-            None if after is None else after.get(name, 0),
-        )
+        OperatorSize(name, *(None if sizes is None else sizes.get(name, 0) for sizes in (before, after)))
         for name in names
     )
-
-
-def _operator_of(name: str, uses: dict[str, list[onnx.NodeProto]], fixed: set[str]) -> str | None:
-    while name in uses:
-        node = uses[name][0]
-        if not _only_passes(node, fixed):
-            return "QuantizeLinear" if node.op_type == _DEQUANTIZE else str(node.op_type)
-        name = node.output[0]
-    return None
-
-
-def _only_passes(node: onnx.NodeProto, fixed: set[str]) -> bool:
-    return node.op_type in _PASSING and node.input[0] in fixed
-
-
-def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
-    for inner in _graphs(graph):
-        for weight in inner.initializer:
-            yield weight.name, _bytes_of(weight)
-        for node in inner.node:
-            for attribute in node.attribute:
-                if node.op_type == "Constant" and attribute.HasField("t"):
-                    yield node.output[0], _bytes_of(attribute.t)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                if inner.node or inner.initializer:
-                    yield from _graphs(inner)
-
-
-def _bytes_of(tensor: onnx.TensorProto) -> int:
-    """Return the bytes of a tensor's elements, however they are stored."""
-    item_bytes = int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-    return item_bytes * math.prod(int(side) for side in tensor.dims)
 
 
 PANEL_PX = 480
@@ -451,28 +412,21 @@ _INK = (235, 235, 235)
 _JPEG_QUALITY = 85
 
 
-def side_by_side(
-    image: Image, fp32_result: Result, int8_result: Result, labels: Sequence[str], *, background_class: bool = False
-) -> bytes:
-    """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG.
-
-    Labels are in output order; `background_class` says that a classifier's first one is the background.
-    """
-    annotator = Annotator(labels, background_class=background_class)
+def side_by_side(image: Image, fp32_result: Result, int8_result: Result) -> bytes:
+    """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG."""
     factor = PANEL_PX / max(image.shape[:2])
     size_wh = max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor))
     # Drawn after scaling: lines and letters then have the same size in every picture.
     way = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
     small = cv2.resize(image, size_wh, interpolation=way).astype(np.uint8, copy=False)
-    halves = [_half(small, result, annotator, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))]
+    halves = [_half(small, result, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))]
     gap = np.full((halves[0].shape[0], _GAP_PX, 3), _GROUND, np.uint8)
     _, data = cv2.imencode(".jpg", np.hstack([halves[0], gap, halves[1]]), [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     return data.tobytes()
 
 
-def _half(small: Image, result: Result, annotator: Annotator, name: str) -> Image:
-    picture = small.copy()
-    annotator.draw(picture, result.on(picture))
+def _half(small: Image, result: Result, name: str) -> Image:
+    picture = result.on(small).plot()
     height_px, width_px = picture.shape[:2]
     canvas = np.full((_CAPTION_PX + height_px, max(width_px, _LEAST_WIDTH_PX), 3), _GROUND, np.uint8)
     canvas[_CAPTION_PX:, :width_px] = picture

@@ -377,8 +377,7 @@ class _Build:
         command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", Path(LIBRARY).stem]
         is_whole = False
         while not is_whole:
-            environment = {"PYTHONPATH": str(self._tools), "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
-            self._steps.run("compile", command, self._objects, **environment)
+            self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._tools))
             is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / LIBRARY, _COMPILER))
 
     def _package(self, tree: sources.Tree, runtime_file: Path) -> None:

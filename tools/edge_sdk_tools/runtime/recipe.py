@@ -228,7 +228,8 @@ UNNEEDED = "unneeded.txt"
 """File in the folder of objects with the source files that are not compiled, one a line."""
 
 # Everything is compiled for size but the kernels: DequantizeLinear alone would be several times slower. Reading headers
-# is half of the compiler's time, hence those that are compiled once; -fpch-preprocess lets ccache know them.
+# is half of the compiler's time, hence those that are compiled once. ccache does not keep what is compiled with them;
+# told to, it returned an object whose macro had changed.
 HOOK = """\
 function(edge_sdk_settings)
   target_compile_options(onnxruntime_mlas PRIVATE -O3)
@@ -242,7 +243,6 @@ function(edge_sdk_settings)
   set_target_properties(onnxruntime_providers PROPERTIES SOURCES "${sources}")
   foreach(library framework optimizer providers session)
     target_precompile_headers(onnxruntime_${library} PRIVATE "${ONNXRUNTIME_ROOT}/core/providers/common.h")
-    target_compile_options(onnxruntime_${library} PRIVATE -fpch-preprocess)
   endforeach()
 endfunction()
 cmake_language(DEFER CALL edge_sdk_settings)

@@ -1,0 +1,138 @@
+"""Segmentation: maps of classes, by the pixels in which they overlap with the labels or with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import AccuracyGateError, DataError
+from edge_sdk.core.frame import Segmentation
+from edge_sdk_tools.datasets.dataset import MaskTruth, Truth
+from edge_sdk_tools.evaluate.metrics import TaskMetrics, WorstImage, worst_images
+from edge_sdk_tools.evaluate.model import Answer
+from edge_sdk_tools.evaluate.predictions import Answers, Kept, Observed, Participant
+from edge_sdk_tools.evaluate.statistics import Metric, Statistic, Weights, quotient
+
+UNKNOWN = 255
+"""Class of pixels that are not labelled, or for which a model gives no class."""
+
+_PIXELS_AT_ONCE = 250_000
+
+
+class SegmentationMetrics(TaskMetrics):
+    """Maps of classes."""
+
+    agreement_metric = "mean_iou"
+    agreement_name = "mIoU of class maps"
+    noun = "class maps"
+
+    def keep(self, answers: Answers, truth: Truth | None) -> Kept:
+        """Keep how each class map overlaps the labels, and how both overlap each other."""
+        maps = [_class_map(*one) for one in answers]
+        mask = _mask_of(truth, maps[0]) if isinstance(truth, MaskTruth) else None
+        classes = len(answers[0][0].class_ids)
+        rows = tuple(None if mask is None else overlap_of(class_map, mask, classes) for class_map in maps)
+        return rows, overlap_of(maps[0], maps[1], classes) if len(maps) > 1 else None
+
+    def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
+        """Return the mean intersection over union with the labels."""
+        overlaps = _overlaps_with_truth(observed, which)
+        if not any(overlap.either.any() for overlap in overlaps):
+            raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
+        return (Metric("mIoU", mean_iou(overlaps), is_gated=True),)
+
+    def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
+        """Return the mean intersection over union of each image with its labels; None without labels."""
+        return np.array([_image_iou(overlap) for overlap in _overlaps_with_truth(observed, 0)]) if labelled else None
+
+    def agreement(self, observed: Observed) -> tuple[Metric, ...]:
+        """Return the mean intersection over union of both models' maps."""
+        between = _overlaps_between(observed)
+        if not any(overlap.either.any() for overlap in between):
+            names = " and ".join(p.subject.name for p in observed.participants)
+            raise AccuracyGateError(
+                f"{names} find nothing that both know on {len(between)} images, so nothing can be compared"
+            )
+        return (Metric("mIoU of both", mean_iou(between)),)
+
+    def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
+        """Return the images with the lowest mIoU of both models' maps."""
+        ious = np.array([_image_iou(overlap) for overlap in _overlaps_between(observed)])
+        return worst_images(observed, 1 - ious, count, lambda i: (None, "", f"mIoU {ious[i]:.0%} with the teacher"))
+
+
+def _overlaps_with_truth(observed: Observed, which: int) -> list[Overlap]:
+    return [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
+
+
+def _overlaps_between(observed: Observed) -> list[Overlap]:
+    return [between for record in observed.records if isinstance(between := record.between, Overlap)]
+
+
+def _class_map(participant: Participant, answer: Answer) -> NDArray[np.uint8]:
+    """Return the common class of every pixel, uint8 (H, W); `UNKNOWN` stays what it is."""
+    assert isinstance(answer.result, Segmentation)
+    common = np.full(256, UNKNOWN, np.uint8)
+    common[participant.class_ids] = np.arange(len(participant.class_ids))
+    # Not an index: numpy would widen every pixel of it to eight bytes.
+    return np.asarray(cv2.LUT(answer.result.to_frame(), common), np.uint8)
+
+
+def _mask_of(truth: MaskTruth, answer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    mask = truth.read()
+    if mask.shape != answer.shape:
+        raise DataError(
+            f"{truth.path}: mask of {mask.shape[1]}x{mask.shape[0]} pixels for an image of "
+            f"{answer.shape[1]}x{answer.shape[0]}, expected the same"
+        )
+    return mask
+
+
+def _image_iou(overlap: Overlap) -> float:
+    shown = overlap.either > 0
+    return float((overlap.both[shown] / overlap.either[shown]).mean()) if shown.any() else 1.0
+
+
+class Overlap(msgspec.Struct, frozen=True, eq=False):
+    """Pixels of one image, by class: int64 (C,) each."""
+
+    both: NDArray[np.int64]
+    either: NDArray[np.int64]
+
+
+def overlap_of(answer: NDArray[np.uint8], truth: NDArray[np.uint8], classes: int) -> Overlap:
+    """Count the pixels of two uint8 (H, W) class maps of the same size; where the truth is `UNKNOWN` none counts."""
+    both, either = np.zeros(256, np.int64), np.zeros(256, np.int64)
+    # Counting widens every pixel to eight bytes: so many lines at once, and a large image costs no more than a small.
+    lines = max(1, _PIXELS_AT_ONCE // max(1, answer.shape[1]))
+    for top in range(0, len(answer), lines):
+        known = truth[top : top + lines] != UNKNOWN
+        a, t = answer[top : top + lines][known], truth[top : top + lines][known]
+        equal = np.bincount(a[a == t], minlength=256)
+        both += equal
+        either += np.bincount(a, minlength=256) + np.bincount(t, minlength=256) - equal
+    return Overlap(both[:classes], either[:classes])
+
+
+def mean_iou(overlaps: Sequence[Overlap]) -> Statistic:
+    """Mean over the classes of intersection over union, each summed over all images; classes in none are left out."""
+    both = np.stack([o.both for o in overlaps]).astype(np.float64)
+    either = np.stack([o.either for o in overlaps]).astype(np.float64)
+
+    def statistic(weights: Weights) -> NDArray[np.float64]:
+        ious = class_ious(weights, both, either)
+        known = np.isfinite(ious)
+        counts = known.sum(axis=1)
+        total = np.where(known, ious, 0.0).sum(axis=1)
+        return quotient(total, counts)
+
+    return statistic
+
+
+def class_ious(weights: Weights, both: NDArray[np.float64], either: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Float64 (B, C), from float64 (N, C) counts; NaN for classes that no image shows."""
+    return quotient(weights @ both, weights @ either)
