@@ -148,7 +148,7 @@ class Labels(tuple[str, ...]):
 
     @property
     def file(self) -> bytes:
-        """The labels file of a bundle: one label per line, or the original file if that holds vectors or space labels."""
+        """The labels file of a bundle: one label per line, or the original if it has vectors or labels of spaces."""
         if self.suffix == ".npz" or any(
             line and not line.strip() for line in self.data.decode("utf-8-sig").split("\n")
         ):

@@ -179,7 +179,7 @@ def has_background(spec: TaskSpec) -> bool:
 
 
 def labels_by_id(spec: TaskSpec, labels: Sequence[str]) -> dict[int, str]:
-    """Return the labels by class id, as in messages; -1 is a classifier's background or `unknown`."""
+    """Map class ids, as in messages, to labels given in output order; -1 is a classifier's background or `unknown`."""
     numbered = enumerate(labels, start=-1 if has_background(spec) else 0)
     unknown = {-1: UNKNOWN} if TRAITS[spec.task].has_unknown else {}
     return unknown | {class_id: label or f"class_{class_id}" for class_id, label in numbered}
