@@ -288,9 +288,7 @@ MESSAGES: dict[MessageKind, MessageSpec] = {
     ),
     "event": MessageSpec(EventMessage, "event/{camera}", EVENTS, "Something that happened on a camera"),
     "snapshot": MessageSpec(None, "snapshot/{camera}", SNAPSHOTS, "A picture of a camera"),
-    "seen": MessageSpec(
-        SeenMessage, "seen/{camera}", _RETAINED, "Summary of what a camera sees", is_retained=True
-    ),
+    "seen": MessageSpec(SeenMessage, "seen/{camera}", _RETAINED, "Summary of what a camera sees", is_retained=True),
     "discovery": MessageSpec(
         dict[str, Any], "", _RETAINED, "Home Assistant's discovery message of the device", is_retained=True
     ),
