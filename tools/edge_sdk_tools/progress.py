@@ -66,7 +66,8 @@ class StepProgress:
     def _say(self) -> None:
         while not self._over.wait(_EVERY_S):
             step, done, total = self._last
-            click.echo(f"{step}: {done} of {total}, after {time.monotonic() - self._began_s:.0f} s", err=True)
+            how_far = f": {done} of {total}" if total > 1 else ""
+            click.echo(f"{step}{how_far}, {time.monotonic() - self._began_s:.0f} s so far", err=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

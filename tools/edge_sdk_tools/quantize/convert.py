@@ -1,7 +1,7 @@
 """Convert ONNX to ORT format for the target's platform, list required operators, and measure the share of integers.
 
-Float models for x86_64 stay ONNX: on this platform ONNX Runtime runs float convolutions in blocks as wide as the CPU's
-vectors, a layout that it creates when it loads ONNX but not when it loads ORT format. ONNX Runtime's converter is
+Models for x86_64 with float convolutions stay ONNX: on this platform ONNX Runtime runs these in blocks as wide as the
+CPU's vectors, a layout that it creates when it loads ONNX but not when it loads ORT format. ONNX Runtime's converter is
 imported without its package, which would import PyTorch where that is installed.
 """
 
@@ -26,7 +26,7 @@ from edge_sdk.bundle.target import OPENVINO, Target
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.graph.index import copy_of, keep_used_domains, nodes_of
+from edge_sdk_tools.graph.index import GraphIndex, copy_of, keep_used_domains, nodes_of
 from edge_sdk_tools.graph.profile import ProfiledSession, silenced
 
 _PACKAGE = "onnxruntime.tools"
@@ -73,13 +73,14 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     platform is given, so that signed activations stay signed. For x86_64 it is not given: the converter would then use
     the block layout of the converting machine, and the file would not run on a CPU with another vector width.
 
-    For OpenVINO the model stays ONNX, because that takes QuantizeLinear and DequantizeLinear and no fused operators.
+    For OpenVINO the model stays ONNX, because that takes QuantizeLinear and DequantizeLinear and no fused operators; so
+    does a model for x86_64 that has convolutions of floats.
 
     Raises:
         ModelError: ONNX Runtime cannot convert the model.
         OSError: the disk is full.
     """
-    if OPENVINO in target.providers:
+    if OPENVINO in target.providers or (travels_as_onnx(target) and _has_float_convolutions(onnx_path)):
         return carried_onnx(onnx_path, folder)
     work = folder / "convert"
     work.mkdir()
@@ -105,6 +106,12 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     [model] = work.glob("*.ort")
     [config] = work.glob("*required_operators_and_types*.config")
     return Converted(model, operators_of(config.read_text(encoding="utf-8")))
+
+
+def _has_float_convolutions(path: Path) -> bool:
+    graph = onnx.load(path).graph
+    links = GraphIndex(graph)
+    return any(n.op_type == "Conv" and links.maker(n.input[0], "DequantizeLinear") is None for n in graph.node)
 
 
 def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
@@ -168,7 +175,7 @@ _STANDARD = "ai.onnx"
 
 
 def travels_as_onnx(target: Target) -> bool:
-    """Tell whether bundles for this target hold float models as ONNX instead of ORT format."""
+    """Tell whether bundles for this target hold models with float convolutions as ONNX instead of ORT format."""
     return target.machine == "x86_64"
 
 
