@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _log = logging.getLogger(__name__)
-_UNPROVED = (".toml", ".onnx")  # endings of files that are models, and no bundles
+_UNPROVED = (".toml", ".onnx")  # suffixes of models that are not bundles
 _Kind = TypeVar("_Kind", Detections, Classification, Segmentation)
 
 
@@ -58,8 +58,8 @@ class Model:
     ) -> Model:
         """Load a model of a bundle, in the calling process, and replay its golden inputs.
 
-        A model.toml or an .onnx file, described as `edge-sdk init` does, is loaded in float and unproved: for a first
-        look on the workstation.
+        A model.toml, or an .onnx file described as by `edge-sdk init`, is loaded as a float model without golden
+        inputs, for a first test on the workstation.
 
         Args:
             bundle: a bundle's folder, the result of `Bundle.open`, or a model.toml or .onnx file.
@@ -88,7 +88,7 @@ class Model:
         if trusted_keys:
             raise UsageError(f"{path}: only a bundle is signed; leave trusted_keys out, or build and sign a bundle")
         with host_tools(f"Model.open of {path.name}"):
-            from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle  # the device has none of it
+            from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle  # only on the workstation
         folder = tempfile.mkdtemp(prefix="edge-sdk-")
         try:
             made, description = unproved_bundle(path, Path(folder))
@@ -118,15 +118,15 @@ class Model:
         return Model(self.bundle, self._stages.clone(self.bundle), second)
 
     def then(self, second: Model, *, labels: Sequence[str] = (), max_crops: int = 4, margin: float = 0.1) -> Model:
-        """Return this detector followed by a second model, whose results of each object are in a result's `then`.
+        """Return this detector followed by a second model, whose result for each object is in `Detections.then`.
 
-        In a loop the second model runs while a frame has time left.
+        In a loop, the second model runs on a frame's objects until the latency budget is used up.
 
         Args:
             second: a model that no other thread uses.
-            labels: the objects that go on; all by default.
-            max_crops: so many objects of a frame go on at most, 1 to 64, the most confident first.
-            margin: what is cut out beyond each side of a box, as a share of its width or height, 0-1.
+            labels: labels of the objects on which the second model runs; all by default.
+            max_crops: most objects of a frame on which the second model runs, 1 to 64, the most confident first.
+            margin: by how much the crop exceeds the box on each side, as a share of its width or height, 0-1.
 
         Raises:
             UsageError: this model is no detector or lacks a label, or a number is out of range.
@@ -142,8 +142,8 @@ class Model:
         Args:
             picture: uint8 (H, W, 3), BGR, of any size, or a frame. Other arrays are refused, and so is None, which
                 OpenCV returns for a picture that it cannot read.
-            confidence: of a detector: how confident an object must be, 0-1; by default as the bundle says.
-            iou: of a detector: above which overlap the less confident of two objects is dropped, 0-1.
+            confidence: least confidence of a detector's objects, 0-1; by default the bundle's threshold.
+            iou: IoU above which the less confident of two objects is dropped, 0-1; by default the bundle's threshold.
 
         Raises:
             UsageError: the picture is no such array, or a threshold is not 0 to 1.
@@ -162,15 +162,15 @@ class Model:
         return result if self._cascade is None else self._cascade(result)
 
     def detect(self, picture: Frame | NDArray[Any] | None, /, **thresholds: float) -> Detections:
-        """Run a detector, as calling the model does; a UsageError is raised for a model of another task."""
+        """Run a detector as `__call__` does; raise UsageError for a model of another task."""
         return self._of(Detections, self(picture, **thresholds))
 
     def classify(self, picture: Frame | NDArray[Any] | None, /) -> Classification:
-        """Run a classifier, as calling the model does; a UsageError is raised for a model of another task."""
+        """Run a classifier as `__call__` does; raise UsageError for a model of another task."""
         return self._of(Classification, self(picture))
 
     def segment(self, picture: Frame | NDArray[Any] | None, /) -> Segmentation:
-        """Run a segmentation model, as calling the model does; a UsageError is raised for a model of another task."""
+        """Run a segmentation model as `__call__` does; raise UsageError for a model of another task."""
         return self._of(Segmentation, self(picture))
 
     def _of(self, kind: type[_Kind], result: Result) -> _Kind:
@@ -187,14 +187,14 @@ class Model:
         latency_ms: float | None = None,
         observers: Sequence[Sink] = (),
     ) -> Loop:
-        """Return a loop over a source that runs the freshest frame within a latency budget.
+        """Return a loop that runs the model on a source's latest frame within a latency budget.
 
         Args:
-            source: the result of `open_source`, or an object with `latest`, `ended` and `close`. If it has `paced =
-                False`, it delivers its pictures in order on request, and none is dropped for being late.
+            source: the result of `open_source`, or an object with `latest`, `ended` and `close`. A source with `paced =
+                False` delivers its pictures in order on request, and no picture is dropped for being late.
             sink: an object with `put`; None if results are only iterated over.
             latency_ms: time from capture to the return of `put`, in milliseconds, above 0; by default the bundle's.
-            observers: further sinks, called after the deadline was judged.
+            observers: further sinks, called after the loop has compared the result's age with the budget.
 
         Raises:
             UsageError: `latency_ms` is not such a number, or an argument lacks a method.
@@ -211,7 +211,7 @@ class Model:
         return Loop(source, self._stages, sink, budget, observers=observers, then=self._cascade)
 
     def label_of(self, class_id: int) -> str:
-        """Return the label of a result's class id; `class_N` if it has none."""
+        """Return the label of a result's class id; `class_N` if the class has none, `background` for -1."""
         return self._names.get(int(class_id)) or ("background" if class_id == -1 else f"class_{class_id}")
 
 

@@ -1,4 +1,4 @@
-"""`edge-sdk arm-cost`: what an inference costs on an ARM board that is not here."""
+"""`edge-sdk arm-cost`: count an inference's instructions on an ARM board's core under emulation."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _count(model: Path, target: str, time_limit_s: float, as_json: bool) -> None
 
 
 def _countable(board: Target) -> Cpu:
-    """Return the board's core; raise TargetError where the emulator cannot be it."""
+    """Return the board's core; raise TargetError for a core that the emulator does not model."""
     from edge_sdk_tools.arm_cost.counter import CPUS
 
     found = next((cpu for cpu in CPUS if cpu == board.cpu), None)
@@ -92,7 +92,7 @@ def _countable(board: Target) -> Cpu:
 
 @contextlib.contextmanager
 def _model_file(model: Path, board: Target) -> Iterator[Path]:
-    """Provide the file to count: `model` itself, or a verified copy of what a bundle holds."""
+    """Provide the file to count: `model` itself, or a verified copy of the model in a bundle."""
     if not model.is_dir():
         yield model
         return
@@ -128,5 +128,5 @@ def _show(counts: Counts, estimated: Estimate | None, board: Target) -> None:
 
 
 def _ms(value: float) -> str:
-    """Write milliseconds with two digits; an estimate has no more."""
+    """Format milliseconds with two significant digits, the precision of an estimate."""
     return f"{value:.0f}" if value >= _TWO_DIGITS else f"{value:.2g}"

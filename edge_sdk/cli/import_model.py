@@ -1,4 +1,4 @@
-"""`edge-sdk import`: a model from where it was trained to the ONNX file that model.toml names."""
+"""`edge-sdk import`: convert a trained model to the ONNX file that model.toml names."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def darknet(cfg: Path, weights: Path, output: Path, **options: Any) -> None:
 
 
 def _run(importer: Callable[..., ImportReport], *, as_json: bool, **options: Any) -> None:
-    """Import with progress, and show what came of it."""
+    """Run an importer with progress output, and print its report."""
     from edge_sdk_tools.progress import StepProgress
 
     with StepProgress(quiet=as_json) as progress:

@@ -1,4 +1,4 @@
-"""`edge-sdk inspect`: what a bundle is, what its operators take, and the graph as it runs."""
+"""`edge-sdk inspect`: show a bundle's manifest, the time of its operators, and the graph as it runs."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ def command(
 
 
 def _tuned(bundle: Bundle) -> list[Record]:
-    """Recall what `edge-sdk run` starts with here instead of what the bundle promises."""
+    """Return the tuning records with which `edge-sdk run` starts on this machine in place of the bundle's settings."""
     try:
         return Records(state_folder() / "tuning").known(bundle, TunedMachine.here())
-    except EdgeError:  # there is no place where it could be
+    except EdgeError:  # there is no state folder that could hold records
         return []
 
 
 def _show(found: Inspection, tuned: list[Record]) -> None:
-    built = f"built {found.created_at} for {found.target}"  # both are any text
+    built = f"built {found.created_at} for {found.target}"  # a manifest may have any text in both
     click.echo(printable(f"{found.name} {found.version}, {built} ({found.machine})"))
     for name, text in (
         ("task", f"{found.task}, decoder {found.decoder}, {found.labels} labels"),

@@ -1,6 +1,6 @@
-"""Verbs for models on a workstation, which call the workstation's code: from fetching a model to checking one.
+"""Commands for models on a workstation: `models`, `init`, `check`, `evaluate`, `gallery`, `targets` and `demo`.
 
-`build`, `import` and `distill-check`, which say more, have files of their own.
+`build`, `import` and `distill-check`, which print more, have files of their own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the commands share: options, paths, JSON on standard output, warnings and tables of figures.
+"""Parts that commands share: options, paths, JSON on standard output, warnings and tables of figures.
 
-`key_option` makes a flag from a key of a configuration file. `connection_options` and `mqtt_settings` are for every
-command that connects to a broker. `measuring_options`, `show_figures` and `show_images` are what `evaluate` and
-`distill-check` have in common.
+`key_option` makes a flag from a key of a configuration file. Every command that connects to a broker uses
+`connection_options` and `mqtt_settings`. `evaluate` and `distill-check` share `measuring_options`, `show_figures` and
+`show_images`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a varia
 _log = logging.getLogger(__name__)
 _Command = TypeVar("_Command", bound=Callable[..., object])
 PATH = click.Path(path_type=Path)
-_SURROGATE = re.compile("[\ud800-\udfff]")  # what Python makes of a byte that is not valid UTF-8
-_NUMBER_LIMIT = 1e9  # seconds, milliseconds, shares; a billion seconds are 30 years
+_SURROGATE = re.compile("[\ud800-\udfff]")  # Python's stand-ins for bytes that are not valid UTF-8
+_NUMBER_LIMIT = 1e9  # largest number of any option, whatever its unit; a billion seconds are 30 years
 
 
 def key_option(
@@ -115,10 +115,10 @@ def _password(path: Path | None) -> Secret | None:
 
 
 class NumberRange(click.FloatRange):
-    """A range of numbers, which NaN is not in."""
+    """A range of numbers that excludes NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; NaN is in every range for click."""
+        """Return the number; refuse NaN, which click accepts in every range."""
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail("nan is no number", param, ctx)
@@ -172,14 +172,14 @@ def show_images(evaluation: Evaluation) -> None:
 
 
 def points(value: float, low: float, high: float) -> str:
-    """Write a difference in points (hundredths), with its interval."""
+    """Format a difference of shares in percentage points, with its interval."""
     # Adding zero turns a minus zero into zero.
     value, low, high = (round(100 * x, 1) + 0.0 for x in (value, low, high))
     return f"{value:+.1f} [{low:+.1f} to {high:+.1f}]"
 
 
 def points_of(difference: Interval) -> str:
-    """Write a difference of two figures in points, with its interval."""
+    """Format a difference of two figures in percentage points, with its interval."""
     return points(difference.value, difference.low, difference.high)
 
 
@@ -227,7 +227,7 @@ def show_skipped(skipped: Sequence[Skipped]) -> None:
 
 
 class _StandardError(logging.Handler):
-    """Prints log lines to standard error; where that is closed or the disk is full, the program goes on without."""
+    """Prints log lines to standard error; lines are dropped if it is closed or its disk is full."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Print without the handler's lock, so that a stuck reader blocks one thread and not the end of the program."""

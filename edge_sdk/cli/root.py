@@ -2,7 +2,8 @@
 
 Each verb is imported when it is called, so that `edge-sdk --help` does not import OpenCV and ONNX Runtime. Within
 `unhurried`, writing to standard error never blocks a program that runs for months: a pipe replaces descriptor 2, and a
-thread empties it, without known messages of libraries. If nobody reads, the pipe fills up and further lines are lost.
+thread copies its lines to standard error, except for known noise of libraries. If standard error is not read, the pipe
+fills up and further lines are lost.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo")
 _PLACES = {"import": "import_model.command", "keygen": "sign.keygen", "sign": "sign.sign_bundle"} | {
     verb: f"models.{verb}" for verb in _SHARED
 }
-"""Functions in `edge_sdk.cli` of verbs that share a module, or whose name no module can have; else `VERB.command`."""
+"""Functions of verbs that share a module or whose name is a Python keyword; all others are `VERB.command`."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -105,10 +106,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader of standard output is gone (`edge-sdk targets | head`), so there is nobody to print an error for.
+        # The reader of standard output has closed it, as in `edge-sdk targets | head`; this is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:  # noqa: BLE001 - the last line of defence: a user never sees a bare traceback
+    except Exception as error:  # noqa: BLE001 - a user must never see a traceback
         if os.environ.get("EDGE_SDK_DEBUG"):
             traceback.print_exc()
         if is_out_of_memory(error):
@@ -124,7 +125,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail_for_memory(error: Exception) -> int:
-    # Libraries that got no memory may wait for ever for threads that never started, so exit without their clean-up.
+    # After a failed allocation, libraries may wait for ever for threads that never started: exit without clean-up.
     atexit.register(os._exit, 1)
     return _fail(failure_line(error), 1)
 
@@ -134,7 +135,7 @@ def _fail(message: str, exit_code: int) -> int:
 
     from edge_sdk.core.logs import line_for_people
 
-    with contextlib.suppress(OSError):  # the exit code tells of the failure even without the line
+    with contextlib.suppress(OSError):  # the exit code reports the failure even if the line cannot be written
         for line in message.split("\n"):
             click.echo(line_for_people(line, logging.ERROR), err=True)
     return exit_code
@@ -160,7 +161,7 @@ def unhurried() -> Iterator[None]:
     os.dup2(writing, _NUMBER)
     os.close(writing)
     if faulthandler.is_enabled():
-        faulthandler.enable(real)  # a process that crashes does not empty the pipe
+        faulthandler.enable(real)  # the thread that copies from the pipe does not run in a crashed process
     # A daemon thread, because it blocks for ever where nobody reads standard error.
     carrier = threading.Thread(target=_carry, args=(reading, real), name="edge-stderr", daemon=True)
     carrier.start()

@@ -1,8 +1,8 @@
-"""`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON.
+"""`edge-sdk run`: run a bundle on a source, and publish results over MQTT or print them as lines of JSON.
 
-`command` takes the settings from its flags (`run_settings`) or from a configuration file (`config_file`), `_run` starts
-what takes long side by side (the modules, the bundle's verification, the model) and runs the service, `_end` reports
-the outcome. `_check` says instead what a run would do, and all that would keep it from it, and starts nothing.
+`command` takes the settings from its flags (`run_settings`) or from a configuration file (`config_file`). `_run` does
+the slow parts of a start in parallel (imports, verification of the bundle, loading of the model) and runs the service.
+`_end` reports the outcome. With `--check`, `_check` reports the planned run and all problems, and starts nothing.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from edge_sdk.service.runner import RunSummary
 
 _log = logging.getLogger(__name__)
-_READER_MS = 300  # a reader that works has taken something by then
-_WIDEST = 100  # columns of what --check prints: longer lines are hard to read
-_LABEL = 11  # columns
+_READER_MS = 300  # milliseconds within which a working reader of standard output reads something
+_WIDEST = 100  # most columns of the lines of --check
+_LABEL = 11  # columns of the labels of --check
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def command(context: click.Context, /, **options: Any) -> None:
         if options["check"]:
             _check(options, config)
             return
-        # In this order: what is below has something else there.
+        # In this order: `unhurried` replaces descriptor 2 for everything that starts after it.
         stack.enter_context(logging_to_standard_error(quiet=options["quiet"]))
         stack.enter_context(unhurried())
         summaries, left_out = _run(options, config)
@@ -132,12 +132,12 @@ def command(context: click.Context, /, **options: Any) -> None:
         _end(summaries, left_out, as_json=options["as_json"])
 
 
-_UNPROVED_MS = 5000.0  # budget of a model that nobody has measured
+_UNPROVED_MS = 5000.0  # latency budget of a model without a measured one
 _MODELS = (".onnx", ".toml", ".pt", ".tflite", ".keras", ".h5")
 
 
 def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) -> dict[str, object]:
-    """Make a bundle of a model that is none yet, for as long as `stack` is open; return the options that change."""
+    """Make a temporary bundle of a model.toml or .onnx, removed when `stack` closes; return the changed options."""
     path: Path | None = options[key]
     if path is None or path.suffix.lower() not in _MODELS or path.is_dir():
         return {}
@@ -146,8 +146,8 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
     if options["annotate"] is not None:
         from edge_sdk.events.annotate import writer_of  # few runs need it
 
-        writer_of(options["annotate"], 1.0).close()  # says at once what would keep the picture from being written
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what is made here takes seconds, and is to be removed
+        writer_of(options["annotate"], 1.0).close()  # raises early if the picture could not be written
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C here must still remove the temporary bundle
     with host_tools("`edge-sdk run MODEL`"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
@@ -160,14 +160,14 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
         _log.info(UNPROVED)
     if key == "then":
         return {key: bundle}
-    # The examination has run the model in a process of its own, so that no trial is due, and no budget was promised.
+    # The examination has run the model in a separate process, so no trial is needed; there is no measured budget.
     budget_ms = options["latency_ms"] or _UNPROVED_MS
     untried = {"best_effort": True, "no_tune": True, "trial_s": 0.0, "latency_ms": budget_ms}
     return {key: bundle, "is_unproved": True, **untried}
 
 
 def run_settings(options: dict[str, Any]) -> RunSettings:
-    """Return the settings that the flags of `edge-sdk run` give; a flag of a key has the key's name."""
+    """Return the settings from the flags of `edge-sdk run`; a flag for a configuration key has the key's name."""
     device = options["device"] or default_device()
     if holds_password(options["source"]):
         raise UsageError(
@@ -201,7 +201,7 @@ _WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet", "log_for
 
 
 def config_file(context: click.Context) -> Path | None:
-    """Return the configuration file to use; None where flags say everything; raise UsageError for a mixture."""
+    """Return the configuration file to use; None if the flags have all settings; raise UsageError for a mixture."""
     options = context.params
     flags = [_flag(p) for p in context.command.params if _is_given(context, p) and p.name not in _WITH_CONFIG]
     given: Path | None = options["config_file"]
@@ -220,7 +220,7 @@ def config_file(context: click.Context) -> Path | None:
                 "`edge-sdk run --config FILE`"
             )
         return None
-    from edge_sdk.config import load  # it costs time, and flags need none of it
+    from edge_sdk.config import load  # imported late: slow, and not needed with flags
 
     if not load.DEFAULT_PATH.exists():
         raise UsageError(
@@ -239,10 +239,10 @@ def _flag(parameter: click.Parameter) -> str:
 
 
 def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bool) -> None:
-    """Report the outcome; raise where nothing reached the broker, or an error kept a pipeline from running."""
+    """Report the outcome; raise an error if no result was delivered or a pipeline could not run."""
     is_read = as_json
     for summary in summaries:
-        is_read = is_read and not _would_hang(summary)  # where one is not read, none after it waits for that
+        is_read = is_read and not _would_hang(summary)  # after one unread summary, do not wait for a reader again
         if is_read:
             echo_json(summary)
         else:
@@ -251,7 +251,7 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
     undelivered, waiting = _undelivered(last), _waiting(last)
     has_time = all(summary.ended_by != "signal" for summary in summaries)
     if undelivered and last.publisher and last.publisher.sent == last.publisher.rejected and has_time:
-        # A script must see that all was for nothing.
+        # A script must see by the exit code that no result was delivered.
         raise PublishError("; ".join(filter(None, [undelivered, waiting])))
     for line in filter(None, [undelivered, waiting]):
         _log.warning(line)
@@ -260,7 +260,7 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
 
 
 def _run(options: dict[str, Any], config: Path | None) -> tuple[list[RunSummary], EdgeError | None]:
-    # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
+    # numpy's BLAS would start one thread per core, which spin while the model loads; a run does not use them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
     start, notifier = Start(), Notifier.from_environment()  # before any child inherits the manager's variables
@@ -268,11 +268,11 @@ def _run(options: dict[str, Any], config: Path | None) -> tuple[list[RunSummary]
         stopping_on_signals(reloads=config is not None or notifier.has_manager) as stop,
         contextlib.ExitStack() as stack,
     ):
-        # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
+        # Imports are a third of a start: ONNX Runtime's runs beside the verification, OpenCV's beside the model's load.
         with no_collection():
             reread = None if config is None else _rereading(config, options["duration"])
             settings = run_settings(options) if reread is None else reread()
-            first, *others = settings.pipelines  # of several each is verified in its turn
+            first, *others = settings.pipelines  # further bundles are verified one after the other
             verified = None if others else stack.enter_context(first.begin_verifying())
             from edge_sdk.service.model_selector import begin_loading
             from edge_sdk.service.shared import Shared
@@ -302,7 +302,7 @@ def _rereading(path: Path, duration_s: float | None) -> Callable[[], RunSettings
 
 
 def _would_hang(summary: RunSummary) -> bool:
-    """Return whether standard output has no reader, perhaps since the middle of a line, so that printing would hang."""
+    """Tell whether printing would hang because standard output is no longer read, perhaps since mid-line."""
     lines = summary.lines
     if lines is not None and lines.written + lines.dropped < lines.put:
         return True
@@ -340,7 +340,7 @@ def _of_second(counts: CropCounts) -> str:
 
 
 def _undelivered(summary: RunSummary) -> str | None:
-    """Return in words what the broker or the reader did not get; None where nothing is missing."""
+    """Return a text about results that the broker or the reader did not get; None if none are missing."""
     if summary.lines and summary.lines.written < summary.lines.put:
         lost = summary.lines.put - summary.lines.written
         return f"{lost} of {summary.lines.put} results were not read from standard output"
@@ -353,7 +353,7 @@ def _undelivered(summary: RunSummary) -> str | None:
 
 
 def _waiting(summary: RunSummary) -> str | None:
-    """Return in words how many events wait on disk for the broker; None without any."""
+    """Return a text about the events that wait on disk for the broker; None without any."""
     events = summary.publisher.events if summary.publisher else None
     if events is None or not events.waiting or not events.is_durable:
         return None

@@ -1,4 +1,4 @@
-"""`edge-sdk tune`: which of a bundle's models, and which settings, run best on this machine."""
+"""`edge-sdk tune`: measure which of a bundle's models and settings run best on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from edge_sdk.tuning.tuning import TunedMachine, Tuning, golden_camera, tune
 
 _FPS = 30.0
 _SECONDS_HELP = f"For all of it, about.  [default: {SECONDS:g}, more where a slow camera needs it]"
-_CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
+_CLEAR = "\r\x1b[K"  # return to the start of the line and erase the line
 
 
 @click.command("tune")
@@ -118,7 +118,7 @@ def _opened(
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[Candidate], None]]:
-    """Show on a terminal, in one line that is gone at the end, what is measured."""
+    """Show the candidate that is measured, on a terminal, in one line that is erased at the end."""
     if quiet or not sys.stderr.isatty():
         yield lambda _candidate: None
         return

@@ -1,8 +1,8 @@
-"""`edge-sdk watch`: what a fleet of devices publishes, live in a terminal, as lines, as JSON or as COCO results.
+"""`edge-sdk watch`: show the messages of a fleet of devices live in a terminal, as lines, as JSON or as COCO results.
 
-A `Subscriber` receives the messages in its thread. `_Watch` takes them, updates a `Fleet` with them, and either prints
-what is new or lets a `Screen` draw the `view` of the whole fleet in place. Text from the network has lost its control
-characters before it comes here, and only this module styles it.
+A `Subscriber` receives the messages in its thread. `_Watch` updates a `Fleet` with each message, and either prints the
+news or lets a `Screen` redraw the `view` of the whole fleet in place. Text from the network reaches this module without
+control characters; only this module adds styles.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def command(**options: Any) -> None:
 
 
 def _end(coco: CocoWriter, subscriber: Subscriber | None) -> None:
-    """Finish the files, which mean nothing where the broker was never reached."""
+    """Close the COCO files; delete them if the broker was never reached."""
     if subscriber is not None and subscriber.has_been_online:
         coco.close()
     else:
@@ -105,10 +105,10 @@ def _end(coco: CocoWriter, subscriber: Subscriber | None) -> None:
 
 
 class _Watch:
-    """Takes messages and shows what is new, from the first message to the end.
+    """Takes messages and shows the news, from the first message to the end.
 
     Attributes:
-        broker: address of the broker, and state of the connection, in words.
+        broker: address of the broker and state of the connection, as text.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class _Watch:
         self._messages = 0
 
     def change_connection(self, state: str, detail: str) -> None:
-        """Take a new state of the connection; called from the subscriber's thread."""
+        """Set the state of the connection; called in the subscriber's thread."""
         from edge_sdk.publishing.tls import trust_refusal
 
         if state == "closed":
@@ -147,7 +147,7 @@ class _Watch:
                 _log.info(self._hint.partition("\n")[0])
 
     def run(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
-        """Watch until a stop is asked for, the count or time is reached, or the broker refuses the first connection."""
+        """Watch until `stop` is set, the count or duration is reached, or the broker refuses the first connection."""
         began, drawn_at = time.monotonic(), 0.0
         while not stop.is_asked():
             taken = subscriber.take(_DRAW_S)
@@ -167,7 +167,7 @@ class _Watch:
 
     @property
     def _waiting(self) -> str:
-        """Why no message has come, in words."""
+        """A text that says why no message has arrived."""
         return self._hint if self._is_online else "nothing yet, waiting for the broker"
 
     def print_last_view(self, screen: Screen) -> None:
@@ -202,7 +202,7 @@ def _now() -> datetime:
 
 
 class Screen:
-    """A terminal that is drawn over in place."""
+    """A terminal on which each view replaces the one before."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -226,7 +226,7 @@ class Screen:
         return max(columns, _SMALLEST[0]), max(lines, _SMALLEST[1])
 
     def draw(self, view: Callable[[int, int], list[str]]) -> None:
-        """Draw the lines that a view makes for the terminal's columns and lines."""
+        """Draw the lines that `view` returns for the terminal's columns and lines."""
         size = self.size
         lines = view(*size)[: size[1]]
         # Each line is cleared before it is written, because clearing afterwards would delete the character in the last
@@ -257,7 +257,7 @@ def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, l
 
 
 def _head(fleet: Fleet, broker: str, now: datetime, columns: int) -> list[str]:
-    """Return the title line, followed by the whole state of the connection where the title has no room for it."""
+    """Return the title line, and the full state of the connection below it if the title has no room for it."""
     online = sum(device.status == "online" for device in fleet.devices.values())
     odd = f", {fleet.unread} unreadable" if fleet.unread else ""
     odd += f", {fleet.lost} lost" if fleet.lost else ""
@@ -350,7 +350,7 @@ def _warning(line: str, columns: int, indent: int) -> str:
 
 
 def _moment(moment: datetime, now: datetime) -> str:
-    """Write a time as local time; return "" for one out of the years 1 to 9999, which a message may contain."""
+    """Format a time as local time; return "" for a time outside the years 1 to 9999, which a message may contain."""
     try:
         here = moment.astimezone(now.tzinfo)
     except OverflowError:

@@ -1,6 +1,6 @@
-"""`Drawing`: boxes, names and colours on a picture; every task draws its results with it.
+"""`Drawing` draws boxes, outlines and texts on a picture; every task draws its results with it.
 
-Sizes follow the picture, and a class has the same bright colour everywhere.
+Line widths and text sizes scale with the picture. A class has the same bright colour on every picture.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Colour: TypeAlias = tuple[int, int, int]
 """BGR, 0-255."""
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
-_FAR_PX = 1e5  # OpenCV takes whole numbers of 32 bits
-_STRENGTH = 0.4  # of a colour that is laid over the picture
-_REFERENCE_PX = 720  # the shorter side at which the sizes below are right
-_GOLDEN_RATIO = 0.618034  # steps of it around the colour circle keep neighbouring classes far apart
+_FAR_PX = 1e5  # coordinates are clipped here, because OpenCV takes 32-bit integers
+_STRENGTH = 0.4  # opacity of colours blended over the picture
+_REFERENCE_PX = 720  # shorter side of the picture for which the sizes below are given
+_GOLDEN_RATIO = 0.618034  # hue step from class to class, in turns: neighbouring classes get distant hues
 
 
 class Drawing:
@@ -45,19 +45,19 @@ class Drawing:
 
     @staticmethod
     def colour(class_id: int) -> Colour:
-        """Return the colour of a class; it is constant, bright, and unlike that of neighbouring classes."""
+        """Return the colour of a class, BGR 0-255: constant, bright, and unlike that of neighbouring classes."""
         hue = (0.05 + class_id * _GOLDEN_RATIO) % 1.0
         hsv = np.array([[[int(hue * 180), 200, 240]]], np.uint8)
         blue, green, red = cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0].tolist()
         return blue, green, red
 
     def box(self, corners: Sequence[int], colour: Colour) -> None:
-        """Draw a rectangle: left, top, right, bottom."""
+        """Draw a rectangle from its left, top, right and bottom, in pixels."""
         x1, y1, x2, y2 = corners
         cv2.rectangle(self.image, (x1, y1), (x2, y2), colour, self.line_px, cv2.LINE_AA)
 
     def outline(self, corners: NDArray[np.float32], colour: Colour) -> None:
-        """Draw a polygon, float32 (points, 2), which may reach out of the picture."""
+        """Draw a closed polygon, float32 (points, 2), in pixels; it may extend beyond the picture."""
         points = np.rint(corners).clip(-_FAR_PX, _FAR_PX).astype(np.int32)
         cv2.polylines(self.image, [points], True, colour, self.line_px, cv2.LINE_AA)
 
@@ -70,24 +70,24 @@ class Drawing:
         cv2.circle(self.image, at_xy, 2 * self.line_px, colour, cv2.FILLED, cv2.LINE_AA)
 
     def fill(self, outlines: Iterable[NDArray[np.float32]], colour: Colour) -> None:
-        """Lay a colour over polygons, each float32 (points, 2)."""
+        """Blend a colour over the inside of polygons, each float32 (points, 2), in pixels."""
         painted = self.image.copy()
         cv2.fillPoly(painted, [outline.astype(np.int32) for outline in outlines], colour)
         cv2.addWeighted(self.image, 1 - _STRENGTH, painted, _STRENGTH, 0, dst=self.image)
 
     def lay_over(self, colours: Image, where: NDArray[np.uint8]) -> None:
-        """Lay a picture of the same size over this one where uint8 (H, W) is not 0."""
+        """Blend `colours`, of the picture's size, over the picture where `where`, uint8 (H, W), is not 0."""
         cv2.copyTo(cv2.addWeighted(self.image, 1 - _STRENGTH, colours, _STRENGTH, 0), where, self.image)
 
     def column(self, lines: Iterable[tuple[str, Colour]]) -> None:
-        """Write texts below each other at the upper left, down to the middle of the picture."""
+        """Write texts, each with its background colour, below each other from the top left to the middle."""
         y = self._margin_px
         for text, colour in lines:
             if y < self.image.shape[0] // 2:
                 y = self.tag(text, (self._margin_px, y), colour, above=False)
 
     def tag(self, text: str, at_xy: tuple[int, int], colour: Colour, *, above: bool = True) -> int:
-        """Write a text on a filled background inside the picture; return the y where it ends, in pixels."""
+        """Write a text on a filled background inside the picture; return the y of its lower end, in pixels."""
         height_px, width_px = int(self.image.shape[0]), int(self.image.shape[1])
         text, (text_w, text_h), below_px = self._fitted(text, width_px - 2 * self._margin_px)
         tag_w, tag_h = text_w + 2 * self._margin_px, text_h + below_px + self._margin_px
@@ -99,7 +99,7 @@ class Drawing:
         return y + tag_h
 
     def _fitted(self, text: str, room_px: int) -> tuple[str, Sequence[int], int]:
-        """Shorten a text until it fits; return it with its size (width, height above, below the line) in pixels."""
+        """Shorten a text to `room_px`; return it with its width and height, and its depth below the baseline, in px."""
         size_wh, below_px = cv2.getTextSize(text, _FONT, self._scale, self._text_px)
         while size_wh[0] > room_px and len(text) > 1:
             text = text[: max(1, min(len(text) - 1, len(text) * room_px // size_wh[0]))]
@@ -108,6 +108,6 @@ class Drawing:
 
 
 def _readable_on(colour: Colour) -> Colour:
-    """Return black or white, by the luma of the ground (ITU-R BT.601)."""
+    """Return black or white, whichever contrasts more with a background colour, by its luma (ITU-R BT.601)."""
     blue, green, red = colour
     return (0, 0, 0) if 0.114 * blue + 0.587 * green + 0.299 * red > 128 else (255, 255, 255)

@@ -1,4 +1,4 @@
-"""The values that stages pass on, with their shapes and units.
+"""The values that pipeline stages pass to each other, with their shapes and units.
 
     Frame -> Prepared -> Inferred -> Result: Detections, Classification, Segmentation, or another task's
 
@@ -30,7 +30,7 @@ _EXPECTED = (
 
 
 def check_image(image: object) -> None:
-    """Raise CameraError for a value that is no picture. OpenCV takes any strides, and copies where it must."""
+    """Raise CameraError unless `image` is uint8 (H, W, 3) of at least one pixel; any strides are accepted."""
     found = _misfit_of(image)
     if found is not None:
         raise CameraError(f"the source gave a frame whose image is {found}, {_EXPECTED}; convert it in the source")
@@ -52,10 +52,10 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Attributes:
         image: uint8 (H, W, 3), BGR. Belongs to the source, which overwrites it after the next `latest()`: copy to keep.
-        captured_ns: monotonic nanoseconds at which it arrived or the sensor took it; for files, when it was due.
-        captured_at: seconds since the epoch, wall clock, at the same moment.
-        seq: 0 and up; counts every frame of the source, also those that were dropped. For files, the frame's index.
-        delay_ns: age in nanoseconds that each frame of this source has on arrival; FFmpeg returns H.264 frames late.
+        captured_ns: monotonic nanoseconds of the frame's arrival or exposure; for files, when the frame was due.
+        captured_at: the same moment by the wall clock, seconds since the epoch.
+        seq: 0 and up; counts every frame of the source, including dropped ones. For files, the frame's index.
+        delay_ns: age in nanoseconds of every frame of this source on arrival; FFmpeg delays H.264 frames.
     """
 
     image: Image
@@ -98,7 +98,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 def _corner_arrays(
     offset_x: float, offset_y: float, scale_x: float, scale_y: float, size_wh: tuple[int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return offset, scale and frame size as float32 (2,), for both corners of a box."""
+    """Return offset, scale and frame size, float32 (2,) each, for the two corners of a box."""
     return (
         np.array((offset_x, offset_y), np.float32),
         np.array((scale_x, scale_y), np.float32),
@@ -140,27 +140,27 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         return boxes_xyxy
 
     def on(self, x: float, y: float) -> Geometry:
-        """Return the position of the same frame in `x` times its width and `y` times its height."""
+        """Return the geometry of the same frame resized to `x` times its width and `y` times its height."""
         return Geometry(self.scale_x / x, self.scale_y / y, self.offset_x, self.offset_y)
 
     def in_cells(self, x: float, y: float) -> Geometry:
-        """Return the position of the frame in cells, of which a pixel of the input has `x` along and `y` down."""
+        """Return the geometry of the frame in a grid with `x` columns and `y` rows of cells per input pixel."""
         return Geometry(self.scale_x * x, self.scale_y * y, self.offset_x * x, self.offset_y * y)
 
     def points_to_frame(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Map x and y, the first two of float32 (..., 2+), from the model's input to the frame, in place."""
+        """Map points, float32 (..., 2+) with x and y first, from the model's input to the frame, in place."""
         points[..., 0] = (points[..., 0] - self.offset_x) / self.scale_x
         points[..., 1] = (points[..., 1] - self.offset_y) / self.scale_y
         return points
 
     def cells_of_picture(self, frame_wh: tuple[int, int], cells_wh: tuple[int, int]) -> tuple[slice, slice]:
-        """Return columns and rows of the cells whose centre lies in the picture, not in its padding.
+        """Return the columns and rows of the cells whose centre lies in the picture, not in its padding.
 
-        If the picture is thinner than a cell, this is the cell in its middle.
+        If the picture is thinner than a cell, return the cell in its middle.
 
         Args:
             frame_wh: the frame's width and height in pixels.
-            cells_wh: columns and rows of the input.
+            cells_wh: columns and rows of cells of the whole input.
         """
         return (
             _cells_between(self.offset_x, self.offset_x + frame_wh[0] * self.scale_x, cells_wh[0]),
@@ -177,7 +177,7 @@ def _cells_between(start: float, end: float, count: int) -> slice:
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A frame as the model takes it.
+    """A frame converted to the model's input tensor.
 
     Attributes:
         tensor: the model's input, batch 1. Belongs to the prepare step and is overwritten by the next frame.
@@ -194,7 +194,7 @@ class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Attributes:
         outputs: output tensors in the model's order. They belong to the session; its next run overwrites them.
-        inference_ns: duration of the bare run.
+        inference_ns: duration in nanoseconds of the session's run, without preparation and decoding.
     """
 
     outputs: tuple[Tensor, ...]
@@ -212,11 +212,11 @@ class _ResultBase(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True)
 
 
 class Result(_ResultBase, frozen=True, eq=False, gc=False):
-    """What a model found in one frame; every task has a class of it.
+    """The result of a model for one frame; every task has its own subclass.
 
     Attributes:
-        is_finite: whether all model outputs that were read are finite; if not, more may be there than was found.
-        names: labels by class id; empty where the stage was not told them.
+        is_finite: whether all model outputs that were read are finite; if False, the result may be incomplete.
+        names: labels by class id; empty if the stage was built without labels.
     """
 
     frame: Frame
@@ -224,54 +224,54 @@ class Result(_ResultBase, frozen=True, eq=False, gc=False):
 
     @property
     def class_id(self) -> NDArray[np.int64]:
-        """What was found, int64 (N,): lines of labels.txt from 0, the most confident first; N may be 0."""
+        """Class id of each item, int64 (N,): lines of labels.txt from 0, the most confident first; N may be 0."""
         return _NO_CLASSES
 
     @property
     def confidence(self) -> NDArray[np.float32]:
-        """How sure each of it is, float32 (N,), 0-1."""
+        """Confidence of each item, float32 (N,), 0-1."""
         return _NO_CONFIDENCES
 
     @property
     def xyxy(self) -> NDArray[np.float32] | None:
-        """Where each of it is, float32 (N, 4), in pixels of the frame; None for tasks that do not find objects."""
+        """Box of each item, float32 (N, 4), in pixels of the frame; None for tasks that do not find objects."""
         return None
 
     @property
     def labels(self) -> list[str]:
-        """The label of each, in the same order; `class_N` where it has none."""
+        """Label of each item, in the order of `class_id`; `class_N` for a class without a label."""
         return list(map(self.label, self.class_id.tolist()))
 
     def label(self, class_id: int) -> str:
-        """Return the label of a class; `class_N` where it has none."""
+        """Return the label of a class; `class_N` if the class has none."""
         return self.names.get(class_id) or f"class_{class_id}"
 
     def of_classes(self, class_ids: Collection[int], /) -> Result:
-        """Return the result without all other classes; the same where it has none."""
+        """Return the result reduced to these classes."""
         return self
 
     def plot(self, image: Image | None = None) -> Image:
-        """Return a copy of a picture, by default the frame's, with the result drawn on it."""
+        """Return a copy of a picture, uint8 (H, W, 3), BGR, by default the frame's, with the result drawn on it."""
         picture: Image = (self.frame.image if image is None else image).copy()
-        tasks: Any = importlib.import_module("edge_sdk.tasks.detection")  # few programs draw, and it stands above
+        tasks: Any = importlib.import_module("edge_sdk.tasks.detection")  # imported late: `tasks` is a layer above
         tasks.draw(picture, self)
         return picture
 
     def summary(self, label: Callable[[int], str]) -> str | None:
-        """Say in one label what the picture shows; None where it shows nothing."""
+        """Return the label of the most confident item; None if there is none."""
         return label(int(self.class_id[0])) if len(self.class_id) else None
 
     def on(self, image: Image) -> Result:
-        """Return the same result on the same picture in another size."""
+        """Return the same result for the same picture at another size, uint8 (H, W, 3), BGR."""
         return msgspec.structs.replace(self, frame=msgspec.structs.replace(self.frame, image=image))
 
 
 class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Masks of the objects of one frame, as the model gives them.
+    """Masks of the objects of one frame, at the model's resolution.
 
     Attributes:
-        values: float32 (N, h, w); a value above 0 lies on the object.
-        geometry: position of the frame in them: cell = frame_px * scale + offset.
+        values: float32 (N, h, w); cells with a value above 0 belong to the object.
+        geometry: position of the frame in the masks: cell = frame_px * scale + offset.
     """
 
     values: NDArray[np.float32]
@@ -314,7 +314,7 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         return [outlines[place].astype(np.float32) for place in order if areas[place] > 0]
 
 
-_OUTLINE_PX = 1.0  # how far a polygon may lie from the outline of a mask
+_OUTLINE_PX = 1.0  # largest distance in pixels of a simplified polygon from the mask's outline
 
 
 class Detections(Result, frozen=True, eq=False, gc=False):
@@ -325,13 +325,13 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         confidence: float32 (N,), 0-1.
         class_id: int64 (N,), lines of labels.txt from 0.
         keypoints: float32 (N, K, 3), x and y in pixels of the original frame and a confidence 0-1; None for models
-            without.
-        masks: the objects' masks; None for models without. `mask` has them in pixels of the original frame.
+            without keypoints.
+        masks: the objects' masks; None for models without masks. `mask` returns them at the frame's resolution.
         corners: float32 (N, 4, 2), x and y of the corners of oriented boxes in pixels of the original frame, clockwise
-            from the object's own left top one, not clipped; `xyxy` encloses them. None for models without.
-        tracker_id: int64 (N,), which object of earlier frames each one is, where a tracker of yours says it.
-        data: further arrays of length N, which go with their objects: yours, by name.
-        then: what a second model says of each object, None where it did not run; None without a second model.
+            from the object's own top left one, not clipped; `xyxy` encloses them. None for models without them.
+        tracker_id: int64 (N,), ids of the objects across frames, if your program sets them with a tracker.
+        data: further arrays of length N that your program sets, by name; selecting objects also selects from these.
+        then: the second model's result for each object, None where it did not run; None without a second model.
     """
 
     xyxy: NDArray[np.float32]
@@ -349,7 +349,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         return len(self.confidence)
 
     def __getitem__(self, chosen: int | slice | list[int] | NDArray[Any]) -> Detections:
-        """Return some of the objects: by a number, a slice, bool (N,), or integers in any order."""
+        """Return the objects selected by an index, a slice, bool (N,), or integers in any order."""
         places = np.atleast_1d(np.arange(len(self))[chosen])
         names = "xyxy", "confidence", "class_id", "keypoints", "corners", "tracker_id"
         arrays = {name: values[places] for name in names if (values := getattr(self, name)) is not None}
@@ -362,7 +362,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         )
 
     def __iter__(self) -> Iterator[Detections]:
-        """Yield each object, as detections of length 1."""
+        """Yield each object as `Detections` of length 1."""
         return (self[place] for place in range(len(self)))
 
     def of_classes(self, class_ids: Collection[int], /) -> Detections:
@@ -370,7 +370,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         return self[np.isin(self.class_id, list(class_ids))]
 
     def on(self, image: Image) -> Detections:
-        """Return the same objects on the same picture in another size."""
+        """Return the same objects for the same picture at another size, uint8 (H, W, 3), BGR."""
         x, y = image.shape[1] / self.frame.image.shape[1], image.shape[0] / self.frame.image.shape[0]
         own = self.masks
         return msgspec.structs.replace(
@@ -383,7 +383,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         )
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what JSON can hold of each object: label, class_id, confidence, box_xyxy, and what else there is."""
+        """Return the fields of each object as in messages: label, class_id, confidence, box_xyxy and optional ones."""
         rows = zip(self.labels, self.class_id.tolist(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
         keys = "label", "class_id", "confidence", "box_xyxy"
         objects = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -396,11 +396,11 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         return {"detections": objects}
 
     def to_supervision(self) -> Any:
-        """Return `supervision.Detections`, of the package `supervision`, which must be installed."""
+        """Return a `supervision.Detections`; the package `supervision` must be installed."""
         supervision: Any = importlib.import_module("supervision")
         data = {**self.data, "class_name": np.array(self.labels, dtype=str)}
         if self.corners is not None:
-            data["xyxyxyxy"] = self.corners  # where supervision's own annotators of oriented boxes look for them
+            data["xyxyxyxy"] = self.corners  # the key from which supervision's annotators read oriented boxes
         return supervision.Detections(
             xyxy=self.xyxy,
             mask=self.mask,
@@ -412,7 +412,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
 
     @property
     def mask(self) -> NDArray[np.bool_] | None:
-        """The pixels of each object within its box, bool (N, frame height, frame width); None for models without."""
+        """Mask of each object within its box, bool (N, frame height, frame width); None for models without masks."""
         if self.masks is None:
             return None
         pixels = np.zeros((len(self.xyxy), *self.frame.image.shape[:2]), np.bool_)
@@ -422,7 +422,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         return pixels
 
     def rle(self, index: int) -> dict[str, list[int]] | None:
-        """Return an object's mask as COCO's uncompressed run lengths, column by column; None for models without."""
+        """Return an object's mask as COCO's uncompressed RLE, column by column; None for models without masks."""
         if self.masks is None:
             return None
         left, top, seen = self.masks.within(index, self.xyxy[index])
@@ -449,7 +449,7 @@ class Classification(Result, frozen=True, eq=False, gc=False):
     class_id: NDArray[np.int64]
 
     def of_classes(self, class_ids: Collection[int], /) -> Classification:
-        """Return these classes, as far as they are among the most likely ones."""
+        """Return the result reduced to these classes; classes that are not in the result are not added."""
         chosen = np.isin(self.class_id, list(class_ids))
         return msgspec.structs.replace(self, confidence=self.confidence[chosen], class_id=self.class_id[chosen])
 
@@ -459,7 +459,7 @@ NO_CLASS = 255
 
 
 class Segmentation(Result, frozen=True, eq=False, gc=False):
-    """The class of every place in one frame.
+    """The class of every cell of one frame.
 
     Attributes:
         class_map: uint8 (H, W), lines of labels.txt from 0, or `NO_CLASS`; it has the output's resolution and covers
@@ -485,20 +485,20 @@ class Segmentation(Result, frozen=True, eq=False, gc=False):
         return self.shares[self.class_id]
 
     def of_classes(self, class_ids: Collection[int], /) -> Segmentation:
-        """Return these classes; cells of all others have none."""
+        """Return the result reduced to these classes; cells of other classes become `NO_CLASS`."""
         chosen = np.isin(np.arange(NO_CLASS + 1), list(class_ids))
         class_map = np.where(chosen[self.class_map], self.class_map, np.uint8(NO_CLASS))
         shares = np.where(chosen[: len(self.shares)], self.shares, np.float32(0))
         return msgspec.structs.replace(self, class_map=class_map, shares=shares)
 
     def on(self, image: Image) -> Segmentation:
-        """Return the same class map on the same picture in another size."""
+        """Return the same class map for the same picture at another size, uint8 (H, W, 3), BGR."""
         x, y = image.shape[1] / self.frame.image.shape[1], image.shape[0] / self.frame.image.shape[0]
         frame = msgspec.structs.replace(self.frame, image=image)
         return msgspec.structs.replace(self, frame=frame, geometry=self.geometry.on(x, y))
 
     def to_frame(self) -> NDArray[np.uint8]:
-        """Return the class of every pixel of the original frame, that of the nearest cell without padding.
+        """Return the class of every pixel of the original frame: the class of the nearest cell outside the padding.
 
         Returns:
             uint8 (frame height, frame width), a new array; `NO_CLASS` where the frame was cropped.
@@ -508,7 +508,7 @@ class Segmentation(Result, frozen=True, eq=False, gc=False):
         picture_x, picture_y = geometry.cells_of_picture(frame_wh, (width, height))
         seen_x, columns = _cells_along(frame_wh[0], geometry.scale_x, geometry.offset_x, width, picture_x)
         seen_y, rows = _cells_along(frame_wh[1], geometry.scale_y, geometry.offset_y, height, picture_y)
-        # Columns first: whole rows can then be copied. Six times as fast as one index with both.
+        # Columns first, so that whole rows are then copied: six times as fast as one index with both.
         seen = self.class_map.take(columns, axis=1).take(rows, axis=0)
         if seen.shape == self.frame.image.shape[:2]:
             return seen
@@ -520,7 +520,7 @@ class Segmentation(Result, frozen=True, eq=False, gc=False):
 def _cells_along(
     length_px: int, scale: float, offset: float, count: int, picture: slice
 ) -> tuple[slice, NDArray[np.intp]]:
-    """Return, along one side, which pixels lie on cells 0 to `count` - 1, and the cell of `picture` for each."""
+    """Return the pixels of one axis that lie on cells 0 to `count` - 1, and the nearest cell of `picture` for each."""
     cells = np.floor((np.arange(length_px) + 0.5) * scale + offset)
     first, end = np.searchsorted(cells, (0, count)).tolist()
     return slice(first, end), np.clip(cells[first:end], picture.start, picture.stop - 1).astype(np.intp)

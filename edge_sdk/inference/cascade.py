@@ -2,8 +2,8 @@
 
     Detections -- Cascade: each object's part of the frame -- Stages.run_part --> Detections with `then`
 
-An object that does not go on, has no time, or on which the second model fails has None there. Nothing of the first
-model's result is ever lost.
+`then` is None for an object that is not selected, for which no time is left, or on which the second model fails. The
+first model's result always stays complete.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from edge_sdk.inference.stages import Stages
 
 _log = logging.getLogger(__name__)
-_FAILURES = 3  # in a row, after which the second model rests: one that hangs would hold every frame up
-_ATTACK, _DECAY = 8, 64  # parts by which the expected time falls: per run that was faster, per object left out
+_FAILURES = 3  # consecutive failures that disable the second model: one that hangs would delay every frame
+_ATTACK, _DECAY = 8, 64  # the expected time falls by 1/8 of the gap per faster run, by 1/64 per skipped frame
 
 Region: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom of a part of a frame, pixels; right and bottom are outside."""
 
 
 class CropSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which objects of a frame go on to the second model; a SettingError names a number outside its range."""
+    """Selection of the objects that are passed to the second model; a number out of range raises SettingError."""
 
     labels: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
@@ -53,9 +53,9 @@ class CropSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def going_on(bundle: Bundle, settings: CropSettings) -> frozenset[int] | None:
-    """Return the ids of a first bundle's classes whose objects go on; None for all of them.
+    """Return the class ids of a detector's bundle that are passed to the second model; None for all classes.
 
-    Raises UsageError where it finds no objects that a second model could look at, or lacks a label.
+    Raises UsageError if the bundle is not a detector's or lacks one of the settings' labels.
     """
     name, task = bundle.manifest.name, bundle.manifest.task
     if not TRAITS[task].has_objects:
@@ -64,7 +64,7 @@ def going_on(bundle: Bundle, settings: CropSettings) -> frozenset[int] | None:
 
 
 class CropCounts(msgspec.Struct):
-    """How many objects the second model ran on, had no time for, and failed on."""
+    """Numbers of objects on which the second model ran, for which it had no time, and on which it failed."""
 
     run: int = 0
     skipped: int = 0
@@ -72,12 +72,12 @@ class CropCounts(msgspec.Struct):
 
 
 class Cascade:
-    """Runs a second model on the objects of a result; not for several threads at once.
+    """Runs a second model on the objects of a result; not thread-safe.
 
     Args:
-        stages: of the second model.
-        class_ids: `going_on` of the first bundle and the settings.
-        warn: takes the name of a warning and a line for people, which is logged too; called once for each name.
+        stages: stages of the second model.
+        class_ids: result of `going_on` for the first bundle and the settings.
+        warn: called with the name of a warning and its text, which is also logged.
         clock_ns: returns monotonic nanoseconds; replaced in tests.
     """
 
@@ -96,7 +96,7 @@ class Cascade:
         self._expected_ns = self._in_a_row = 0
 
     def __call__(self, result: Result, deadline_ns: float = math.inf) -> Result:
-        """Return a detector's result with what the second model says of its objects by a monotonic time."""
+        """Return a detector's result with `then`: the second model's results until `deadline_ns`, monotonic time."""
         if not isinstance(result, Detections) or self._in_a_row == _FAILURES:
             return result
         said: list[Result | None] = [None] * len(result)
@@ -108,7 +108,7 @@ class Cascade:
                 break
             try:
                 said[index] = self._stages.run_part(result.frame, region)
-            except Exception as cause:  # noqa: BLE001 - whatever it is, the first model's result goes on
+            except Exception as cause:  # noqa: BLE001 - no error may cost the first model's result
                 self._fail(len(chosen) - place, cause)
                 break
             self._in_a_row = 0
@@ -118,7 +118,7 @@ class Cascade:
         return msgspec.structs.replace(result, then=tuple(said))
 
     def _chosen(self, result: Detections) -> Iterator[tuple[int, Region]]:
-        """Yield the places and the regions of the objects that go on, the most confident first."""
+        """Yield index and region of each object for the second model, the most confident first."""
         most = self._settings.max_crops
         for index, class_id in enumerate(result.class_id.tolist()):
             if self._class_ids is None or class_id in self._class_ids:
@@ -130,10 +130,10 @@ class Cascade:
                         return
 
     def _skip(self, count: int) -> None:
-        # Less is expected each time, so that a slow spell ends; one try in so many that fails is no trouble.
+        # The expected time falls at each skip, so that the model is tried again after a slow period.
         self._expected_ns -= self._expected_ns // _DECAY
         if not self.counts.skipped:
-            self._say(
+            self._report(
                 "then_skipped",
                 f"{count} of a frame's objects went without the second model, because the budget was used up; this is "
                 "said once, and all such objects are counted; lower max_crops, raise latency_ms, or build a faster one",
@@ -143,22 +143,23 @@ class Cascade:
     def _fail(self, count: int, cause: Exception) -> None:
         self._in_a_row += 1
         if not self.counts.failed:
-            self._say("then_failed", f"the second model failed: {failure_line(cause)}; its objects go without, counted")
+            line = f"the second model failed: {failure_line(cause)}; its objects go without, counted"
+            self._report("then_failed", line)
         if self._in_a_row == _FAILURES:
-            self._say(
+            self._report(
                 "then_failed",
                 f"the second model failed {_FAILURES} times in a row, and rests until the pipeline starts again: "
                 f"{failure_line(cause)}",
             )
         self.counts.failed += count
 
-    def _say(self, name: str, line: str) -> None:
+    def _report(self, name: str, line: str) -> None:
         _log.warning(line)
         self._warn(name, line)
 
 
 def _region(box_xyxy: Collection[float], margin: float, size_wh: tuple[int, int]) -> Region | None:
-    """Return a box with its margin in whole pixels, within the frame; None for one that has no area there."""
+    """Return a box with its margin, clipped to the frame, in whole pixels; None if it has no area in the frame."""
     left, top, right, bottom = box_xyxy
     if not (left < right and top < bottom and math.isfinite(left + top + right + bottom)):
         return None

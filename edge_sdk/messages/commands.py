@@ -1,10 +1,10 @@
-"""The commands that a device can be given on its `cmd` topic, the answers to them, and what of a camera they set.
+"""The commands that a device accepts on its `cmd` topic, their responses, and the camera settings that they change.
 
 A command is a struct with its fields and ranges, a member of `Command`, and an entry of `COMMANDS` with its permission
-and an example. One that sets something of a camera names its `Control` there, and its value is a field of
+and an example. The entry of a command that changes a camera's setting names the `Control`, whose value is a field of
 `ControlState`: the handler, the retained state and Home Assistant's entities read these entries. Any other command has
-its function in `edge_sdk.service.commands.HANDLERS`. No command carries code, a path, an address or a name of anything
-but a camera. `ResponseMessage` is the answer; `RefusedError` becomes one.
+its function in `edge_sdk.service.commands.HANDLERS`. No command carries code, a path, an address or any name except a
+camera's. `ResponseMessage` is the response; a `RefusedError` is sent as one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Permission: TypeAlias = Literal["pause", "set_threshold", "set_rate", "snapshot"
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
-# A frame in 100 s: who wants fewer pauses. Far below, the nanoseconds are too many for a number.
+# One frame in 100 s; for fewer frames there is `pause`. Much lower rates would overflow the interval in nanoseconds.
 SLOWEST_FPS, FASTEST_FPS = 0.01, 240
 
 _EXPECTED_FPS = f"0 (as many as come) or {SLOWEST_FPS:g} to {FASTEST_FPS}"
@@ -39,19 +39,19 @@ class _CommandBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Pause(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="pause"):
-    """Pause a camera: none of its frames is run until `resume`."""
+    """Pause a camera: the model runs on none of its frames until `resume`."""
 
     camera: _Camera
 
 
 class Resume(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="resume"):
-    """Frames of this camera are looked at again."""
+    """Resume a paused camera: the model runs on its frames again."""
 
     camera: _Camera
 
 
 class SetThreshold(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="set_threshold"):
-    """Detections of this camera count from this confidence on."""
+    """Set the least confidence of a camera's detections."""
 
     camera: _Camera
     confidence: Annotated[float, Meta(ge=0.01, le=1)]
@@ -64,24 +64,24 @@ class SetRate(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     max_fps: Annotated[float, Meta(extra_json_schema=_RATES)]
 
     def __post_init__(self) -> None:
-        """Refuse what is neither 0 nor in the range, which no type says; msgspec reports the ValueError."""
+        """Raise ValueError unless `max_fps` is 0 or within the range, which no type expresses; msgspec reports it."""
         if self.max_fps != 0 and not SLOWEST_FPS <= self.max_fps <= FASTEST_FPS:
             raise ValueError(f"max_fps is {self.max_fps:g}, expected {_EXPECTED_FPS}")
 
 
 class Snapshot(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="snapshot"):
-    """The next frame of this camera as JPEG on its `snapshot` topic, at most `width` pixels wide."""
+    """Publish the next frame of a camera as JPEG on its `snapshot` topic, at most `width` pixels wide."""
 
     camera: _Camera
     width: Annotated[int, Meta(ge=64, le=1920)] = 640
 
 
 class ReportState(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="report_state"):
-    """The response holds what the retained state says."""
+    """Return the device's retained state in the response."""
 
 
 class Reload(_CommandBase, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="reload"):
-    """The configuration file is read again."""
+    """Read the configuration file again and apply it."""
 
 
 Command: TypeAlias = Pause | Resume | SetThreshold | SetRate | Snapshot | ReportState | Reload
@@ -92,8 +92,8 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         paused: whether the camera's frames are ignored.
-        confidence: least confidence of detections; left out where the model is not a detector.
-        max_fps: most frames per second that the model runs on; 0: no limit.
+        confidence: least confidence of results, 0-1; left out for models without a confidence threshold.
+        max_fps: most frames per second on which the model runs; 0: no limit.
     """
 
     paused: bool
@@ -102,7 +102,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNCHANGED = ControlState(paused=False, max_fps=0.0)
-"""The controls of a camera for which no command has set anything; a threshold that is left out is the bundle's."""
+"""The state of a camera without commands; a threshold that is left out is the bundle's."""
 
 
 class Control(NamedTuple):
@@ -110,8 +110,8 @@ class Control(NamedTuple):
 
     name: str  # the field of `ControlState`
     entity_kind: str  # word in the id of its Home Assistant entity
-    entity_label: str  # what follows the camera's name in the name of the entity
-    entity: dict[str, Any]  # the fixed part of the entity, in Home Assistant's words
+    entity_label: str  # text after the camera's name in the name of the entity
+    entity: dict[str, Any]  # constant keys of the entity's Home Assistant discovery message
     # Takes the camera's manifest and whether its source has a pace; returns why the camera lacks this control, or "".
     refusal: Callable[[Manifest, bool], str] = lambda _manifest, _is_paced: ""
     # Whether it is one of the bundle's `thresholds`, which the model uses; `PipelineRunner` acts on every other.
@@ -141,19 +141,19 @@ _MAX_FPS = Control(
 )
 
 CONTROLS = (_PAUSED, _CONFIDENCE, _MAX_FPS)
-"""All settings of a camera that commands change."""
+"""All controls of a camera."""
 
 THRESHOLDS = tuple(control.name for control in CONTROLS if control.is_threshold)
-"""Those that the model uses."""
+"""The controls that are thresholds of the model."""
 
 
 class CommandKind(NamedTuple):
     """One of the commands."""
 
-    permission: Permission  # that `[commands] allow` must hold for it
-    example: Command  # for people who wrote a wrong one
-    control: Control | None = None  # what of a camera it sets, if anything
-    value: bool | None = None  # what it sets; None: the command's field with the control's name
+    permission: Permission  # the entry of `[commands] allow` that permits the command
+    example: Command  # shown in the response to an invalid command
+    control: Control | None = None  # the control that the command sets, if any
+    value: bool | None = None  # the value that it sets; None: the command's field with the control's name
 
 
 COMMANDS: dict[str, CommandKind] = {
@@ -165,11 +165,11 @@ COMMANDS: dict[str, CommandKind] = {
     "report_state": CommandKind("report_state", ReportState()),
     "reload": CommandKind("reload", Reload()),
 }
-"""By name, which is the struct's tag."""
+"""All commands by name, which is the struct's tag."""
 
 
 def name_of(command: Command) -> str:
-    """Return the name of a command, as it is written on the topic."""
+    """Return the name of a command: the value of `command` in its JSON."""
     return str(command.__struct_config__.tag)
 
 
@@ -185,18 +185,18 @@ Code: TypeAlias = Literal[
     "not_possible",
     "failed",
 ]
-"""Why a command was not carried out."""
+"""Codes of the reasons why a command is not carried out."""
 
 
 class Complaint(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a command was not carried out: a word for programs, a line for people."""
+    """The reason why a command was not carried out: a code for programs, a message for people."""
 
     code: Code
     message: str
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot: where it was published, its size in pixels and in bytes, and the frame's number in its source."""
+    """A published snapshot: its topic, its size in pixels and in bytes, and the frame's number in its source."""
 
     topic: str
     width: Annotated[int, Meta(ge=1)]
@@ -210,12 +210,12 @@ class ResponseMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stre
 
     Attributes:
         device, boot_id, run_id: as in results.
-        command: which, where that could be read.
-        id: as the command had it.
-        ok: whether it was carried out.
-        error: why not.
-        state: what the retained state says, for `report_state`.
-        picture: of a `snapshot`.
+        command: name of the command, if it could be read.
+        id: the command's `id`.
+        ok: whether the command was carried out.
+        error: the reason why the command was not carried out.
+        state: the retained state, for `report_state`.
+        picture: the published picture, for `snapshot`.
     """
 
     schema: Literal[1] = 1

@@ -1,8 +1,8 @@
-"""Encoders: results, events and what a camera sees, as the bytes of their messages.
+"""Encoders that write results, events and the summary of a camera's view as the bytes of their messages.
 
-One `ResultEncoder` belongs to one camera's stream and is used in its thread; `EventEncoder` says of the device, the
-model and the clock what the results beside it say; `SeenEncoder` sums results up and encodes only what changed. They
-say whose results these are and when they were taken; a task's entry says what its results hold.
+A `ResultEncoder` belongs to one camera's stream and is used in its thread; an `EventEncoder` writes the same device,
+model and clock as the results of its camera; a `SeenEncoder` summarises results and encodes only changes. The encoders
+add the header with device, camera and times; the entry of the task encodes the items of a result.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class ResultEncoder:
     """Encodes the results of one stream as JSON.
 
     Args:
-        identity: who publishes.
+        identity: the publishing device, boot and run.
         names: labels by class id.
-        model: the model whose results these are; it names no variant.
-        clock_ns: the clock of `Frame.captured_ns`.
-        wall_clock: tells whether times can be trusted; None claims nothing of it.
+        model: the model that gives the results, without a variant.
+        clock_ns: the clock of `Frame.captured_ns`, monotonic nanoseconds.
+        wall_clock: tells whether the device's clock is synchronised; with None messages have no field `clock`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ResultEncoder:
     def for_bundle(
         cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None, *, then: Bundle | None = None
     ) -> ResultEncoder:
-        """Make an encoder for the results of a bundle and a second one; labels that changed raise `BundleError`."""
+        """Make an encoder for a bundle and an optional second one; raise BundleError if a labels file was changed."""
         manifest, model = bundle.manifest, _reference(bundle)
         if then is not None:
             model = msgspec.structs.replace(model, then=_reference(then))
@@ -63,11 +63,11 @@ class ResultEncoder:
         return encoder
 
     def answers_by(self, variant: str) -> None:
-        """Name this variant in results from now on; to be called between two results, in the encoding thread."""
+        """Write this variant into all further results; to be called between two results, in the encoding thread."""
         self._answering = msgspec.structs.replace(self.model, variant=variant)
 
     def encode(self, result: Result, seq: int | None = None) -> bytes:
-        """Encode one result as one line of JSON, with its frame's number or another (`seq`).
+        """Encode one result as one line of JSON with the number `seq`, by default that of its frame.
 
         NaN and infinity are left out, because JSON cannot express them.
         """
@@ -91,7 +91,7 @@ class ResultEncoder:
         return self._encode(entry.message(**header | entry.payload(result, self.label)))
 
     def label(self, class_id: int) -> str:
-        """Return the label of one class; `class_N` where it has none."""
+        """Return the label of a class; `class_N` if the class has none."""
         return self._names.get(class_id) or f"class_{class_id}"
 
 
@@ -100,10 +100,10 @@ def _reference(bundle: Bundle) -> ModelRef:
 
 
 class EventEncoder:
-    """Encodes the events of one camera as JSON, in whichever thread.
+    """Encodes the events of one camera as JSON; thread-safe.
 
-    They are of this camera, whatever they say themselves, and name the model that answers there, if one does. The clock
-    tells whether times can be trusted; None claims nothing of it.
+    Every message names this camera, whatever the event itself names, and the camera's model, if there is one. The clock
+    tells whether the device's clock is synchronised; with None messages have no field `clock`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class EventEncoder:
         return cls(results.identity, camera, results.model, results.wall_clock)
 
     def encode(self, event: Event, seq: int) -> bytes:
-        """Encode one event, with its number among those of the camera, as one line of JSON."""
+        """Encode one event, with its number `seq` among the camera's events, as one line of JSON."""
         at, box = event.at.astimezone(timezone.utc), event.box_xyxy
         facts: dict[str, Any] = {
             "label": event.label,
@@ -144,7 +144,7 @@ class EventEncoder:
 
 
 class SeenEncoder:
-    """Encodes what one camera sees at present, where that changed."""
+    """Encodes a summary of what one camera sees, whenever the summary changes."""
 
     def __init__(self, camera: str, encoder: ResultEncoder) -> None:
         self._camera, self._encoder = camera, encoder
@@ -152,7 +152,7 @@ class SeenEncoder:
         self._is_first = True
 
     def encode_change(self, result: Result) -> bytes | None:
-        """Encode what a result shows; None where nothing changed, or where nothing is known (not finite)."""
+        """Encode the summary of a result; return None if it has not changed or the result is not finite."""
         label = self._encoder.label
         summary = result.summary(label) if result.xyxy is None else sorted(result.class_id.tolist())
         if not result.is_finite or (summary == self._summary and not self._is_first):

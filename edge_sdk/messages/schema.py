@@ -1,9 +1,8 @@
-"""Every message that a device publishes or understands, and the table of their kinds.
+"""Every message that a device publishes or receives, and the table of their kinds.
 
-`MESSAGES` says of each kind what it holds, on which topic it goes and how it travels. The topics, the client, the
-fleet's view, docs/*.schema.json and docs/asyncapi.json are made of this table: a new kind is a struct and a row here,
-and the code that publishes it. docs/payload.md explains every field to people who subscribe. Nothing here knows a
-broker.
+`MESSAGES` has the content, topic and delivery settings of each kind. The topics, the client, the view of the fleet,
+docs/*.schema.json and docs/asyncapi.json derive from this table: a new kind needs a struct and a row here, and the code
+that publishes it. docs/payload.md explains every field to subscribers. The module does not depend on an MQTT client.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "end
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """The model and frame rate that run now, out of the levels that a camera may step down to.
+    """The model and frame rate that run now, out of the levels to which a camera may be degraded.
 
-    `rung` is 0 for what runs by choice, up to `rungs` - 1; of the frames every `every`-th runs; `reason` is for people.
-    While `tuning` is there, other models are measured in turn, and `variant` gives the results between them.
+    `rung` is the level, 0 for the preferred one, up to `rungs` - 1. The model runs on every `every`-th frame. `reason`
+    is for people. While `tuning` is present, other variants are measured in turns with `variant`.
     """
 
     variant: str
@@ -48,9 +47,9 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a camera's source.
 
     Attributes:
-        status: `opening` until its first frame, then `opened`; `lost` while none come, `reopened` when they do again;
-            `ended` for a file that is over.
-        trouble: why the source delivers no frames, one line for people; empty where nothing is wrong.
+        status: `opening` until the first frame, then `opened`; `lost` while no frames arrive, `reopened` once they
+            arrive again; `ended` after the end of a file.
+        trouble: why the source delivers no frames, one line for people; empty if nothing is wrong.
         since: time at which this status began, with a time zone.
     """
 
@@ -62,8 +61,8 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
 class CameraState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one camera; unknown values and empty warnings are left out.
 
-    `source`, `trouble` and `since` are a `SourceState`; `warnings` are what is wrong, by name, each a line for people.
-    `controls` is there where commands are allowed.
+    `source`, `trouble` and `since` are those of `SourceState`; `warnings` has present problems by name, each a line for
+    people. `controls` is present if commands are allowed.
     """
 
     source: _SourceStatus | msgspec.UnsetType = msgspec.UNSET
@@ -82,9 +81,9 @@ class _DeviceMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="strea
 
 
 class StatusMessage(_DeviceMessage, frozen=True, kw_only=True, tag="status"):
-    """Whether a device's results are published; retained, so that a new subscriber reads it at once.
+    """Whether a device is online; retained, so that a new subscriber receives it at once.
 
-    Online it says which cameras there are and which model answers for each; offline, why.
+    While online, the message has the device's cameras and their models; while offline, the reason.
     """
 
     status: Literal["online", "offline"]
@@ -96,7 +95,7 @@ class StatusMessage(_DeviceMessage, frozen=True, kw_only=True, tag="status"):
 class StateMessage(_DeviceMessage, frozen=True, kw_only=True, tag="state"):
     """The state of a device and its cameras; retained, and kept by the broker when the device is offline.
 
-    `warnings` are what is wrong with the device itself, by name, each a line for people.
+    `warnings` has present problems of the device itself by name, each a line for people.
     """
 
     cameras: dict[str, CameraState]
@@ -104,13 +103,13 @@ class StateMessage(_DeviceMessage, frozen=True, kw_only=True, tag="state"):
 
 
 class EventMessage(_DeviceMessage, frozen=True, kw_only=True, tag="event"):
-    """Something that happened on a camera; what is not known, or does not belong to it, is left out.
+    """An event on a camera; fields that are unknown or do not apply to the event are left out.
 
     Attributes:
         camera: name of the camera.
         seq: number among the events of that camera, from 0.
         kind: `appeared`, `disappeared`, or a kind that a user's program defines.
-        at: time of the event; `clock` says where that is not to be trusted.
+        at: time of the event; `clock` is present if the device's clock is not synchronised.
         label, class_id, confidence: the class of the event.
         box_xyxy: left, top, right, bottom in pixels of the original frame, to 0.1.
         frame, frame_seq: the frame's size and number, as in results.
@@ -134,7 +133,7 @@ class EventMessage(_DeviceMessage, frozen=True, kw_only=True, tag="event"):
 
 
 class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """One camera's health: `fps` since the last message, `age_p50_ms` of the latest results, the rest in all."""
+    """One camera's health: `fps` since the last message, `age_p50_ms` of the latest results, counts since the start."""
 
     fps: Amount | msgspec.UnsetType = msgspec.UNSET
     age_p50_ms: float | msgspec.UnsetType = msgspec.UNSET
@@ -145,7 +144,7 @@ class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLosses(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that never reach the broker since the program began, by why; docs/payload.md explains each."""
+    """Events since the program's start that never reach the broker, by reason; docs/payload.md explains each."""
 
     overflow: Count
     age: Count
@@ -155,9 +154,9 @@ class EventLosses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """The events of all cameras: `waiting` is now, `durable` whether they wait on disk, the rest since the start.
+    """Counts of all cameras' events since the start; `waiting` is the present count, `durable` tells of a disk outbox.
 
-    What a rate leaves out (`limited`) is in none of the other numbers.
+    Events that a rate limit drops are counted in `limited` only.
     """
 
     put: Count
@@ -172,18 +171,18 @@ class TelemetryMessage(_DeviceMessage, frozen=True, kw_only=True, tag="telemetry
     """Readings of the device itself; values that cannot be read are left out.
 
     Attributes:
-        at: time of the readings, with a time zone; `clock` says where that is not to be trusted.
+        at: time of the readings, with a time zone; `clock` is present if the device's clock is not synchronised.
         uptime_s: seconds since the machine was started.
         temperature_c: temperature of the processor, degrees Celsius.
         throttled: why the processor is throttled, such as `under-voltage`; empty when it is not.
         memory_free_mb: memory that this program may still take, 10^6 bytes.
         memory_rss_mb: memory that the program holds, 10^6 bytes.
         disk_free_mb: free space of the disk with the program's state, 10^6 bytes.
-        cpu_share: processor time of the program over time since the last message; 1 is one core.
+        cpu_share: the program's processor time divided by the time since the last message; 1 is one core.
         load1: the kernel's load average of one minute.
         open_files: descriptors that the program holds.
         events: counts of all cameras' events; left out while there were none.
-        snapshots_lost: pictures of all cameras that were made and that the broker will never have; left out while none.
+        snapshots_lost: number of all cameras' snapshots that never reach the broker; left out while it is 0.
         cameras: health of the cameras, by name.
     """
 
@@ -204,7 +203,7 @@ class TelemetryMessage(_DeviceMessage, frozen=True, kw_only=True, tag="telemetry
 
 
 class SeenMessage(_DeviceMessage, frozen=True, kw_only=True, tag="seen"):
-    """What a camera sees at present; retained, published when it changes, once a second at most.
+    """A summary of what a camera sees; retained, published when it changes, at most once a second.
 
     Attributes:
         camera: name of the camera.
@@ -242,7 +241,7 @@ MessageRate: TypeAlias = Annotated[
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
-    """How messages of one kind travel; nothing retained expires. A value outside its range raises `SettingError`."""
+    """Delivery settings of one kind of message; retained ones never expire. Values out of range raise SettingError."""
 
     qos: Qos = 0
     expiry_s: Expiry = 60
@@ -255,9 +254,9 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
 class MessageSpec(NamedTuple):
     """One kind of message."""
 
-    type: Any  # what its JSON holds; None for a JPEG picture
-    topic: str  # below the device's own, with `{camera}` where each camera has one; empty for a topic of others
-    channel: Channel  # how it travels, where the settings do not say otherwise
+    type: Any  # type of the JSON; None for a JPEG picture
+    topic: str  # below the device's prefix, with `{camera}` for one topic per camera; empty outside that prefix
+    channel: Channel  # default delivery settings
     summary: str
     is_retained: bool = False  # whether the broker keeps the latest for those who subscribe later; it does not expire
     is_received: bool = False  # whether the device receives it; it sends all others
@@ -273,13 +272,13 @@ EVENTS = Channel(qos=1, expiry_s=7 * 86400)
 
 SNAPSHOTS = Channel(expiry_s=3600)
 _RETAINED = Channel(qos=1)
-_ANSWERS = Channel(qos=1, expiry_s=60)  # no requester waits longer for an answer
+_ANSWERS = Channel(qos=1, expiry_s=60)  # requesters do not wait longer for a response
 
 MESSAGES: dict[MessageKind, MessageSpec] = {
     "status": MessageSpec(
         StatusMessage, "status", _RETAINED, "Whether the device is online, and with which models", is_retained=True
     ),
-    "state": MessageSpec(StateMessage, "state", _RETAINED, "How the device and its cameras do", is_retained=True),
+    "state": MessageSpec(StateMessage, "state", _RETAINED, "State of the device and its cameras", is_retained=True),
     "telemetry": MessageSpec(TelemetryMessage, "telemetry", Channel(), "How the machine does"),
     "result": MessageSpec(
         functools.reduce(operator.or_, (entry.message for entry in TASKS.values())),
@@ -289,14 +288,12 @@ MESSAGES: dict[MessageKind, MessageSpec] = {
     ),
     "event": MessageSpec(EventMessage, "event/{camera}", EVENTS, "Something that happened on a camera"),
     "snapshot": MessageSpec(None, "snapshot/{camera}", SNAPSHOTS, "A picture of a camera"),
-    "seen": MessageSpec(
-        SeenMessage, "seen/{camera}", _RETAINED, "What a camera sees at present, in few words", is_retained=True
-    ),
+    "seen": MessageSpec(SeenMessage, "seen/{camera}", _RETAINED, "Summary of what a camera sees", is_retained=True),
     "discovery": MessageSpec(
-        dict[str, Any], "", _RETAINED, "What Home Assistant is told of the device", is_retained=True
+        dict[str, Any], "", _RETAINED, "Home Assistant's discovery message of the device", is_retained=True
     ),
     "command": MessageSpec(
-        Command, "cmd", Channel(), "What the device is asked to do, where that is allowed", is_received=True
+        Command, "cmd", Channel(), "Command to the device, if commands are allowed", is_received=True
     ),
     "response": MessageSpec(ResponseMessage, "res", _ANSWERS, "What came of a command"),
 }
@@ -325,14 +322,14 @@ class Topics(msgspec.Struct, frozen=True):
         return f"{self.prefix}/{self.site}/{self.device}/"
 
     def of(self, kind: MessageKind, camera: str = "") -> str:
-        """Return the topic of one kind of message, but discovery, and of one camera where each has a topic."""
+        """Return the topic of a kind of message, except discovery; kinds with one topic per camera need `camera`."""
         if MESSAGES[kind].is_of_camera:
             check_name("camera", camera)
         return self.own + MESSAGES[kind].topic.replace("{camera}", camera)
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise `UsageError` for a name that cannot be one level of a topic; `what` is what to call it."""
+    """Raise UsageError for a name that cannot be one level of a topic; `what` is the name's kind, such as "camera"."""
     if not name or len(name) > _NAME_LIMIT:
         raise UsageError(f"{what} name has {len(name)} characters, expected 1 to {_NAME_LIMIT}")
     if not name.isprintable() or not _RESERVED.isdisjoint(name) or name != name.strip():
@@ -342,13 +339,13 @@ def check_name(what: str, name: str) -> None:
 
 
 def default_device() -> str:
-    """Return this machine's host name, with what a topic may not have replaced by a hyphen."""
+    """Return this machine's host name, with a hyphen for each character that a topic must not contain."""
     allowed = ("-" if c in _RESERVED or not c.isprintable() else c for c in os.uname().nodename)
     return "".join(allowed)[:_NAME_LIMIT].strip() or "device"
 
 
 def message_schema(kind: MessageKind) -> bytes:
-    """Return the JSON Schema of the messages of one kind, indented; docs/KIND.schema.json is this."""
+    """Return the JSON Schema of one kind of message, indented: the content of docs/KIND.schema.json."""
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"edge-sdk {kind}, schema {SCHEMA_VERSION}",
@@ -365,15 +362,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     camera: str = ""  # empty for messages of the device itself
     kind: MessageKind = "result"
     seq: int | None = None  # among the messages of its kind and camera
-    correlation: bytes = b""  # data of a requester that the answer returns
-    is_repeated: bool = False  # whether a broker may have received it before
+    correlation: bytes = b""  # the requester's correlation data, which a response returns
+    is_repeated: bool = False  # whether a broker may have received the message before
 
 
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id() -> str:
-    """Read the kernel's boot id; where there is none, make a random one for this process."""
+    """Read the kernel's boot id; without one, return a random id."""
     try:
         return str(uuid.UUID(_BOOT_ID_FILE.read_text(encoding="ascii").strip()))
     except (OSError, ValueError):
@@ -381,7 +378,7 @@ def read_boot_id() -> str:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The publishing device, this boot of the machine and this run of the program, which all messages name."""
+    """Ids of the publishing device, of this boot of the machine and of this run of the program, in all messages."""
 
     device: str
     boot_id: str = msgspec.field(default_factory=read_boot_id)

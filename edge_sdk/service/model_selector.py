@@ -59,16 +59,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _UNCHECKED = "no trusted key is given, so that no bundle's signature is checked (--trust KEY.pub; keys in [trust])"
-_FIRST_LOAD_S = 240.0  # other pipelines wait meanwhile; a service manager gives all of them five minutes
-_LOAD_S = 60.0  # beyond `trial_s`, for a model that loads while another one runs
-_CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop must end within two seconds in all
+_FIRST_LOAD_S = 240.0  # other pipelines wait meanwhile; a service manager allows five minutes for all of them
+_LOAD_S = 60.0  # added to `trial_s` for a model that loads while another one runs
+_CLOSE_TIMEOUT_S = 0.5  # a run must end within two seconds after a stop, including all other steps
 
 
 class ModelSelector:
     """Opens the models of one pipeline, and decides which of them runs.
 
-    Every method that loads a model raises EdgeError where it cannot be loaded, read or trusted here, and StoppedError
-    where the run was told to stop first.
+    Every method that loads a model raises EdgeError if the model cannot be loaded, read or trusted here, and
+    StoppedError if the run is stopped first.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ModelSelector:
         self._shortfalls = ProviderWarnings()
         self._is_live = self._is_over = False
         self._tuning: Tuning | None = None
-        if settings.tune and settings.paced:  # other results must not depend on what ran here before
+        if settings.tune and settings.paced:  # results of files must not depend on earlier runs on this machine
             self._tuning = Tuning(
                 bundle,
                 Limits(budget_ms, settings.cpu_share),
@@ -95,17 +95,17 @@ class ModelSelector:
                 open_stages=self._open_candidate,
             )
         stages = self._tuning.open() if self._tuning is not None else self._load(bundle, session)
-        # Tuning measured its choice against this budget, so there is no better variant to step up to.
+        # Tuning has measured its choice against this budget: no better variant keeps it.
         self._led = bundle.with_primary(stages.variant)
         self._stages = [stages]  # a list, so that `take_stages` can hand over the only reference
-        self.second: Stages | None = None  # of the second model
+        self.second: Stages | None = None  # stages of the second model
         self._reason = ""
-        self._settled: dict[str, int] = {}  # fastest number of threads at the start, by variant, until it is tuned
+        self._settled: dict[str, int] = {}  # fastest number of threads at the start, by variant; used until tuning
 
     def settle(self) -> None:
         """Choose the best variant that keeps the latency budget.
 
-        Raises LatencyGateError where none does, because all frames of a paced source would be late.
+        Raises LatencyGateError if none does, because all frames of a paced source would be late.
         """
         paced = self._settings.paced
         fixed = self._is_fixed or not paced
@@ -133,20 +133,20 @@ class ModelSelector:
             _log.warning(str(complaint))
 
     def open_second(self, bundle: Bundle) -> None:
-        """Load the second model, which runs on as many threads as the first: they take turns."""
+        """Load the second model with as many threads as the first has, because the two models run in turn."""
         settings = _session_settings(self._settings, bundle)
         settings = msgspec.structs.replace(settings, intra_op_num_threads=self._stages[0].threads)
         self.second = Stages.open(bundle, settings, cache=self._shared.models, most_golden=1)
         self._shortfalls.tell(bundle.manifest.name, self.second.session.providers)
 
     def take_stages(self) -> Stages:
-        """Return the stages of the first step and keep no reference to them."""
+        """Return the stages with which the loop starts, and keep no reference to them."""
         return self._stages.pop()
 
     def begin(
         self, stack: contextlib.ExitStack, loop: Loop, encoder: ResultEncoder, stream: Stream, source: OpenedSource
     ) -> list[LoopObserver]:
-        """Return the observers that choose the loop's models from here on; none where the source has no pace."""
+        """Return the observers that replace the loop's models while it runs; none for a source without a pace."""
         if not source.paced or not isinstance(loop.stages, Stages):
             return []
 
@@ -173,16 +173,16 @@ class ModelSelector:
         changer.begin(loop.stages.variant, self._reason)
         if tuner is not None:
             stack.callback(tuner.close)
-        stack.callback(setattr, self, "_is_over", True)  # runs first at the end, so that neither waits for a trial
+        stack.callback(setattr, self, "_is_over", True)  # runs first on exit, so that no observer waits for a trial
         return [changer] if tuner is None else [tuner, changer]
 
     def open_beside(self, variant: str) -> Stages:
-        """Load another variant while one runs, with the number of threads found best; refuse if memory is short."""
+        """Load another variant, with its best known number of threads, while one runs; raise if memory is short."""
         check_free_memory(self._led, variant)
         return self.open_with(variant, self._settled.get(variant))
 
     def open_with(self, variant: str, threads: int | None) -> Stages:
-        """Load a variant with the best settings that are known for it, except for another number of threads."""
+        """Load a variant with its best known settings, but with `threads` threads."""
         candidate = self._candidate_of(variant)
         if threads is not None:
             candidate = msgspec.structs.replace(candidate, intra_op_num_threads=threads)
@@ -197,7 +197,8 @@ class ModelSelector:
         return self._load(bundle.with_primary(candidate.variant), candidate.settings(self._session))
 
     def _load(self, bundle: Bundle, settings: SessionSettings) -> Stages:
-        # The first variant was tried when the bundle was; others are in a process of their own, threads change nothing.
+        # The trial of the bundle covered the first variant; others are tried in a separate process, once for any number
+        # of threads.
         if bundle.manifest.variants[0] != self._bundle.manifest.variants[0] and not prove_here(
             bundle,
             settings=self._session,
@@ -211,7 +212,7 @@ class ModelSelector:
         return stages
 
     def _tuner(self, home: Stages, source: OpenedSource, on_variant: Callable[[str], None]) -> LiveTuner | None:
-        """Return the tuner for the running loop; None where the best settings are known, or tuning is off."""
+        """Return the tuner for the running loop; None if the best settings are known or tuning is off."""
         tuning = self._tuning
         if tuning is None or self._is_fixed or tuning.holds_for(source.fps):
             return None
@@ -236,10 +237,10 @@ class ModelSelector:
 
 
 class Loading(NamedTuple):
-    """A pipeline's verified and tried bundles, and the task that loads its models, which the owner closes."""
+    """A pipeline's verified and tried bundles, and the task that loads its models; the owner closes the task."""
 
     bundle: Bundle
-    then: Bundle | None  # of the second model
+    then: Bundle | None  # the second model's bundle
     budget_ms: float
     selector: BackgroundTask[ModelSelector]
 
@@ -252,12 +253,12 @@ class Loading(NamedTuple):
 def begin_loading(
     settings: PipelineSettings, verified: BackgroundTask[list[Bundle]], stop: Stop, shared: Shared
 ) -> Loading | None:
-    """Check that a run can begin, try its bundles where they are new here, and begin to load its models in a thread.
+    """Check that a run can begin, try bundles that are new on this machine, and load the models in a thread.
 
-    Returns None when `stop` was asked for first. Raises EdgeError where a bundle or the camera's name cannot be used;
+    Returns None if `stop` is set first. Raises EdgeError if a bundle or the camera's name cannot be used;
     `Loading.selector` raises errors of the models.
     """
-    check_name("camera", settings.camera)  # fail now and not at the first frame
+    check_name("camera", settings.camera)  # fail before the first frame
     if not verified.is_ready(stop.is_asked):
         return None
     bundle, *seconds = verified.take()
@@ -265,9 +266,9 @@ def begin_loading(
         shared.log_once(logging.WARNING, _UNCHECKED)
     if settings.variant is not None:
         bundle = bundle.with_primary(settings.variant)
-    settings.class_ids(bundle)  # refuses labels that it lacks
+    settings.class_ids(bundle)  # raises for labels that the bundle lacks
     if settings.then is not None:
-        going_on(bundle, settings.then)  # refuses labels and tasks with which no object would
+        going_on(bundle, settings.then)  # raises for labels and tasks that give the second model no objects
     if not all(_is_proved(each, settings, stop, shared) for each in (bundle, *seconds)):
         return None
     budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
@@ -285,7 +286,7 @@ def begin_loading(
 
 
 def _is_proved(bundle: Bundle, settings: PipelineSettings, stop: Stop, shared: Shared) -> bool:
-    """Refuse a bundle that must not run here, and try it where it is new; return False when `stop` came first."""
+    """Raise for a bundle that must not run here, and try a new one; return False if `stop` is set first."""
     if allowed := refuse_older(bundle, allow_older=settings.allow_older):
         shared.log_once(logging.WARNING, allowed)
     check_device(bundle)
@@ -299,7 +300,7 @@ def _is_proved(bundle: Bundle, settings: PipelineSettings, stop: Stop, shared: S
 
 
 def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSettings:
-    """Return the bundle's session settings; the time limit of a run follows the budget unless it is set."""
+    """Return the bundle's session settings; the time limit of a run is derived from the budget unless it is set."""
     promise = bundle.manifest
     if given.latency_ms is not None:
         promise = msgspec.structs.replace(promise, latency_budget_ms=given.latency_ms)
@@ -309,20 +310,20 @@ def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSetting
     return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
 
 
-# A noisy start must not refuse a board that is fast enough: of several runs of a warm model the fastest counts, and the
-# measured picture has the size of the model's input and shows no objects.
+# Noise at the start must not refuse a board that is fast enough: the fastest of several runs of a warm model counts,
+# and the measured picture has the size of the model's input and shows no objects.
 _RUNS = 7
-_BUSY = 0.2  # share of the processors that other programs take, from which a measurement may be theirs
-_PATIENCE_S = 3.0  # for a quieter moment, per variant
-_REFUSAL_S = 15.0  # for a quieter moment in all, before a start beside busy programs is refused
-_HOPELESS = 20.0  # times the budget: other programs do not make a model so slow
+_BUSY = 0.2  # share of the processors used by other programs, above which these may have slowed a measurement
+_PATIENCE_S = 3.0  # seconds to wait for a less busy machine, for each variant
+_REFUSAL_S = 15.0  # seconds to wait for a less busy machine in all, before the start is refused
+_HOPELESS = 20.0  # times the budget: other programs do not slow a model down this much
 _SURE = 0.5  # share of the budget; a bare model below it needs no measurement, because the other stages take less
-_ADVICE = 1.25  # times the median: room for the camera's wait and for peaks
-_CHANCE = 1.1  # times the budget: the measured run may have been a slow one
+_ADVICE = 1.25  # times the median is the advised budget: allows for the wait for a frame and for peaks
+_CHANCE = 1.1  # times the budget: up to here, the measured run may have been a slow one
 _REACHABLE = 2.0  # times the budget: a slower variant cannot keep it with another number of threads
 
 OpenVariant: TypeAlias = Callable[[str, int | None], Stages]
-"""Takes a variant's name and a number of threads (None: the default); returns its stages, loaded and proved."""
+"""Function from a variant's name and number of threads (None: the default) to its stages, loaded and proved."""
 
 
 class VariantTime(msgspec.Struct, frozen=True):
@@ -330,9 +331,9 @@ class VariantTime(msgspec.Struct, frozen=True):
 
     variant: str
     threads: int
-    median_ms: float  # of all runs
+    median_ms: float  # median of all runs
     parts_ms: tuple[float, float, float]  # prepare, run and decode of the fastest run
-    others: float = 0.0  # share of the processors that other programs took meanwhile, 0-1
+    others: float = 0.0  # share of the processors that other programs used during the runs, 0-1
 
     @property
     def least_ms(self) -> float:
@@ -348,15 +349,15 @@ class VariantTime(msgspec.Struct, frozen=True):
 
 
 class StartChoice(msgspec.Struct, frozen=True):
-    """The stages with which a pipeline starts, and why."""
+    """The stages with which a pipeline starts, and the measurements that led to the choice."""
 
     stages: Stages
     too_slow: tuple[VariantTime, ...]  # in the order of levels; the last may be that of `stages`, on other threads
     fits: bool  # whether `stages` can keep the budget; otherwise they are the fastest
-    tried_s: float = 0.0  # how long that was tried
+    tried_s: float = 0.0  # seconds for which variants were measured
 
     def reason(self, budget_ms: float) -> str:
-        """Return for people why this variant was chosen."""
+        """Return a text that says why this variant was chosen."""
         return f"the budget is {budget_ms:g} ms, and {', '.join(map(str, self.too_slow))}" if self.too_slow else "start"
 
 
@@ -368,7 +369,7 @@ def time_stages(
 ) -> VariantTime | None:
     """Measure one warm variant; return None as soon as one run, or its golden run, is within the budget.
 
-    While other programs keep the processors busy, which may end, it is measured for longer.
+    While other programs keep the processors busy, the measurement continues for up to `_PATIENCE_S`.
     """
     if 0 < stages.session.replay_ns <= _SURE * budget_ms * 1e6:
         return None
@@ -407,20 +408,20 @@ def choose_start(
 ) -> StartChoice:
     """Choose the best variant that this board can run inside the budget, or else the fastest.
 
-    Beside busy programs all are tried again, until one fits or `_REFUSAL_S` are over.
+    While other programs keep the processors busy, all variants are measured again, for up to `_REFUSAL_S`.
 
     Args:
         bundle: the bundle, with the preferred variant first.
-        loaded: list with the warm stages of that variant; it is emptied, so that one model is loaded at a time.
+        loaded: list with the warm stages of that variant; it is emptied, so that only one model is loaded at a time.
         budget_ms: latency budget from capture to outbox, milliseconds.
         open_stages: loads another variant, or the same one with another number of threads.
-        threads: numbers of threads to try where a variant misses the budget with its own.
+        threads: numbers of threads to try if a variant misses the budget with its own.
         fixed: whether no other variant may run.
         is_stopped: called before every run, which raises StoppedError where it returns True.
     """
 
     def hold(variant: str, count: int | None = None) -> None:
-        """Load a variant in place of the loaded one, unless it is loaded already."""
+        """Load a variant in place of the loaded one; do nothing if it is already loaded."""
         if not (loaded and loaded[0].variant == variant and count in (None, loaded[0].threads)):
             loaded.clear()
             loaded.append(open_stages(variant, count))
@@ -459,7 +460,7 @@ def _time_variants(
     threads: Sequence[int],
     budget_ms: float,
 ) -> tuple[list[VariantTime], bool]:
-    """Return what is too slow, and whether what was timed last fits."""
+    """Return the measurements of variants that are too slow, and whether the variant measured last fits the budget."""
     too_slow: list[VariantTime] = []
     for variant in variants:
         slow: list[VariantTime] = []
@@ -483,12 +484,12 @@ def _time_variants(
 
 
 def _may_pass(too_slow: Sequence[VariantTime], budget_ms: float) -> bool:
-    """Return whether other programs may be why no variant keeps the budget, so that it may do so later."""
+    """Tell whether variants may miss the budget only because other programs keep the processors busy."""
     return _load_beside(too_slow) != "" and min(t.least_ms for t in too_slow) <= budget_ms * _HOPELESS
 
 
 def _load_beside(too_slow: Sequence[VariantTime]) -> str:
-    """Say for people how busy other programs kept the processors; empty where they did not."""
+    """Return a text with the processor share of other programs; empty if they were not busy."""
     others = max(taken.others for taken in too_slow)
     if others <= _BUSY:
         return ""
@@ -503,7 +504,7 @@ def _worth_trying(taken: VariantTime, threads: Sequence[int], budget_ms: float) 
     for count in sorted(threads, reverse=True):
         if count > taken.threads:  # at best, more threads share the work evenly
             may_keep = prepare_ms + run_ms * taken.threads / count + decode_ms <= budget_ms * _CHANCE
-        else:  # fewer threads wait less for each other
+        else:  # fewer threads spend less time waiting for each other
             may_keep = taken.threads > max(threads) or taken.least_ms <= budget_ms * _REACHABLE
         if count != taken.threads and may_keep:
             worth.append(count)
@@ -511,7 +512,7 @@ def _worth_trying(taken: VariantTime, threads: Sequence[int], budget_ms: float) 
 
 
 def budget_refusal(bundle: Bundle, start: StartChoice, budget_ms: float, *, fixed: bool) -> LatencyGateError:
-    """Return the error that says, with the numbers, that the budget cannot be kept."""
+    """Return the error for a budget that no variant keeps, with the measured times and the next steps."""
     fastest = min(start.too_slow, key=lambda t: t.least_ms)
     which = "its fastest model, " if len(start.too_slow) > 1 else ""
     rest = "".join(
@@ -532,18 +533,18 @@ def budget_refusal(bundle: Bundle, start: StartChoice, budget_ms: float, *, fixe
 
 
 class LevelChanger:
-    """An observer of a loop that keeps it inside its latency budget as far as the bundle allows.
+    """A loop observer that changes variant or frame rate to keep the loop within its latency budget.
 
     Args:
         manifest: the bundle's manifest, with the preferred variant first.
         open_stages: takes the name of a variant and returns its stages, loaded and tested; called in another thread.
         limit_ns: the latency budget.
-        fps: of the source.
-        fixed: whether the first variant always runs, so that only frames are left out.
-        announce: called with what runs, at the start and after every change; must not block.
-        throttled: returns the reason why the board throttles; empty when it does not.
-        is_tuning: returns whether a tuner replaces the loop's stages, or will; the level stays meanwhile.
-        load_s: seconds after which a load is given up.
+        fps: frames per second of the source.
+        fixed: whether the first variant always runs, so that only the frame rate is lowered.
+        announce: called with the running level at the start and after every change; must not block.
+        throttled: returns the reason why the board throttles; empty if it does not.
+        is_tuning: tells whether a tuner replaces the loop's stages or is about to; the level is then kept.
+        load_s: seconds after which loading a variant is given up.
     """
 
     def __init__(
@@ -573,11 +574,11 @@ class LevelChanger:
         self._governor = self._new_governor(0)
 
     def begin(self, variant: str, reason: str) -> None:
-        """Announce the variant that the pipeline starts with, and why."""
+        """Announce the variant with which the pipeline starts, and the reason for it."""
         self._go_by(variant, [level.variant for level in self._governor.levels].index(variant), reason)
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Judge one step of the loop, and begin a move where the governor decides so; see `LoopObserver`."""
+        """Pass one step of the loop to the governor, and begin the move that it decides on; see `LoopObserver`."""
         now_ns = self._clock_ns()
         if self._is_tuning():
             self._governor.rest(now_ns)
@@ -589,7 +590,7 @@ class LevelChanger:
             self._manifest, loop.every = self._manifest.with_primary(loop.stages.variant), 1.0
             self._go_by(loop.stages.variant, 0, "chosen by measurement")
         elif self._running is not None and self._running.tuning is True:
-            self._publish(self._running)  # tuning is over, and found nothing better
+            self._publish(self._running)  # tuning has ended and kept the variant
         self._note(loop, tick)
         if self._governor.is_due(now_ns):
             move = self._governor.decide(now_ns, self._throttled())
@@ -603,12 +604,12 @@ class LevelChanger:
             self._loading.close(_CLOSE_TIMEOUT_S)
 
     def _note(self, loop: Loop, tick: Tick) -> None:
-        # A frame that was older than the whole budget when it arrived, as in a backlog, is late at every level.
+        # A frame older than the whole budget on arrival, as after a backlog, is late at every level.
         if loop.last_wait_ns - loop.last_delay_ns > self._limit_ns:
             return
         if tick is Tick.ON_TIME or tick is Tick.LATE:
-            # The time for which FFmpeg holds a frame back does not depend on the level either, and a second model takes
-            # what is left of the budget.
+            # FFmpeg's delay does not depend on the level either, and a second model uses the rest of the budget by
+            # design.
             age_ns = loop.last_age_ns - loop.last_delay_ns - loop.last_then_ns
             self._governor.note_result(is_late=age_ns > self._limit_ns, age_ns=age_ns, run_ns=loop.last_run_ns)
         elif tick is Tick.STALE:
@@ -647,8 +648,8 @@ class LevelChanger:
         try:
             loop.stages = loading.take()
         except StoppedError:
-            return  # the run ends and needs no model any more
-        except Exception as cause:  # noqa: BLE001 - the pipeline goes on with what it has
+            return  # the run is ending and needs no other model
+        except Exception as cause:  # noqa: BLE001 - the pipeline continues with the running variant
             self._fail(variant, cause, now_ns)
         else:
             self._variant = variant
@@ -685,7 +686,7 @@ class LevelChanger:
 
 
 class TuningLock:
-    """An observer that passes steps to a tuner while no other pipeline tunes, whose trials would be measured too."""
+    """A loop observer that lets one pipeline tune at a time, because trials of another would distort measurements."""
 
     def __init__(self, tuner: LiveTuner, lock: threading.Lock) -> None:
         self._tuner, self._lock = tuner, lock
@@ -697,7 +698,7 @@ class TuningLock:
         return self._tuner.done
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Pass one step to the tuner if it is its turn; see `LoopObserver`."""
+        """Pass one step to the tuner if this pipeline holds the lock; see `LoopObserver`."""
         if self._tuner.done:
             return
         if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another pipeline may tune
@@ -708,7 +709,7 @@ class TuningLock:
                 self._give_up()
 
     def close(self) -> None:
-        """Give up unfinished tuning; the next pipeline may begin."""
+        """Give up unfinished tuning and release the lock for the next pipeline."""
         self._tuner.close()
         self._give_up()
 

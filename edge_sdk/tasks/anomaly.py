@@ -1,7 +1,7 @@
-"""Anomalies: a score, or a map of scores, or both -> whether a picture is anomalous, and where.
+"""Anomaly detection: an image score, a score map, or both -> whether a picture is anomalous, and where.
 
-The labels are two lines: what a normal picture is called, then an anomalous one. Without a score of its own a picture
-has the largest of its map.
+The labels file has two lines: the label of normal pictures, then that of anomalous ones. A model without an image score
+gets the maximum of its score map as the score.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MOST_OUTLINES = 8
 
 
 class Anomaly(Result, frozen=True, eq=False, gc=False):
-    """Whether one frame is anomalous.
+    """Anomaly score and anomalous region of one frame.
 
     Attributes:
-        score: 0-1, where the model's own range is as `anomaly.score_range` says; the higher, the more anomalous.
-        class_id: int64 (1,), 1 from the threshold on, else 0.
-        masks: the region whose scores reach the threshold; None for models without a map.
+        score: `anomaly.score_range` maps the model's scores to 0-1; the higher, the more anomalous.
+        class_id: int64 (1,), 1 if the score reaches the threshold, else 0.
+        masks: the region whose scores reach the threshold; None for models without a score map.
     """
 
     score: float
@@ -41,7 +41,7 @@ class Anomaly(Result, frozen=True, eq=False, gc=False):
 
     @property
     def confidence(self) -> NDArray[np.float32]:
-        """The score of what is anomalous, 1 less the score of what is normal: float32 (1,)."""
+        """Confidence in the class: the score of an anomalous frame, 1 - score of a normal one; float32 (1,), 0-1."""
         return np.array([self.score if self.class_id[0] else max(0.0, 1 - self.score)], np.float32)
 
     def polygons(self) -> list[NDArray[np.float32]]:
@@ -52,7 +52,7 @@ class Anomaly(Result, frozen=True, eq=False, gc=False):
 
 
 class Score:
-    """The decode stage of anomalies."""
+    """Decode stage of anomaly detection."""
 
     def __init__(self, parts: StageParts) -> None:
         if len(parts.labels) != 2:
@@ -96,7 +96,7 @@ def _layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Seque
         score = ModelOutput(one, None)
         for shape in ((1, 1, ROWS, COLUMNS), (1, ROWS, COLUMNS)):
             cells = ModelOutput(shape, None)
-            # As Anomalib exports it: score, label, map, mask; the shapes of both pairs are equal.
+            # Anomalib exports four outputs: score, label, map, mask; label and mask have the shapes of score and map.
             layouts += [(score, score, cells, cells), (score, cells), (score,), (cells,)]
     return sorted(layouts, key=len, reverse=True)
 
@@ -114,9 +114,9 @@ SCORE = Decoder(
 
 
 class AnomalyItem(ResultItem, frozen=True, gc=False):
-    """Whether the frame is anomalous: class_id 1, or 0 for what is normal.
+    """The anomaly decision of a frame: class_id is 1 for an anomalous frame, 0 for a normal one.
 
-    `polygons` are of models with a map: outlines of the anomalous region, the largest first, in whole pixels.
+    Models with a score map also give `polygons`: outlines of the anomalous region, the largest first, in whole pixels.
     """
 
     class_id: Count
@@ -130,7 +130,7 @@ class AnomalyItem(ResultItem, frozen=True, gc=False):
 
 
 class AnomalyMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="anomaly"):
-    """Whether one frame is anomalous; no item where the score is no number."""
+    """The anomaly decision of one frame; the list is empty if the score is not finite."""
 
     anomalies: list[AnomalyItem]
 

@@ -1,7 +1,7 @@
-"""Candidate boxes, what a decoder of boxes is made of, and the arithmetic that decoders share.
+"""Candidate boxes, the types of box decoders, and the arithmetic that decoders share.
 
-A detector's output has levels, each a grid of cells with one stride. Exporters flatten them level by level, in each row
-by row. A stride that does not divide the input is rounded up, as convolutions with padding do it.
+A detector's output has levels, each a grid of cells with one stride. Exporters flatten the levels one after the other,
+each row by row. Where a stride does not divide the input, the number of cells is rounded up, as padded convolutions do.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Floats: TypeAlias = NDArray[np.float32]
 STRIDES = (8, 16, 32)
 """Strides in pixels of the levels of most detectors."""
 MAX_CANDIDATES = 1000
-"""How many of the strongest candidates go on to suppression, so that a frame of noise does not cost a second."""
+"""Maximum number of candidates passed to suppression, the most confident ones; bounds the cost of a frame of noise."""
 MAX_SIZE_LOGIT = np.float32(20)
 """exp(20) is beyond any picture; larger logits are noise that would overflow."""
 
 _HALF = np.float32(0.5)
-_SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
+_SLACK = 1e-3  # subtracted from threshold logits, so that rounding does not drop confidences equal to the threshold
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -37,7 +37,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
         boxes_xywh: float32 (N, 4), left, top, width, height in pixels of the model's input.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,).
-        extras: float32 (N, values), what an object's row holds beside these, for `Reader.details`; None without.
+        extras: float32 (N, values), further values of each object, read by `Reader.details`; None if there are none.
         highest: the largest value of the decoder's inputs, NaN if one is NaN; None if the decoder did not read all.
     """
 
@@ -51,20 +51,20 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
 NO_CANDIDATES = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 
 Decode: TypeAlias = Callable[[Sequence[Tensor]], Candidates]
-"""Reads the outputs of one family of detectors, batch 1, in the decoder's own order."""
+"""Function that reads the outputs of one family of detectors, batch 1, in the decoder's own order."""
 
 Keep: TypeAlias = Callable[[Candidates, Thresholds], NDArray[np.int64]]
-"""Returns the indices of candidates that no stronger one of their class hides, the most confident first."""
+"""Function that suppresses overlaps within each class and returns the kept indices, the most confident first."""
 
 
 class Reader(NamedTuple):
-    """A reader of objects that are more than upright boxes.
+    """A decoder of objects with keypoints, masks or oriented boxes.
 
     Attributes:
-        decode: gives candidates with `extras`.
-        details: (outputs, extras of the objects that remain, frame) -> fields of `Detections` by name.
-        width: values of an object's extras.
-        keep: suppresses overlaps; None for those of upright boxes.
+        decode: returns candidates with `extras`.
+        details: (outputs, extras of the kept objects, frame) -> fields of `Detections` by name.
+        width: number of extra values of an object.
+        keep: suppresses overlaps; None to suppress overlaps of the upright boxes.
     """
 
     decode: Decode
@@ -98,23 +98,23 @@ def cells_of(size_wh: tuple[int, int], strides: Sequence[int]) -> Floats:
 
 
 def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return which rows of bool (N, classes), C-contiguous, contain a True.
+    """Return the indices of the rows of bool (N, classes), C-contiguous, that contain a True: int64 (M,), ascending.
 
-    It takes a quarter of the time of each row's maximum.
+    This takes a quarter of the time of computing each row's maximum.
     """
     rows = np.flatnonzero(counts) // counts.shape[1]
     return rows if len(rows) < 2 else np.unique(rows)
 
 
 def strongest(confidences: Floats) -> NDArray[np.int64]:
-    """Return the indices of the strongest of float32 (N,): int64 (M,), ascending; of equal confidences the first."""
+    """Return the indices of the `MAX_CANDIDATES` largest of float32 (N,), ties to the first: int64 (M,), ascending."""
     order: NDArray[np.int64] = np.argsort(-confidences, kind="stable")[:MAX_CANDIDATES]
     order.sort()
     return order
 
 
 def lowest_logit(confidence: float) -> np.float32:
-    """Return the least logit whose sigmoid may be this confidence; finite for 0 and 1 too."""
+    """Return the logit of a confidence, lowered so that rounding loses no equal value; finite for 0 and 1 too."""
     bounded = min(max(confidence, 1e-9), 1 - 1e-9)
     logit: np.float32 = np.float32(math.log(bounded / (1 - bounded)) - _SLACK)
     return logit
@@ -142,14 +142,14 @@ def sizes_of(logits: Floats) -> Floats:
 
 
 def corner_boxes(rows: Floats) -> Floats:
-    """Turn float32 (N, 4+), centre and size first, into (N, 4): left, top, width, height."""
+    """Convert float32 (N, 4+), of which the first four are centre and size, to (N, 4): left, top, width, height."""
     boxes: Floats = rows[:, :4].copy()
     boxes[:, :2] -= boxes[:, 2:] * _HALF
     return boxes
 
 
 def boxes_between(corners: Floats) -> Floats:
-    """Turn float32 (N, 4), left, top, right, bottom, into left, top, width, height; a new array."""
+    """Convert float32 (N, 4) from left, top, right, bottom to left, top, width, height; return a new array."""
     boxes: Floats = corners.copy()
     boxes[:, 2:] -= boxes[:, :2]
     return boxes

@@ -1,4 +1,4 @@
-"""CenterNet and CenterFace: a heatmap of the objects' centres, and at each centre the rest of what is known of them."""
+"""CenterNet and CenterFace: a heatmap of the objects' centres, and maps with the box and landmarks of each centre."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _AROUND = np.array(np.divmod(np.arange(9)[:, None], 3)) - 1  # rows down and col
 def read_centerface(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     """Read heatmap float (1, 1, H, W), 0-1; scale (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
 
-    Box centre = (cell + offset + 0.5) * 4, size = exp(scale) * 4. A heatmap of several classes is read as well. A
-    fourth output, float (1, 10, H, W), has y and x of five landmarks as parts of the box, which become `extras`.
+    Box centre = (cell + offset + 0.5) * 4, size = exp(scale) * 4. The heatmap may have several classes. An optional
+    fourth output, float (1, 10, H, W), has y and x of five landmarks as fractions of the box, which become `extras`.
     """
     heat, scale, offset, *landmarks = (output[0].reshape(output.shape[1], -1) for output in outputs)
     places = np.flatnonzero(heat >= np.float32(confidence))
@@ -58,8 +58,8 @@ def read_centerface(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
 def read_centernet(confidence: float, are_logits: bool, outputs: Sequence[Tensor]) -> Candidates:
     """Read heatmap float (1, classes, H, W); size (1, 2, H, W), width then height; offset (1, 2, H, W), x then y.
 
-    What is no lower than its eight neighbours of the same class is an object, and nothing else is suppressed. Box
-    centre = (cell + offset) * 4, size = size * 4. Source: xingyizhou/CenterNet, `ctdet_decode`.
+    A cell is an object if none of its eight neighbours has a higher score for the class; overlaps are not suppressed.
+    Box centre = (cell + offset) * 4, size = size * 4. Source: xingyizhou/CenterNet, `ctdet_decode`.
     """
     heat: Floats = outputs[0][0]
     rows, columns = heat.shape[1:]
@@ -96,7 +96,7 @@ def _make_centerface(spec: TaskSpec, _label_count: int, layout: Layout) -> Decod
 
 
 def _scores_of(seen: Sequence[SeenOutput]) -> DetectionSpec:
-    """All heads end in a convolution, and only that of the heatmap may have a sigmoid after it."""
+    """Tell logits from probabilities by the operator after the heatmap's convolution, which may be a sigmoid."""
     return DetectionSpec(scores="logits" if all(output.operator == "Conv" for output in seen) else "probabilities")
 
 

@@ -1,4 +1,4 @@
-"""Classification: one row of scores -> the most likely classes, or all likely enough, and how these are published."""
+"""Classification: one row of scores -> the top-k classes, or all above the threshold, and their messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from edge_sdk.tasks.spec import TaskSpec
 if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
 
-_TOP_CLASSES = 3  # that are drawn
+_TOP_CLASSES = 3  # most classes drawn on a picture
 
 
 def highest(scores: Floats, count: int) -> NDArray[np.int64]:
-    """Return the outputs of the `count` highest of float (classes,) scores, the highest first: int64 (count,).
+    """Return the indices of the `count` highest of float (classes,) scores, the highest first: int64 (count,).
 
-    Of equal scores the output that comes first stands first, in what `run` publishes and in what `evaluate` counts. A
-    NaN counts as the highest, so that it is always among them.
+    Equal scores are ordered by index; `run` and `evaluate` both rely on this order. A NaN ranks as the highest, so that
+    the result always contains it.
     """
     found = scores.argpartition(-count)[-count:]
     least = scores[found[0]]
@@ -40,9 +40,10 @@ def highest(scores: Floats, count: int) -> NDArray[np.int64]:
 
 
 class Classify:
-    """The decode stage of a classifier.
+    """Decode stage of a classifier.
 
-    `read` turns float (classes,) into the outputs that count, the likeliest first, and their confidences 0-1.
+    `read` converts float (classes,) to the indices of the reported outputs, most likely first, and their confidences
+    0-1. `offset`, 1 with a background class, is subtracted from the indices to give class ids.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Classify:
 
 
 def _read_softmax(top_k: int, powers: Floats, logits: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Read logits, whose softmax over all classes are the confidences; `powers` (classes,) is overwritten."""
+    """Read logits; the confidences are their softmax over all classes. `powers`, (classes,), is overwritten."""
     top = highest(logits, top_k)
     np.subtract(logits, logits[top[0]], out=powers)  # the largest, so that exp does not overflow
     np.exp(powers, out=powers)
@@ -77,7 +78,7 @@ def _read_probabilities(top_k: int, probabilities: Floats) -> tuple[NDArray[np.i
 
 
 def _read_each(least: np.float32, probabilities: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Read classes that do not exclude each other: all that reach the threshold, and each NaN."""
+    """Return every class whose probability reaches the threshold or is NaN, for classes that do not exclude others."""
     likely = np.flatnonzero(~(probabilities < least))
     found = likely[(-probabilities[likely]).argsort(kind="stable")]
     return found, probabilities[found]
@@ -126,7 +127,7 @@ SIGMOID_LOGITS = _decoder(
 
 
 class ClassItem(ResultItem, frozen=True, gc=False):
-    """One class; class_id -1 is the background of a model that has one."""
+    """One class; class_id -1 is the background class of models that have one."""
 
     class_id: Annotated[int, Meta(ge=-1)]
     confidence: Unit

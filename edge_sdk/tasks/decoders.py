@@ -1,9 +1,9 @@
-"""The table of decoders, whose names are the values of `decoder` in a model.toml, and stages that are made of it.
+"""The table of decoders, whose names are the values of `decoder` in a model.toml, and `make_stage`, which uses it.
 
-To add a decoder, write its reader and its `Decoder` in its family's file (or in one of its own) and name it in `TABLE`.
-The checks of model.toml and manifest, the hints in refusals and the workstation read this table alone. `make_stage`
-builds the stage that decodes a model's outputs, and words the refusal of outputs that its decoder cannot read: whether
-only the number of labels is wrong, and which task or decoder would fit the outputs. Loading this module loads no
+To add a decoder, write its reader and its `Decoder` in its family's file (or in a new one) and list it in `TABLE`. The
+checks of model.toml and manifest, the hints in errors and the workstation read this table alone. `make_stage` builds
+the stage that decodes a model's outputs. For outputs that the decoder cannot read it raises an error that says whether
+only the number of labels is wrong, and which task or decoder fits the outputs. Importing this module does not import
 OpenCV.
 """
 
@@ -72,7 +72,7 @@ TABLE: tuple[Decoder, ...] = (
     CTC,
     SCORE,
 )
-"""All decoders, in the order in which hints compare outputs with them. YOLO11 heads have YOLOv8's layout."""
+"""All decoders, in the order in which hints try them on a model's outputs. `YOLOV8` also reads YOLO11."""
 
 DECODERS: dict[Task, dict[str, Decoder]] = {
     task: {decoder.name: decoder for decoder in TABLE if decoder.task == task} for task in get_args(Task)
@@ -86,18 +86,18 @@ else:  # so that msgspec refuses other names, and JSON Schemas list these
 
 
 def decoder_of(spec: TaskSpec) -> Decoder:
-    """Return the table's entry for a model.toml or a manifest, which was checked by `check_decoder`."""
+    """Return the decoder of a model.toml or a manifest that `check_decoder` has accepted."""
     return DECODERS[spec.task][spec.decoder]
 
 
 def thresholds_of(spec: TaskSpec) -> tuple[str, ...]:
-    """Return which of the section [thresholds] count for a model."""
+    """Return the keys of the section [thresholds] that apply to a model."""
     own = decoder_of(spec).thresholds
     return TRAITS[spec.task].thresholds if own is None else own
 
 
 def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:
-    """Raise a ValueError where the task has no such decoder, or a key that it needs is missing."""
+    """Raise ValueError if the task has no decoder of this name, or [detection] lacks a key that the decoder needs."""
     decoder = DECODERS[task].get(name)
     if decoder is None:
         raise ValueError(f"decoder: {name!r} is not for {task}; expected {' or '.join(DECODERS[task])}")
@@ -105,7 +105,7 @@ def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:
 
 
 class WrongLabelsError(ModelError):
-    """Labels whose number alone does not fit the outputs; the next step follows a semicolon."""
+    """The outputs fit another number of labels, `class_count`; the message's next step follows a semicolon."""
 
     def __init__(self, message: str, class_count: int) -> None:
         super().__init__(message)
@@ -113,11 +113,11 @@ class WrongLabelsError(ModelError):
 
 
 def make_stage(spec: TaskSpec, labels: Sequence[str] | int, output_shapes: Sequence[Shape]) -> Stage[Inferred, Result]:
-    """Build the stage that reads these outputs; of labels their number is enough, but results then have no names.
+    """Build the decode stage for these outputs; with only a number of labels, results have no class names.
 
     Raises:
         WrongLabelsError: the outputs fit another number of labels.
-        ModelError: the decoder cannot read the outputs; the message names expected and got.
+        ModelError: the decoder cannot read the outputs; the message has the expected and the actual shapes.
     """
     names = {} if isinstance(labels, int) else labels_by_id(spec, labels)
     lines = ("",) * labels if isinstance(labels, int) else labels
@@ -128,7 +128,7 @@ def make_stage(spec: TaskSpec, labels: Sequence[str] | int, output_shapes: Seque
 
 
 def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]]:
-    """Find the outputs that the decoder reads, or raise the errors of `make_stage`."""
+    """Return the matching layout and its outputs' indices; raise the errors of `make_stage` if none matches."""
     decoder = decoder_of(spec)
     found = decoder.find(spec, label_count, got)
     if found is not None:
@@ -137,7 +137,7 @@ def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layou
     for count in dict.fromkeys(count for count in counts if count is not None and count > 0):
         found = decoder.find(spec, count, got)
         if found is not None:
-            decoder.make(spec, count, found[0])  # raises errors that no number of labels can cure
+            decoder.make(spec, count, found[0])  # raises errors that another number of labels would not fix
             output, place = next((o, p) for o, p in zip(*found, strict=True) if o.class_axis is not None)
             raise WrongLabelsError(_wrong_labels(spec, label_count, count, got[place], output), count)
     expected = [_show([output.shape for output in layout]) for layout in decoder.layouts(spec, label_count, got)]
@@ -151,7 +151,7 @@ def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layou
 
 
 def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape, expected: ModelOutput) -> str:
-    """Word the refusal of a labels file that does not belong to the model."""
+    """Return the error message for a number of labels that does not fit the model's outputs."""
     classes = "1 class" if class_count == 1 else f"{class_count} classes"
     said = f"labels has {counted(label_count, 'line')}, the model has {classes} (output {_show([got])}"
     if TRAITS[spec.task].has_objects and expected.others:
@@ -160,7 +160,7 @@ def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape
 
 
 def labels_hint(spec: TaskSpec, label_count: int, class_count: int) -> str:
-    """Return the next step for too many or too few labels, as far as their number shows it."""
+    """Return the next step for too many or too few labels: the likeliest cause, where their number shows one."""
     missing = class_count - label_count
     if spec.decoder == "ssd" and spec.detection.background_class and missing == -1:
         return (
@@ -189,7 +189,7 @@ def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
         if is_same or other.is_vague or (TRAITS[other.task].has_class_map and label_count < 2):
             continue
         found = other.find(spec, label_count, got) if other.is_likely(spec, label_count, got) else None
-        if found is None or other.said == "obb":  # which is one number more in a row of any detector
+        if found is None or other.said == "obb":  # an oriented box is any detector's row with one more number
             continue
         if other.is_shown([BareOutput(got[place]) for place in found[1]]) is not False:
             needs = f" and give {other.needs}" if other.needs else ""

@@ -1,4 +1,4 @@
-"""Detection: candidate boxes -> non-maximum suppression -> boxes in the frame's pixels, and how these are published."""
+"""Detection: candidate boxes -> non-maximum suppression -> boxes in the frame's pixels, and their messages."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _MAX_DETECTIONS = 300
 _FAR_PX = 1e9  # beyond any picture
 _NOTHING = NO_CANDIDATES.boxes_xywh, NO_CANDIDATES.confidences, NO_CANDIDATES.class_ids
 _CHECKED_A_FRAME = 4096
-"""Values checked for NaN a frame, on average: a quarter of a microsecond, where decoding takes 40 to 180."""
+"""Values checked for NaN in each frame, on average: 0.25 us, beside the 40 to 180 us that decoding takes."""
 
 
 class Detect:
-    """The decode stage of a detector; not for several threads at once.
+    """Decode stage of a detector; not thread-safe.
 
-    Confidences are checked for NaN in every frame, all other outputs in the first frame with objects and in every n-th:
-    a model that gives NaN in some places gives it again and again. YOLOv8 at 640 pixels is checked in every 172nd frame
-    with objects. After a frame with a fault every frame is checked, until there is none.
+    Confidences are checked for NaN in every frame; all other outputs only in every n-th frame with objects, because a
+    model that returns NaN does so repeatedly. For YOLOv8 at 640 pixels n is 172. After a frame with NaN, every frame is
+    checked until one is finite again.
 
     Args:
         reader: reads the outputs.
-        places: indices of the model's outputs that the reader takes, in its own order.
-        keep: which of the candidates remain.
+        places: indices of the model's outputs that the reader takes, in the reader's order.
+        keep: suppresses overlapping candidates.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Detect:
         return msgspec.structs.replace(found, **self._reader.details(read, own, prepared))
 
     def _kept(self, candidates: Candidates, prepared: Prepared) -> tuple[NDArray[np.int64], Floats]:
-        """Return the indices of the candidates that remain, and their boxes in pixels of the frame."""
+        """Return the indices of the kept candidates, and their boxes in pixels of the frame."""
         keep = suppress(candidates, self._thresholds, self._keep)
         boxes = candidates.boxes_xywh[keep]
         boxes[:, 2:] += boxes[:, :2]
@@ -118,7 +118,7 @@ class Detect:
     def _is_finite_empty(self, highest: float | None, outputs: Sequence[Tensor]) -> bool:
         """Tell whether the outputs of a frame without candidates are finite.
 
-        `highest` is the largest value of the outputs that the decoder read; None: unknown.
+        `highest` is the largest value of the outputs that the decoder read; None if the decoder did not compute it.
         """
         seen = () if highest is None else self._places
         rest = [output for place, output in enumerate(outputs) if place not in seen]
@@ -131,7 +131,7 @@ def are_finite(outputs: Sequence[Tensor]) -> bool:
 
 
 def keep_all(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
-    """Keep what is confident enough, for models that have suppressed overlaps themselves."""
+    """Keep candidates by confidence alone, for models that suppress overlaps in their graph."""
     order: NDArray[np.int64] = np.argsort(-candidates.confidences, kind="stable")
     kept: NDArray[np.int64] = order[candidates.confidences[order] >= np.float32(thresholds.confidence)]
     return kept
@@ -139,13 +139,13 @@ def keep_all(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
 
 @functools.cache
 def _opencv_suppression() -> Callable[..., Any]:
-    from edge_sdk.core.opencv import cv2  # who reads manifests and messages needs none
+    from edge_sdk.core.opencv import cv2  # imported late: reading manifests and messages needs no OpenCV
 
     return cv2.dnn.NMSBoxesBatched
 
 
 def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
-    """Keep what overlaps no stronger box by more than `thresholds.iou` of both, as OpenCV does."""
+    """Keep boxes whose IoU with every stronger kept box of their class is at most `thresholds.iou`, as OpenCV does."""
     boxes = candidates.boxes_xywh
     lowest = boxes[:, :2].min()
     if lowest < 0:
@@ -157,7 +157,7 @@ def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.i
         boxes.tolist(),
         candidates.confidences.tolist(),
         candidates.class_ids.tolist(),
-        # OpenCV keeps only greater float32 confidences; here equal ones count, too.
+        # OpenCV keeps only confidences above the threshold; this function also keeps those equal to it.
         float(np.nextafter(np.float32(thresholds.confidence), np.float32(-1))),
         thresholds.iou,
         1.0,
@@ -175,12 +175,12 @@ def suppress(candidates: Candidates, thresholds: Thresholds, keep: Keep = keep_u
     boxes = candidates.boxes_xywh
     if not len(boxes):
         return NO_CANDIDATES.class_ids
-    if not np.abs(boxes).max() < _FAR_PX:  # also where one is NaN
-        # What lies beyond any picture is left out, because an infinite box would suppress all others.
+    if not np.abs(boxes).max() < _FAR_PX:  # also true if a coordinate is NaN
+        # Drop boxes beyond any picture, because an infinite box would suppress all others.
         chosen = (np.abs(boxes) < _FAR_PX).all(axis=1).nonzero()[0]
         return chosen[suppress(_some_of(candidates, chosen), thresholds, keep)]
     if len(boxes) > MAX_CANDIDATES:
-        # OpenCV would drop the same ones, but only after it has read them all.
+        # OpenCV would drop the same candidates, but only after reading all of them.
         chosen = strongest(candidates.confidences)
         return chosen[suppress(_some_of(candidates, chosen), thresholds, keep)]
     return keep(candidates, thresholds)[:_MAX_DETECTIONS]
@@ -195,11 +195,11 @@ def _some_of(candidates: Candidates, chosen: NDArray[np.int64]) -> Candidates:
 class DetectionItem(ResultItem, frozen=True, gc=False):
     """One object; box_xyxy is left, top, right, bottom in pixels of the original frame, to 0.1.
 
-    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn. `keypoints` are of models
-    of poses: x and y in pixels to 0.1, and a confidence; all three are 0 where a point is not known. `polygons` are of
-    models with masks: outlines of the object's parts, the largest first, in whole pixels. `corners` are of models of
-    oriented boxes: x and y in pixels to 0.1, clockwise from the object's own left top; the box encloses them. `then`
-    is what a second model says of the object.
+    `track_id` is present if objects are tracked, `zones` if zones are configured. Pose models give `keypoints`: x and y
+    in pixels to 0.1, and a confidence; all three are 0 for an unknown point. Models with masks give `polygons`:
+    outlines of the object's parts, the largest first, in whole pixels. Models of oriented boxes give `corners`: x and y
+    in pixels to 0.1, clockwise from the object's own top left; `box_xyxy` encloses the corners. `then` is the result of
+    a second model on the object.
     """
 
     class_id: int
@@ -237,7 +237,7 @@ def _items(result: Detections, label: Callable[[int], str]) -> list[DetectionIte
 
 
 def _with_details(item: DetectionItem, result: Detections, place: int) -> DetectionItem:
-    """Add the keypoints, the outlines and the corners of one object, and what a second model says of it."""
+    """Add the keypoints, outlines and corners of one object, and the second model's result for this object."""
     if result.then is not None and (then := result.then[place]) is not None:
         item = msgspec.structs.replace(item, then=_nested(then))
     if result.keypoints is not None:
@@ -254,7 +254,7 @@ def _with_details(item: DetectionItem, result: Detections, place: int) -> Detect
 
 def _draw(drawing: Drawing, result: Detections) -> None:
     usable = np.isfinite(result.xyxy).all(axis=1)
-    # The most confident last, and the texts after the boxes, so that they lie on top.
+    # The most confident objects are drawn last, and texts after all boxes, so that these lie on top.
     order = np.flatnonzero(usable)[::-1].tolist()
     colours = {index: drawing.colour(int(result.class_id[index])) for index in order}
     corners = {index: [round(v) for v in result.xyxy[index].tolist()] for index in order}
@@ -278,7 +278,7 @@ def _draw(drawing: Drawing, result: Detections) -> None:
 
 
 _FAR_DRAWN_PX = 1e5  # OpenCV takes whole numbers of 32 bits
-_LEAST_SURE = 0.5  # confidence of a keypoint that is drawn
+_LEAST_SURE = 0.5  # least confidence of a drawn keypoint
 _PERSON = 17  # keypoints of COCO's persons: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles
 _BONES = np.reshape(
     (0, 1, 0, 2, 1, 3, 2, 4, 5, 6, 5, 7, 7, 9, 6, 8, 8, 10, 5, 11, 6, 12, 11, 12, 11, 13, 13, 15, 12, 14, 14, 16),
@@ -308,7 +308,7 @@ DETECTION = TaskEntry("detection", Detections, DetectionMessage, _items, _draw, 
 TASKS: dict[Task, TaskEntry] = {
     entry.task: entry for entry in (DETECTION, CLASSIFICATION, SEGMENTATION, EMBEDDING, TEXT, ANOMALY)
 }
-"""What every task brings along; a second model of any of them may look at a detector's objects."""
+"""Entries of all tasks; a second model of any task may run on a detector's objects."""
 
 _ENTRIES = {entry.result: entry for entry in TASKS.values()}
 _NESTED = {entry.result: nested_type(entry) for entry in TASKS.values()}
@@ -323,14 +323,14 @@ def entry_of(result: Result) -> TaskEntry:
 
 
 def draw(image: Image, result: Result) -> None:
-    """Draw a result on a picture, in place; classes have the names that the result has for them."""
+    """Draw a result on a picture, uint8 (H, W, 3), BGR, in place, with the class names of the result."""
     from edge_sdk.core.drawing import Drawing  # it loads OpenCV
 
     entry_of(result).draw(Drawing(image, result.label), result)
 
 
 def _nested(result: Result) -> NestedResult:
-    """Return the result of a second model as a part of the message of the first one."""
+    """Return the second model's result in the form that an item of the first model's message holds."""
     return _NESTED[type(result)](
         infer_ms=result.inference_ns // 1000 / 1000,
         not_finite=msgspec.UNSET if result.is_finite else True,

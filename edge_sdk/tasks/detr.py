@@ -1,9 +1,9 @@
-"""Detectors of which nothing is suppressed: DETR and its kin, and those that suppress overlaps in their own graph.
+"""Detectors that need no suppression: the DETR family, and models that suppress overlaps in their own graph.
 
-RT-DETR, D-FINE and RF-DETR have a fixed number of queries, each with a box and a score a class. The first DETR and
-YOLOS have one class more, "no object", and a softmax over all of them: `detr_softmax`. YOLOv10, YOLO26 and some exports
-of DETR have one row an object: `end_to_end` with corners in pixels, `detr_end_to_end` with centre and size as parts of
-the input.
+RT-DETR, D-FINE and RF-DETR (`detr`) have a fixed number of queries, each with a box and one score per class. The first
+DETR and YOLOS add a class "no object" and use a softmax over all classes: `detr_softmax`. YOLOv10, YOLO26 and some
+exports of DETR give one row per object: `end_to_end` with corners in pixels, `detr_end_to_end` with centre and size as
+fractions of the input.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from edge_sdk.tasks.boxes import (
 from edge_sdk.tasks.outputs import IMAGENET, UNIT, Decoder, Layout, ModelOutput, SeenOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
-_MOST_QUERIES = 1000  # detectors with a box a cell have more rows
-_FIRST_QUERIES = 100  # of the first DETR and of YOLOS; the later ones have 300 and more
+_MOST_QUERIES = 1000  # more rows belong to detectors with one box per cell
+_FIRST_QUERIES = 100  # number of queries of the first DETR and of YOLOS; later models have 300 and more
 _COCO_AND_NONE = 92  # 91 ids of COCO and "no object"
 
 
 class Detr:
-    """Reads boxes: centre x, y, width, height, as parts of the input's width and height; and a score a class.
+    """Reads boxes (centre x, y, width, height as fractions of the input's width and height) and one score per class.
 
     Either boxes float (1, N, 4) and logits float (1, N, classes), whose sigmoid is the confidence; or both in one
-    output, float (1, N, 4 + classes), whose scores are 0-1. A query is a detection of each class that is likely enough,
-    as in the authors' own postprocessing, and nothing is suppressed.
+    output, float (1, N, 4 + classes), whose scores are 0-1. Every class of a query that reaches the threshold is a
+    detection, as in the authors' own postprocessing; no overlaps are suppressed.
     """
 
     def __init__(self, size_wh: tuple[int, int], confidence: float) -> None:
@@ -61,7 +61,7 @@ class Detr:
 def read_softmax(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     """Read boxes as `Detr` does, and logits float (1, N, classes + 1), whose last class is "no object".
 
-    A query is a detection of its likeliest class, as in the authors' own postprocessing.
+    Each query gives at most one detection, of its most likely class, as in the authors' own postprocessing.
     """
     classes = softmax(outputs[1][0])[:, :-1]
     best = classes.max(axis=1)
@@ -75,7 +75,7 @@ def read_rows(
 ) -> Candidates:
     """Read rows, float (1, N, 6 + extras): a box, confidence 0-1, class id; `to_boxes` gives `boxes_xywh` (K, 4).
 
-    Rows after the last object have confidence 0. A row whose class id no label has is no detection.
+    Rows after the last object have confidence 0. Rows whose class id has no label are dropped.
     """
     rows: Floats = outputs[0][0]
     class_ids = np.rint(rows[:, 5])
@@ -89,7 +89,7 @@ def _make_rows_of_parts(spec: TaskSpec, label_count: int, _layout: Layout) -> Ca
 
 
 def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """Expect any number of queries, but for the number of cells that other detectors have."""
+    """Accept any number of queries except the number of cells of detectors with one or three boxes per cell."""
     cells = cell_count(spec.input.size_wh, *STRIDES)
     sides = [shape[1] for shape in got if len(shape) == 3]
     counts = [n for n in sides if isinstance(n, int) and n <= _MOST_QUERIES and n not in (cells, 3 * cells)]
@@ -102,7 +102,7 @@ def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence
 
 
 def _softmax_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """Expect two outputs as DETR has them, and one class more."""
+    """Expect the two outputs of `detr`, with one more class for "no object"."""
     return [
         (layout[0], ModelOutput((1, layout[0].shape[1], label_count + 1), class_axis=2, others=1))
         for layout in _layouts(spec, label_count, got)
@@ -121,7 +121,7 @@ DETR = Decoder(
     make=lambda spec, _label_count, _layout: Detr(spec.input.size_wh, spec.thresholds.confidence),
     suppresses=False,
     usual_input={"resize": "stretch", **UNIT},
-    # Boxes are no part of a softmax: such rows are the characters of a text.
+    # A softmax over whole rows would include the boxes; such an output has the characters of a text recognizer.
     is_shown=lambda seen: False if seen[0].operator == "Softmax" else None,
 )
 DETR_SOFTMAX = Decoder(

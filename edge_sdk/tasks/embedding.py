@@ -1,7 +1,7 @@
 """Embeddings: a vector -> the name of the nearest vector of a gallery.
 
-A gallery is the labels file of such a model: an .npz with `names`, strings (N,), and `vectors`, float (N, D), of which
-several may bear one name; `edge-sdk gallery` makes one. Without a gallery every picture is unknown.
+A gallery is the labels file of an embedding model: an .npz with `names`, strings (N,), and `vectors`, float (N, D);
+several vectors may have the same name. `edge-sdk gallery` makes one. Without a gallery every picture is `unknown`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class Embedding(Result, frozen=True, eq=False, gc=False):
-    """The vector of one frame, and what it resembles most.
+    """The vector of one frame, and the nearest name of the gallery.
 
     Attributes:
         vector: float32 (D,), of length 1.
-        class_id: int64 (1,), the name's place among the labels; -1 where nothing is similar enough.
-        confidence: float32 (1,), the cosine with the gallery's nearest vector, 0-1; below 0 counts as 0.
-        tells_vector: whether the message holds the vector.
+        class_id: int64 (1,), the index of the name among the labels; -1 if no cosine reaches the threshold.
+        confidence: float32 (1,), cosine similarity with the gallery's nearest vector, 0-1; negative values become 0.
+        publishes_vector: whether the message holds the vector.
     """
 
     vector: Floats
     class_id: NDArray[np.int64]
     confidence: Floats
-    tells_vector: bool = False
+    publishes_vector: bool = False
 
 
 class Gallery:
@@ -47,7 +47,7 @@ class Gallery:
 
     Args:
         vectors: float32 (N, D), each of length 1.
-        owners: int64 (N,), the label of each.
+        owners: int64 (N,), index of each vector's label.
     """
 
     def __init__(self, vectors: Floats, owners: NDArray[np.int64]) -> None:
@@ -55,7 +55,7 @@ class Gallery:
 
     @classmethod
     def of(cls, labels: Sequence[str]) -> Gallery | None:
-        """Read the gallery of a labels file; return None where it holds names alone, and raise ModelError."""
+        """Read the gallery of a labels file; return None for a text file of names; raise ModelError if it is broken."""
         if not isinstance(labels, Labels) or labels.suffix != ".npz":
             return None
         try:
@@ -69,28 +69,28 @@ class Gallery:
         return cls(vectors, np.array([places[str(name)] for name in names.tolist()], np.int64))
 
     def nearest(self, vectors: Floats) -> tuple[NDArray[np.int64], Floats]:
-        """Return the label, int64 (M,), and the cosine, float32 (M,), of the nearest of the gallery's vectors."""
+        """Return the label index, int64 (M,), and cosine, float32 (M,), of the vector nearest to each of (M, D)."""
         cosines: Floats = vectors @ self.vectors.T
         best = cosines.argmax(axis=1)
         return self.owners[best], cosines[np.arange(len(best)), best]
 
 
 def normalised(vectors: Floats) -> Floats:
-    """Return float (..., D) with a length of 1; zeros stay zeros."""
+    """Return the vectors, float (..., D), scaled to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     result: Floats = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths != 0)
     return result
 
 
 class Embed:
-    """The decode stage of embeddings."""
+    """Decode stage of embedding models."""
 
     def __init__(self, parts: StageParts) -> None:
         self._place, self._spec, self._names = parts.places[0], parts.spec, parts.names
         self._gallery = Gallery.of(parts.labels)
 
     def __call__(self, inferred: Inferred, /) -> Embedding:
-        """Read float (1, D) of one frame; raise a ModelError where the gallery's vectors have another length."""
+        """Read float (1, D) of one frame; raise ModelError if the gallery's vectors have another dimension."""
         vector = normalised(inferred.outputs[self._place].reshape(1, -1).astype(np.float32))
         ids, cosines = np.full(1, -1), np.zeros(1, np.float32)
         if self._gallery is not None:
@@ -128,9 +128,9 @@ VECTOR = Decoder(
 
 
 class MatchItem(ResultItem, frozen=True, gc=False):
-    """What the frame resembles most; class_id -1 is `unknown`, and confidence the cosine of both vectors.
+    """The gallery's name nearest to the frame; class_id -1 is `unknown`, confidence the cosine of both vectors.
 
-    `vector`, of length 1, is there where the model's description asks for it.
+    `vector`, of length 1, is present if `embedding.vector` is set in model.toml.
     """
 
     class_id: Annotated[int, Meta(ge=-1)]
@@ -139,7 +139,7 @@ class MatchItem(ResultItem, frozen=True, gc=False):
 
 
 class EmbeddingMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="embedding"):
-    """What one frame resembles most."""
+    """The gallery's name nearest to one frame."""
 
     matches: list[MatchItem]
 
@@ -147,7 +147,7 @@ class EmbeddingMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="
 def _items(result: Embedding, label: Callable[[int], str]) -> list[MatchItem]:
     if not result.is_finite:
         return []
-    vector = np.round(result.vector.astype(np.float64), 5).tolist() if result.tells_vector else msgspec.UNSET
+    vector = np.round(result.vector.astype(np.float64), 5).tolist() if result.publishes_vector else msgspec.UNSET
     confidence = round(float(result.confidence[0]), 4)
     class_id = int(result.class_id[0])
     return [MatchItem(label(class_id), class_id, confidence, vector)]

@@ -1,6 +1,6 @@
-"""What a task brings along: `TaskEntry`, one of the table `TASKS` in `tasks.detection`, and the header of its message.
+"""`TaskEntry`, the type of the entries of `TASKS` in `tasks.detection`, and the header of every task's message.
 
-A task's module holds its result, its message and the functions of its entry; nothing else asks which task it is.
+A task's module holds its result, its message and the functions of its entry; no other code branches on the task.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Clock: TypeAlias = Literal["unsynchronised"] | msgspec.UnsetType
-"""`unsynchronised` while no time server has set the device's clock, and then its times may be wrong by any amount."""
+"""`unsynchronised` while no time server has set the device's clock; its times may then be wrong by any amount."""
 
 
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
-    """The model that answered: the bundle's name, its version, its manifest's SHA-256 in hex, and which of its models.
+    """The model that gave a result: the bundle's name and version, its manifest's SHA-256 in hex, and the variant.
 
-    `variant` is in results, for it may change from one to the next; `then` is the second model, where there is one.
+    `variant` is present in results, because it may change between results; `then` is the second model, if any.
     """
 
     name: str
@@ -52,19 +52,19 @@ class FrameSize(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResultItem(msgspec.Struct, frozen=True, gc=False):
-    """One item of a result's message; `strength`, 0-1, is how sure it is, or how large."""
+    """One item of a result's message; `strength`, 0-1, is its confidence, score or share of the picture."""
 
     label: str
 
     @property
     def strength(self) -> float:
-        """What a line for people says of it beside its label."""
+        """The number that a text line shows beside the label."""
         strength: float = getattr(self, "confidence", 0.0)
         return strength
 
     @property
     def then(self) -> NestedResult | msgspec.UnsetType:
-        """What a second model says of it, where there is one."""
+        """The second model's result for this item; UNSET without one."""
         return msgspec.UNSET
 
 
@@ -73,7 +73,7 @@ class _Listing(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def items(self) -> list[ResultItem]:
-        """What the picture shows, the strongest first."""
+        """The items of the message, the strongest first."""
         found: list[ResultItem] = getattr(self, self.__struct_fields__[-1])
         return found
 
@@ -81,7 +81,7 @@ class _Listing(msgspec.Struct, frozen=True, gc=False):
 class ResultMessage(_Listing, frozen=True, gc=False, kw_only=True, tag_field="task"):
     """The header of every result; a task's message adds one field, a list of items with a label each.
 
-    `shown` and `news` are how many items a line for people names, and how many of them are news when they change.
+    `shown` is how many items a text line names; `news` is of how many items a change counts as news.
     """
 
     shown: ClassVar[int] = 1000
@@ -104,7 +104,7 @@ class ResultMessage(_Listing, frozen=True, gc=False, kw_only=True, tag_field="ta
 
 
 class NestedResult(_Listing, frozen=True, gc=False, kw_only=True, tag_field="task"):
-    """What a second model says of one object; each task adds its list of items, as to its message."""
+    """A second model's result for one object; each task adds its list of items, as in its message."""
 
     infer_ms: Amount
     not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
@@ -114,7 +114,11 @@ _STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # boxes to 0.1 px, confid
 
 
 def rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], list[int]]:
-    """Round the rows, (N, 5) with a box and a confidence or (N, 1) with a confidence; leave out those not finite."""
+    """Round rows (N, 5) of box and confidence, or (N, 1) of confidence, and drop rows with a value that is not finite.
+
+    Returns:
+        float64 (M, 5) or (M, 1), boxes to 0.1 px and confidences to 0.0001, and the M class ids.
+    """
     is_finite = np.isfinite(rows)
     if not is_finite.all():
         kept = is_finite.all(axis=1)
@@ -124,16 +128,16 @@ def rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[ND
 
 
 class Labels(tuple[str, ...]):
-    """Labels in output order, and the bytes of their file, which for some tasks holds more than names."""
+    """Labels in output order, and the bytes of their file, which may hold more than names: a gallery's vectors."""
 
     data: bytes = b""
 
     @classmethod
     def of(cls, data: bytes) -> Labels:
-        """Read one label a line in UTF-8, without the spaces around them; or `names` of an .npz, each counted once.
+        """Read one label per line of UTF-8 text, stripped of spaces, or the distinct `names` of an .npz.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: the data are neither.
         """
         if data.startswith(_ZIP):
             labels = cls(dict.fromkeys(map(str, gallery_arrays(data, "names")[0].reshape(-1).tolist())))
@@ -144,7 +148,7 @@ class Labels(tuple[str, ...]):
 
     @property
     def file(self) -> bytes:
-        """What a bundle keeps of them: one a line, or the file itself where that says more, such as spaces."""
+        """The labels file of a bundle: one label per line, or the original if it has vectors or labels of spaces."""
         if self.suffix == ".npz" or any(
             line and not line.strip() for line in self.data.decode("utf-8-sig").split("\n")
         ):
@@ -153,7 +157,7 @@ class Labels(tuple[str, ...]):
 
     @property
     def suffix(self) -> str:
-        """The ending of their file."""
+        """The suffix of the labels file: `.npz` for a gallery, else `.txt`."""
         return ".npz" if self.data.startswith(_ZIP) else ".txt"
 
 
@@ -162,7 +166,7 @@ _UNPACKED_BYTES = 1 << 26  # of all arrays of a gallery: 32,000 vectors of 512 n
 
 
 def gallery_arrays(data: bytes, *names: str) -> list[NDArray[Any]]:
-    """Read arrays of an .npz by their names; raise ValueError where it has none such, or unpacks to over 64 MiB."""
+    """Read arrays of an .npz by name; raise ValueError if one is missing or the file unpacks to over 64 MiB."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             if sum(member.file_size for member in arrays.zip.infolist()) > _UNPACKED_BYTES:
@@ -170,17 +174,18 @@ def gallery_arrays(data: bytes, *names: str) -> list[NDArray[Any]]:
             return [arrays[name] for name in names]
     except Exception as cause:  # noqa: BLE001 - numpy and zipfile raise errors of ten types for other bytes
         what = f"not an .npz with {' and '.join(names)}"
-        # Without the cause: a header that claims too much is no shortage of memory.
+        # Not chained: a header that claims huge arrays raises MemoryError, which is not a shortage of memory.
         raise ValueError(f"{what} ({type(cause).__name__}: {cause})") from None
 
 
 class StageParts(NamedTuple):
-    """What the stage of a task is made of.
+    """The parts from which `TaskEntry.stage` builds a decode stage.
 
     Attributes:
         read: the decoder's reader of outputs.
-        places: indices of the model's outputs that it reads, in its own order.
-        labels: in output order; `names` has them by class id, and none where only their number is known.
+        places: indices of the model's outputs that `read` takes, in its own order.
+        labels: labels in output order; empty texts if only their number is known.
+        names: labels by class id; empty if only their number is known.
     """
 
     read: Any
@@ -192,14 +197,14 @@ class StageParts(NamedTuple):
 
 
 class TaskEntry(NamedTuple):
-    """One task, as all of the device sees it.
+    """Types and functions of one task.
 
     Attributes:
-        result: what its models give.
-        message: the same, published.
-        items: (result, label of a class id) -> the items of its message, rounded, without what JSON cannot hold.
+        result: type of the task's results.
+        message: type of the message that publishes a result.
+        items: (result, function from class id to label) -> the message's items, rounded, without NaN and infinity.
         draw: draws a result on a picture.
-        stage: makes the stage that decodes. Raises ModelError for labels that it cannot use.
+        stage: builds the decode stage; raises ModelError for labels that it cannot use.
     """
 
     task: Task
@@ -210,12 +215,12 @@ class TaskEntry(NamedTuple):
     stage: Callable[[StageParts], Stage[Inferred, Result]]
 
     def payload(self, result: Result, label: Callable[[int], str]) -> dict[str, Any]:
-        """Return what the message of a result holds beside its header."""
+        """Return the fields of a result's message without those of the header."""
         return {self.message.__struct_fields__[-1]: self.items(result, label)}
 
 
 def nested_type(entry: TaskEntry) -> type[NestedResult]:
-    """Return the type of a task's results within another's item: its list of items, and what `NestedResult` has."""
+    """Return the subclass of `NestedResult` that holds a task's list of items, for use in a detection's item."""
     field = msgspec.structs.fields(entry.message)[-1]
     nested: Any = msgspec.defstruct(
         entry.message.__name__.replace("Message", "Nested"),

@@ -20,8 +20,8 @@ _LANDMARKS = 5
 class YuNet:
     """Reads, for each level with stride 8, 16 and 32: two scores 0-1, float (1, N, 1), and boxes, float (1, N, 4).
 
-    Confidence = square root of the scores' product; box centre = (cell + xy) * stride, size = exp(wh) * stride. Where
-    there are landmarks, float (1, N, 10), these become `extras`: (cell + xy) * stride.
+    Confidence = square root of the scores' product; box centre = (cell + xy) * stride, size = exp(wh) * stride.
+    Optional landmarks, float (1, N, 10), become `extras`: (cell + xy) * stride.
     Source: OpenCV 4.8 and newer, modules/objdetect/src/face_detect.cpp.
     """
 
@@ -45,9 +45,9 @@ class YuNet:
 class Scrfd:
     """Reads, for each level with stride 8, 16 and 32: scores 0-1, float (N, 1), and distances, float (N, 4).
 
-    Each cell has two anchors at its upper left corner, from which the distances to the box's left, top, right and
-    bottom are given in strides, and where there are landmarks, float (N, 10), theirs. Outputs may have a first axis of
-    1. Source: InsightFace, detection/scrfd.
+    Each cell has two anchors at its upper left corner. Distances from there to the box's left, top, right and bottom,
+    and to optional landmarks, float (N, 10), are in strides. All outputs may have a leading axis of size 1.
+    Source: InsightFace, detection/scrfd.
     """
 
     def __init__(self, size_wh: tuple[int, int], confidence: float) -> None:
@@ -67,7 +67,7 @@ class Scrfd:
 
 
 def _points(values: Floats, origins: Floats, strides: Floats) -> Floats:
-    """Return landmarks (N, 10) in input pixels, given in strides (N, 1) from their origins (N, 2)."""
+    """Convert landmarks (N, 10), in strides from their origins, to input pixels; origins (N, 2), strides (N, 1)."""
     points: Floats = values * strides + np.tile(origins, _LANDMARKS)
     return points
 
@@ -80,7 +80,7 @@ def _joined(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _layouts(spec: TaskSpec, label_count: int, anchors: int, scores: int) -> Sequence[Layout]:
-    """Expect scores, boxes and perhaps landmarks, an output a level each; all with a first axis of 1, or none."""
+    """Expect one output per level of scores, boxes and optional landmarks, all with or all without a batch axis."""
     counts = [anchors * cell_count(spec.input.size_wh, stride) for stride in STRIDES]
     layouts = []
     for first in ((1,), ()):

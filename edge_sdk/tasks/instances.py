@@ -1,8 +1,8 @@
-"""Detectors that say more of an object than its box: keypoints (poses), or a mask (instance segmentation).
+"""Detectors that give more than boxes: keypoints (poses), or a mask (instance segmentation) for each object.
 
-The row of an object holds the numbers of both kinds after its classes. A reader of boxes leaves them in
-`Candidates.extras`; the detector's stage has them read by `Reader.details` for the objects that remain. MoveNet has the
-keypoints of one person, or of up to six persons with their boxes.
+The keypoints or mask coefficients of an object follow its classes. A reader of boxes returns them as
+`Candidates.extras`; after suppression the decode stage calls `Reader.details` on those of the kept objects. MoveNet
+gives the keypoints of one person, or of up to six persons with their boxes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from edge_sdk.tasks.yolo import floored_cells, read_yolov8
 
 _USUAL_PROTOTYPES = 32
 _POINTS = 17  # of MoveNet, as COCO's persons have them
-_SEEN = np.float32(0.1)  # scores of points above this make the confidence of MoveNet's single person
+_SEEN = np.float32(0.1)  # keypoints with scores above this are averaged to the confidence of MoveNet's single person
 
 
 def with_keypoints(decode: Decode, count: int, values: int) -> Reader:
-    """Return the reader of objects with `count` keypoints, of which each has so many numbers, 2 or 3."""
+    """Return the reader of objects with `count` keypoints of `values` numbers each: x, y, and with 3 a confidence."""
     return Reader(decode, partial(_read_keypoints, count, values), count * values)
 
 
 def _read_keypoints(
     count: int, values: int, _outputs: Sequence[Tensor], extras: Floats, prepared: Prepared
 ) -> dict[str, Any]:
-    """Return `keypoints` of x, y in input pixels, and perhaps a confidence: all 0 where a value is no number."""
+    """Return `keypoints`, float32 (N, count, 3) in frame pixels, from extras in input pixels; 0 for non-finite ones."""
     points = np.ones((len(extras), count, 3), np.float32)
     points[..., :values] = extras.reshape(-1, count, values)
     prepared.geometry.points_to_frame(points)
@@ -44,7 +44,7 @@ def _read_keypoints(
 def _read_masks(
     input_wh: tuple[int, int], outputs: Sequence[Tensor], extras: Floats, prepared: Prepared
 ) -> dict[str, Any]:
-    """Return `masks`: sums of prototypes, float (1, M, h, w), the second output, weighted by an object's M numbers."""
+    """Return `masks`: each object's M coefficients times the prototypes, the second output, float (1, M, h, w)."""
     prototypes = outputs[1][0]
     rows, columns = prototypes.shape[1:]
     values = (extras @ prototypes.reshape(len(prototypes), -1)).reshape(-1, rows, columns)
@@ -53,10 +53,10 @@ def _read_masks(
 
 
 def read_movenet(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:
-    """Read one person, float (1, 1, 17, 3), or several, float (1, N, 56); y, x as parts of the input, and scores 0-1.
+    """Read one person, float (1, 1, 17, 3), or several, float (1, N, 56); y, x as fractions of the input, scores 0-1.
 
     A row of 56 has 17 times y, x and score, then top, left, bottom, right and the confidence. A single person's box
-    encloses all its points, and its confidence is the mean score of those that are seen. Source: TensorFlow's examples,
+    encloses all keypoints; its confidence is the mean score of the keypoints above 0.1. Source: TensorFlow's examples,
     lite/examples/pose_estimation, ml/movenet.py and ml/movenet_multipose.py.
     """
     rows: Floats = outputs[0].reshape(outputs[0].shape[1], -1)

@@ -1,6 +1,6 @@
-"""NanoDet and NanoDet-Plus: scores, and for each side of a box a distribution of its distance.
+"""NanoDet and NanoDet-Plus: class scores, and for each side of a box a distribution of its distance from the cell.
 
-The sides are those of generalized focal loss: the distance is the mean of a softmax over 0, 1, ..., reg_max strides.
+As in generalized focal loss, the distance is the mean of 0, 1, ..., reg_max strides weighted by a softmax.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PLUS_STRIDES = (8, 16, 32, 64)
 class NanoDet:
     """Reads scores 0-1 of every class, and 4 * (reg_max + 1) logits: distances to the left, top, right and bottom.
 
-    Either one output a kind and level, scores of all levels first: float (N, classes) or (1, N, classes), then
-    (N, 4 * (reg_max + 1)); or one of all: float (1, N, classes + 4 * (reg_max + 1)). NanoDet-Plus has a
-    fourth level and measures from a cell's corner, the first NanoDet from its middle.
+    Either two outputs per level, the scores of all levels first: float (N, classes) or (1, N, classes), then
+    (N, 4 * (reg_max + 1)); or a single output: float (1, N, classes + 4 * (reg_max + 1)). NanoDet-Plus has a
+    fourth level and measures distances from a cell's upper left corner, the first NanoDet from its centre.
 
     Args:
         reg_max: the largest distance, in strides.
@@ -42,7 +42,7 @@ class NanoDet:
         self._first = np.cumsum([0, *counts[:-1]]).tolist()
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Gather what counts from each level of one frame, then compute on all of it at once."""
+        """Read the outputs of one frame; collect the cells above the threshold of all levels before computing boxes."""
         parts = []
         for first, scores, sides in self._levels(outputs):
             found = rows_of(scores >= self._confidence)
@@ -63,7 +63,7 @@ class NanoDet:
         return list(zip(self._first, rows[:levels], rows[levels:], strict=True))
 
     def _boxes(self, sides: Floats, cells: Floats) -> Floats:
-        """Return boxes (K, 4), left, top, width, height, of distance logits (K, 4 * (reg_max + 1)) and cells (K, 3)."""
+        """Convert distance logits (K, 4 * (reg_max + 1)) and cells (K, 3) to boxes (K, 4): left, top, width, height."""
         distances = softmax(sides.reshape(len(sides), 4, -1)) @ self._steps * cells[:, 2:]
         boxes: Floats = np.empty((len(sides), 4), np.float32)
         np.subtract(cells[:, :2], distances[:, :2], out=boxes[:, :2])

@@ -1,8 +1,8 @@
-"""Detectors of turned boxes: centre, size and an angle, of YOLOv8, YOLO11 and YOLO26; and lines of text (DB).
+"""Detectors of oriented boxes: centre, size and angle of YOLOv8, YOLO11 and YOLO26; and of lines of text (DB).
 
-A result has the corners of each object, and the upright box that encloses them, by which events and figures count it.
-Overlaps are judged as Ultralytics does: by the distance of the normal distributions that the boxes stand for (ProbIoU,
-Murrugarra-Llerena et al., arXiv 2106.06072), where a box is hidden by any stronger one, also by a hidden one.
+A result has the corners of each object and the enclosing upright box, which events and metrics use. Overlaps are
+suppressed as by Ultralytics: by ProbIoU, which compares boxes as normal distributions (Murrugarra-Llerena et al., arXiv
+2106.06072); a box is suppressed by any stronger box, even by one that is itself suppressed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from edge_sdk.tasks.spec import TaskSpec, Thresholds
 from edge_sdk.tasks.yolo import floored_cells, read_yolov8
 
 _EPSILON = 1e-7  # as in Ultralytics' `batch_probiou`
-_APART_PX = 1e5  # between the boxes of one class and of the next
-_CORNERS = 8  # x and y of four
-_LEAST_PROBABILITY = 0.3  # of a cell that belongs to a line of text
+_APART_PX = 1e5  # offset in x between the boxes of consecutive classes, so that classes are never neighbours
+_CORNERS = 8  # x and y of four corners
+_LEAST_PROBABILITY = 0.3  # least probability of a cell that belongs to a line of text
 _GROWTH = 1.5  # the map shows the inner part of a line: its box grows by this much of its area over its perimeter
-_LEAST_CELLS = 3, 5  # the shorter side of a line's box before and after that
+_LEAST_CELLS = 3, 5  # least length in cells of the shorter side of a line's box, before and after it grows
 
 
 def read_oriented(decode: Decode, outputs: Sequence[Tensor]) -> Candidates:
-    """Read boxes with another reader, of which `extras` is the angle in radians, clockwise, float32 (N, 1).
+    """Read oriented boxes with `decode`, whose `extras` are the angles in radians, clockwise, float32 (N, 1).
 
     Returns:
-        Boxes that enclose the objects, and the objects' corners as `extras`.
+        The upright enclosing boxes, with the corners of the oriented boxes as `extras`.
     """
     found = decode(outputs)
     if not len(found.confidences) or found.extras is None:
@@ -55,7 +55,7 @@ def _enclosing(corners: Floats, confidences: Floats, class_ids: NDArray[np.int64
 
 
 def keep_oriented(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
-    """Keep what overlaps no stronger box of its class by a ProbIoU of more than `thresholds.iou`."""
+    """Keep boxes whose ProbIoU with every stronger box of their class is at most `thresholds.iou`."""
     assert candidates.extras is not None
     corners = candidates.extras.reshape(-1, 4, 2)
     along, across = corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0]
@@ -63,9 +63,9 @@ def keep_oriented(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.
     mixed = (along[:, 0] * along[:, 1] + across[:, 0] * across[:, 1]) / 12  # covariances
     own = np.maximum(wide * high - mixed**2, 0)
     x, y = ((corners[:, 0] + corners[:, 2]) / 2).T
-    # ProbIoU = 1 - sqrt(1 - exp(-distance)): what overlaps by more lies nearer than this.
+    # ProbIoU = 1 - sqrt(1 - exp(-distance)): boxes with a ProbIoU above the threshold have a distance below the limit.
     limit = -math.log(1 + _EPSILON - (1 - thresholds.iou) ** 2)
-    # Only boxes can whose centres are near enough: |a - b|^2 < reach of a + reach of b.
+    # The distance is below the limit only if the centres are near: |a - b|^2 < reach of a + reach of b.
     reach = 4 * limit * (wide + high)
     one, other = _near(candidates.class_ids * _APART_PX + x, math.sqrt(max(0.0, 2 * reach.max())))
     dx, dy = x[one] - x[other], y[one] - y[other]
@@ -86,7 +86,7 @@ def keep_oriented(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.
 
 
 def _near(places: NDArray[np.float64], reach: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of all pairs of float64 (N,) that lie at most `reach` apart, each pair once."""
+    """Return the indices of all pairs of `places`, float64 (N,), that lie at most `reach` apart, each pair once."""
     order = places.argsort()
     ends = np.searchsorted(places[order], places[order] + reach, side="right")
     counts = ends - np.arange(len(order)) - 1  # how many follow each within reach
@@ -96,7 +96,7 @@ def _near(places: NDArray[np.float64], reach: float) -> tuple[NDArray[np.int64],
 
 
 def _read_corners(_outputs: Sequence[Tensor], extras: Floats, prepared: Prepared) -> dict[str, Any]:
-    """Return `corners` of float32 (N, 8) in input pixels."""
+    """Return `corners`, float32 (N, 4, 2) in frame pixels, from extras, float32 (N, 8) in input pixels."""
     return {"corners": prepared.geometry.points_to_frame(extras.reshape(-1, 4, 2).copy())}
 
 
@@ -105,13 +105,13 @@ def _with_corners(decode: Decode, keep: Keep | None = None) -> Reader:
 
 
 def read_text_boxes(input_wh: tuple[int, int], least: float, outputs: Sequence[Tensor]) -> Candidates:
-    """Read float (1, 1, H, W), 0-1: how probably a cell lies in the inner part of a line of text.
+    """Read float (1, 1, H, W), 0-1: the probability that a cell lies in the inner part of a line of text.
 
-    A line is a region of cells above 0.3. Its box is the smallest around them, which may be turned, and its confidence
-    their mean within that. Source: PaddleOCR 2.7, ppocr/postprocess/db_postprocess.py.
+    A line is a connected region of cells above 0.3. Its box is the smallest oriented box around the region; its
+    confidence is the mean of the cells in this box. Source: PaddleOCR 2.7, ppocr/postprocess/db_postprocess.py.
 
     Returns:
-        Boxes that enclose the lines, and the lines' corners as `extras`.
+        The upright enclosing boxes, with the corners of the oriented boxes as `extras`.
     """
     from edge_sdk.core.opencv import cv2
 
@@ -122,7 +122,7 @@ def read_text_boxes(input_wh: tuple[int, int], least: float, outputs: Sequence[T
     rects = [rect for rect in rects if min(rect[1]) >= _LEAST_CELLS[0]]
     found, confidences = [], []
     for (centre, (width, height), angle), confidence in zip(rects, _means_within(cells, rects), strict=True):
-        grown = _GROWTH * width * height / (width + height)  # on both sides of each side
+        grown = _GROWTH * width * height / (width + height)  # added to width and height: half of it at each end
         if confidence >= least and min(width, height) + grown >= _LEAST_CELLS[1]:
             found.append(cv2.boxPoints((centre, (width + grown, height + grown), angle)))
             confidences.append(confidence)
@@ -134,7 +134,7 @@ def read_text_boxes(input_wh: tuple[int, int], least: float, outputs: Sequence[T
 
 
 def _means_within(cells: Tensor, rects: Sequence[Any]) -> list[float]:
-    """Return the mean of float32 (H, W) within each of OpenCV's turned rectangles."""
+    """Return the mean of the cells, float32 (H, W), within each of OpenCV's rotated rectangles."""
     from edge_sdk.core.opencv import cv2
 
     corners = np.array([cv2.boxPoints(rect) for rect in rects], np.float32).reshape(-1, 4, 2)
@@ -153,7 +153,7 @@ def _means_within(cells: Tensor, rects: Sequence[Any]) -> list[float]:
 
 
 def _clockwise(corners: Tensor) -> Tensor:
-    """Order float32 (N, 4, 2): of the left two and the right two the upper left comes first, then clockwise."""
+    """Order the corners of boxes, float32 (N, 4, 2), clockwise from the upper of the two leftmost ones."""
     by_x = np.take_along_axis(corners, corners[..., :1].argsort(axis=1, kind="stable"), axis=1)
     left, right = (
         np.take_along_axis(side, side[..., 1:].argsort(axis=1, kind="stable"), axis=1)

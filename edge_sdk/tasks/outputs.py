@@ -1,7 +1,7 @@
-"""Define decoders, and find the outputs that they read among those of a model.
+"""`Decoder`: what a decoder expects of a model's outputs, and the search for them among the outputs of a model.
 
-Outputs are told apart by their shapes: exporters differ in the order of several outputs, and some name them wrongly.
-Each family's file makes its own `Decoder`s. `tasks.decoders` lists them, builds stages with them and words refusals.
+Outputs are identified by their shapes, because exporters differ in the order of outputs, and some name them wrongly.
+Each family's file defines its `Decoder`s. `tasks.decoders` lists them, builds stages with them and words their errors.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Shape: TypeAlias = tuple[int | str | None, ...]
 IMAGENET = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
 UNIT = {"std": (255.0, 255.0, 255.0)}
 SYMMETRIC = {"mean": (127.5, 127.5, 127.5), "std": (127.5, 127.5, 127.5)}
-"""Usual normalisations of inputs, as keys of [input]: ImageNet's, to 0-1, and to -1 to 1."""
+"""Usual normalisations of inputs, as keys of [input]: ImageNet's, to the range 0-1, and to the range -1 to 1."""
 
 NORMALISING = ("BatchNormalization", "Div", "LpNormalization")
-"""Operators that compute a model's vectors, and no scores of classes."""
+"""Operators whose values are embeddings, not class scores, where a model ends in one of them."""
 
 ROWS, COLUMNS = "H", "W"
 """Placeholders in an expected shape for the rows and columns of cells, which match any size."""
 
 
 class ModelOutput(msgspec.Struct, frozen=True):
-    """What a decoder expects of one output.
+    """An output that a decoder expects.
 
     Attributes:
         shape: expected shape for the given number of labels; `ROWS` and `COLUMNS` match any size.
@@ -45,15 +45,15 @@ class ModelOutput(msgspec.Struct, frozen=True):
     others: int = 0
 
     def fits(self, got: Shape) -> bool:
-        """Tell whether an output has this shape; unfixed dimensions match."""
+        """Tell whether an output has the expected shape; dimensions that are not fixed match anything."""
         return len(got) == len(self.shape) and all(
             g == e for g, e in zip(got, self.shape, strict=True) if isinstance(g, int) and isinstance(e, int)
         )
 
     def covers(self, got: Shape, input_wh: tuple[int, int]) -> bool:
-        """Tell whether rows and columns of cells, if any, have the proportions of the input.
+        """Tell whether rows and columns of cells, if any, have the aspect ratio of the input.
 
-        A stride that does not divide the input is rounded: each side may have a cell more or less than it should.
+        Where a stride does not divide the input, exporters round: each side may have one cell more or less.
         """
         if ROWS not in self.shape or len(got) != len(self.shape):
             return len(got) == len(self.shape)
@@ -64,7 +64,7 @@ class ModelOutput(msgspec.Struct, frozen=True):
         return min(rows, columns) > 1 and abs(rows * width - columns * height) <= width + height
 
     def class_count(self, got: Shape) -> int | None:
-        """Return the number of classes of an output that otherwise equals this one; None if it differs."""
+        """Return the number of classes of an output that matches the expected shape in all other axes; else None."""
         axis = self.class_axis
         size = got[axis] if axis is not None and len(got) == len(self.shape) else None
         if axis is None or not isinstance(size, int) or size % self.anchors:
@@ -83,23 +83,23 @@ Layout: TypeAlias = tuple[ModelOutput, ...]
 
 
 class SeenOutput(Protocol):
-    """What an examination of a model's file says about one output."""
+    """One output of a model as the examination of the model's file describes it."""
 
     @property
     def name(self) -> str:
-        """Its name, which exporters give as they like."""
+        """The output's name; exporters choose it freely."""
 
     @property
     def shape(self) -> Shape | None:
-        """Its shape; None where not even the number of dimensions is known."""
+        """The output's shape; None if not even the number of dimensions is known."""
 
     @property
     def operator(self) -> str:
-        """The type of the node that computes its values; empty where there is none."""
+        """The operator type of the node that computes the output; empty if there is no such node."""
 
 
 class BareOutput(msgspec.Struct, frozen=True):
-    """An output of which only the shape is known, as `SeenOutput`."""
+    """A `SeenOutput` of which only the shape is known."""
 
     shape: Shape | None
     name: str = ""
@@ -110,26 +110,26 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """One way of reading a model's outputs: one entry of the table in `tasks.decoders`.
 
     Attributes:
-        layouts: (spec, label_count, got shapes) -> the layouts that it reads for so many labels, the likelier first.
+        layouts: (spec, label_count, shapes of the model) -> the layouts that the decoder reads, the likeliest first.
         make: (spec, label_count, layout) -> the reader of one layout, as the task's stage takes it: for detection a
-            `boxes.Decode` or a `boxes.Reader`, for segmentation a class map of an output, for classification classes
-            and confidences of scores. Raises ModelError where shapes fit and cannot be read all the same.
-        check: raises ValueError, naming the key, where a [detection] section lacks what the decoder needs.
-        needs: the key that a hint names beside the decoder; empty where it needs none.
-        reads_first: whether only the model's first output is read, whatever others there are.
-        reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
-        thresholds: which of the section [thresholds] its models have, where these are not the task's.
-        suppresses: whether the stage suppresses overlaps; False where the model has done it itself.
-        usual_input: keys of [input] as the models of this kind are trained, where they differ from the defaults.
-        usual_thresholds: the [thresholds] with which such models are mostly used.
-        usual_labels: the labels of models of this kind, where nothing else tells them and their number fits.
-        is_vague: whether its shapes are those of many models, so that it is never guessed by them.
-        said: the word by which Ultralytics' metadata name the task of such models.
-        usual_count: how many classes of COCO such models mostly have, where the outputs do not show it.
-        box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
-        is_shown: (outputs in the layout's order) -> what names and operators say where the shapes of several decoders
-            fit: True for this one, False for another one, None for nothing.
-        section: (all outputs) -> the [detection] that such outputs need, as far as names and operators show it.
+            `boxes.Decode` or a `boxes.Reader`, for segmentation a function from an output to a class map, for
+            classification one from scores to classes and confidences. Raises ModelError for unreadable shapes.
+        check: raises ValueError with the key's name if the [detection] section lacks a key that the decoder needs.
+        needs: the key that a hint names beside the decoder; empty if the decoder needs none.
+        reads_first: whether the decoder reads only the model's first output and ignores all others.
+        reads_all: whether a layout lists all outputs, in the model's order; else outputs are found by shape.
+        thresholds: keys of [thresholds] that apply to the models; None for those of the task.
+        suppresses: whether the stage suppresses overlaps; False if the model's graph does.
+        usual_input: keys of [input] with which models of this kind are trained, where these differ from the defaults.
+        usual_thresholds: the [thresholds] with which models of this kind are mostly used.
+        usual_labels: labels of models of this kind; used if their number fits and no other source gives labels.
+        is_vague: whether many other models have outputs of these shapes, so that shapes alone never select it.
+        said: the task's name in Ultralytics' metadata for models of this kind.
+        usual_count: number of COCO classes of most such models; used if the outputs do not show the number.
+        box_axis: axis that has the four numbers of a box in pixels before scores 0-1; None if there is no such axis.
+        is_shown: (outputs in the layout's order) -> evidence of names and operators where several decoders fit the
+            shapes: True for this decoder, False against it, None if they show nothing.
+        section: (all outputs) -> the [detection] section for these outputs, as far as names and operators show it.
     """
 
     name: str
@@ -156,8 +156,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         """Find the outputs that the decoder reads.
 
         Returns:
-            The first layout that fits, and for each of its outputs the index among the model's; equal shapes match in
-            order. None if no layout fits.
+            The first matching layout, and for each of its outputs the index among the model's outputs; equal shapes
+            match in order. None if no layout matches.
         """
         got = self.readable(got)
         for layout in self.layouts(spec, label_count, got):
@@ -177,9 +177,9 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def readings(self, spec: TaskSpec, got: Sequence[Shape]) -> Iterator[tuple[int | None, Layout, tuple[int, ...]]]:
-        """Yield each number of classes with which exactly these outputs are read, None where they do not show it.
+        """Yield each number of classes for which the decoder reads all these outputs; None if they do not show it.
 
-        With it come the layout and the places of `find`. Outputs that are not read, or not fixed, yield nothing.
+        The layout and indices of `find` follow each number. Shapes that are unreadable or not fixed yield nothing.
         """
         counts = (output.class_count(got[place]) for output, place in self.class_outputs(spec, 1, got))
         for count in dict.fromkeys([*(count for count in counts if count is not None and count > 0), None]):
@@ -206,7 +206,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
                     yield from ((output, place) for output in layout if not _holds_no_classes(layout, output, shape))
 
     def readable(self, got: Sequence[Shape]) -> Sequence[Shape]:
-        """Return the outputs to compare."""
+        """Return the shapes that the decoder compares with its layouts: all, or the first with `reads_first`."""
         return got[:1] if self.reads_first else got
 
     def _places(self, layout: Layout, got: Sequence[Shape]) -> tuple[int, ...] | None:
@@ -222,7 +222,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_one_label(decoder: str, found: str, label_count: int) -> None:
-    """Raise a ModelError unless there is one label, for decoders of models that tell no classes apart."""
+    """Raise ModelError unless there is exactly one label, for decoders of models with a single class."""
     if label_count != 1:
         raise ModelError(f"decoder {decoder}: finds {found}, expected one label, got {label_count}")
 

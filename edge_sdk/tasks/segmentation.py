@@ -1,6 +1,6 @@
 """Segmentation: class scores or class ids for every cell -> a class map and the share of each class.
 
-OpenCV is imported where a model runs: who reads manifests and messages needs none.
+OpenCV is imported only when a model runs, because reading manifests and messages does not need it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _BLOCK = 32768  # cells at a time: their 320 KB of data stay in a core's L2 cach
 
 
 class Segment:
-    """The decode stage of a segmenter; only one thread at a time may call it, because its reader has buffers.
+    """Decode stage of a segmentation model; not thread-safe, because the reader reuses buffers.
 
-    Its reader makes a new class map uint8 (H, W), `NO_CLASS` where a cell has no class, and says in `marks_nan` whether
-    that always means a NaN among the scores.
+    The reader returns a new class map, uint8 (H, W), with `NO_CLASS` for cells without a class. Its `marks_nan` is True
+    if `NO_CLASS` always means a NaN among the scores.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Segment:
         self._input_wh = input_wh
 
     def __call__(self, inferred: Inferred, /) -> Segmentation:
-        """Read the output of one frame; raise a ModelError where it has another type than the decoder reads."""
+        """Read the output of one frame; raise ModelError if its dtype is not one that the decoder reads."""
         from edge_sdk.core.opencv import cv2
 
         prepared = inferred.prepared
@@ -48,7 +48,7 @@ class Segment:
         height, width = class_map.shape
         geometry, picture = _place(prepared.geometry, prepared.frame.size_wh, self._input_wh, (width, height))
         cells = class_map[picture]
-        # This takes a quarter of the time of numpy's bincount, which first makes integers of 8 bytes.
+        # This takes a quarter of the time of numpy's bincount, which first converts to integers of 8 bytes.
         counts = cv2.calcHist([cells], [0], None, [256], [0, 256]).reshape(-1)
         shares = (counts[: self._class_count] / cells.size).astype(np.float32)
         is_finite = not (self._read.marks_nan and counts[NO_CLASS])
@@ -154,14 +154,14 @@ class ClassIds:
 def _place(
     on_input: Geometry, frame_wh: tuple[int, int], input_wh: tuple[int, int], map_wh: tuple[int, int]
 ) -> tuple[Geometry, tuple[slice, slice]]:
-    """Return the position of the frame in the class map, and the rows and columns of the map without padding."""
+    """Return the frame's position in the class map, and the slices of its rows and columns without padding."""
     on_map = on_input.in_cells(map_wh[0] / input_wh[0], map_wh[1] / input_wh[1])
     columns, rows = on_map.cells_of_picture(frame_wh, map_wh)
     return on_map, (rows, columns)
 
 
 def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """Expect one score a class and cell, in planes or cell by cell; the likelier has the input's proportions."""
+    """Expect one score per class and cell, NCHW or NHWC; try the one with the input's aspect ratio first."""
     planes = ModelOutput((1, label_count, ROWS, COLUMNS), class_axis=1)
     cells = ModelOutput((1, ROWS, COLUMNS, label_count), class_axis=3)
     choices = [planes, cells] if spec.input.layout == "NCHW" else [cells, planes]
@@ -180,7 +180,7 @@ def _make_scores(_spec: TaskSpec, label_count: int, layout: Layout) -> HighestSc
     return HighestScore(layout[0].class_axis or 0)
 
 
-_KEYPOINTS = 17  # of COCO's persons: with so many maps a model is mostly one of poses
+_KEYPOINTS = 17  # COCO's keypoints of a person: 17 maps are mostly heatmaps of a pose model
 
 
 def _are_keypoints(shape: Shape) -> bool:
@@ -205,27 +205,27 @@ ARGMAX = Decoder(
 
 
 class SegmentItem(ResultItem, frozen=True, gc=False):
-    """One class; share is the part of the picture that it covers."""
+    """One class; share is the fraction of the picture that the class covers, 0-1."""
 
     class_id: Count
     share: Unit
 
     @property
     def strength(self) -> float:
-        """Its share."""
+        """The share, 0-1."""
         return self.share
 
 
 class SegmentationMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="segmentation"):
-    """The classes that one frame shows, the largest first."""
+    """The classes that one frame shows, the largest share first."""
 
     news: ClassVar[int] = 3
 
     segments: list[SegmentItem]
 
 
-_LARGEST_CLASSES = 5  # whose names are drawn
-_LEAST_SHARE = 0.005  # of the picture: what is smaller would be written as 0 %
+_LARGEST_CLASSES = 5  # most class names drawn on a picture
+_LEAST_SHARE = 0.005  # share of the picture below which a class is not named: it would be written as 0 %
 
 
 def _items(result: Segmentation, label: Callable[[int], str]) -> list[SegmentItem]:
@@ -245,7 +245,7 @@ def _draw(drawing: Drawing, result: Segmentation) -> None:
             colours[class_id], is_painted[class_id] = colour, 255
     painted, picture = np.asarray(cv2.LUT(class_map, is_painted), np.uint8), cv2.applyColorMap(class_map, colours)
     drawing.lay_over(np.asarray(picture, np.uint8), painted)
-    # The largest id around a pixel less the smallest: above 0 where two classes meet, and a line is drawn.
+    # The gradient, largest minus smallest id around a pixel, is above 0 where classes meet: a border is drawn there.
     around = np.ones((drawing.line_px + 1, drawing.line_px + 1), np.uint8)
     borders = cv2.morphologyEx(class_map, cv2.MORPH_GRADIENT, around)
     cv2.copyTo(picture, cv2.bitwise_and(borders, painted), drawing.image)
@@ -258,7 +258,7 @@ def _draw(drawing: Drawing, result: Segmentation) -> None:
 
 
 def _colour(drawing: Drawing, class_id: int) -> Colour | None:
-    """Return a class's colour; None for the background, which is not painted."""
+    """Return the colour of a class; None for a class named "background", which is not painted."""
     is_background = drawing.name(class_id).strip("_ ").casefold() == "background"
     return None if is_background else drawing.colour(class_id)
 

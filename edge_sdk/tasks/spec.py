@@ -1,6 +1,6 @@
 """Schema of the sections of model.toml and manifest that describe how to read a model's outputs.
 
-`ModelSpec` and `Manifest` hold these sections and are `TaskSpec`s. `TRAITS` says what the program asks about a task.
+`ModelSpec` and `Manifest` hold these sections and are `TaskSpec`s. `TRAITS` lists the properties of each task.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ Task = Literal["classification", "detection", "segmentation", "embedding", "text
 AgreementMetric = Literal[
     "top1_agreement", "detection_f1", "mean_iou", "vector_cosine", "equal_texts", "equal_decisions"
 ]
-"""How far two models of a task agree, as the manifest names it."""
+"""Names in the manifest of the metrics of agreement between two models of a task."""
 
 Truths = Literal["classes", "boxes", "masks", "texts"]
-"""What labelled images hold."""
+"""Kinds of labels of images."""
 
 
 class TaskTraits(NamedTuple):
-    """What the program asks about a task, wherever it does not matter how its outputs are read.
+    """Properties of a task that do not depend on the decoder.
 
     Attributes:
-        truths: what labelled images hold for it, in words; the formats of labels say what they hold.
-        thresholds: which of the section [thresholds] it has.
-        side_px: the usual side of its models' input.
-        is_of_whole_picture: an answer is about the whole picture, and has one score a class.
-        has_objects: an answer is boxes, which are counted, and never show a background.
-        has_class_map: an answer is one class a cell.
-        has_unknown: an answer may be `unknown`, whose class id is -1.
+        truths: the kind of labels with which the task is evaluated.
+        thresholds: the keys of the section [thresholds] that apply to the task.
+        side_px: the usual width and height of a model's input, in pixels.
+        is_of_whole_picture: a result is about the whole picture, and has one score per class.
+        has_objects: a result is a list of boxes, which are counted; there is no background class among its labels.
+        has_class_map: a result is a map of one class per cell.
+        has_unknown: a result may be `unknown`, whose class id is -1.
     """
 
     truths: Truths
@@ -46,7 +46,7 @@ class TaskTraits(NamedTuple):
 
 
 UNKNOWN = "unknown"
-"""Label of what resembles nothing in a gallery; its class id is -1."""
+"""Label of pictures whose vector is near none of the gallery; its class id is -1."""
 
 TRAITS: dict[Task, TaskTraits] = {
     "classification": TaskTraits("classes", is_of_whole_picture=True),
@@ -63,19 +63,19 @@ _Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=
 
 
 def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -> None:
-    """Raise a ValueError for numbers that TOML can write and no model can use."""
+    """Raise ValueError if a value is NaN or infinite, which TOML allows, or not positive where `positive` is set."""
     for value in values:
         if not math.isfinite(value) or (positive and value <= 0):
             raise ValueError(f"{key} holds {value}, expected {'positive' if positive else 'finite'} numbers")
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The section [thresholds]: when an answer counts.
+    """The section [thresholds]: least confidence and largest overlap of results.
 
     Attributes:
-        confidence: what is less confident is dropped, 0-1: a detection, a class of several that do not exclude each
-            other, the match of an embedding, a text, or an anomaly's score.
-        iou: of two detections that overlap by more than this, 0-1, the less confident is dropped.
+        confidence: least confidence, 0-1, of a detection, of a class that does not exclude others, of an embedding's
+            match or of a text; least score of an anomaly.
+        iou: largest IoU of two detections, 0-1; of two that overlap more, the less confident is dropped.
     """
 
     confidence: _Unit = 0.25
@@ -86,7 +86,7 @@ class ClassificationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """The section [classification]: how a classifier's outputs are read.
 
     Attributes:
-        background_class: output 0 is "background"; class_id everywhere is the output's index - 1.
+        background_class: output 0 is "background"; class_id is then the output's index - 1 in all messages.
         top_k: number of classes in a result.
     """
 
@@ -98,18 +98,18 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The section [detection]: how a detector's raw outputs are read.
 
     Attributes:
-        anchors: for `yolov4`: one list an output, of (width, height) in input pixels. For `ssd`: one list a level, the
-            sizes of its priors; empty where the model decodes its boxes itself.
-        scale_xy: for `yolov4`: Darknet's `scale_x_y`, one an output.
-        strides: for `ssd`: one a list of anchors, in input pixels.
-        variances: for `ssd` with anchors: what offsets and logarithms of sizes were divided by.
-        box_order: for `ssd`: x or y first.
-        box_unit: for `ssd` without anchors: parts of the input's width and height, or its pixels.
-        background_class: for `ssd`: the first score is the background's, which no label names. For `tensorflow_nms` and
-            `torchvision_nms`: class 1 is the first label's, else class 0.
-        scores: for `ssd`, `efficientdet` and `centernet`: whether they lie between 0 and 1 already.
+        anchors: for `yolov4`: one list per output, of (width, height) in input pixels. For `ssd`: one list per level,
+            the sizes of its priors; empty if the model's graph decodes the boxes.
+        scale_xy: for `yolov4`: Darknet's `scale_x_y`, one value per output.
+        strides: for `ssd`: one value per list of anchors, in input pixels.
+        variances: for `ssd` with anchors: factors of the centre offsets and of the logarithms of sizes.
+        box_order: for `ssd`: whether x or y comes first.
+        box_unit: for `ssd` without anchors: fractions of the input's width and height, or pixels.
+        background_class: for `ssd`: the first score is the background's, which has no label. For `tensorflow_nms` and
+            `torchvision_nms`: the first label is class 1, else class 0.
+        scores: for `ssd`, `efficientdet` and `centernet`: whether scores are probabilities 0-1 or logits.
         reg_max: for `nanodet`: the largest distance of a box's side, in strides.
-        keypoints: for decoders of poses: the number of points of an object, and of values of a point, 2 or 3.
+        keypoints: for pose decoders: number of keypoints of an object, and of values of a keypoint, 2 or 3.
     """
 
     anchors: _Anchors = ()
@@ -132,13 +132,13 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EmbeddingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The section [embedding]: what results of an embedding hold; `vector`: the vector too, beside the name."""
+    """The section [embedding]; `vector`: whether results hold the vector besides the name."""
 
     vector: bool = False
 
 
 class AnomalySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The section [anomaly]; `score_range`: the model's scores that count as 0 and as 1."""
+    """The section [anomaly]; `score_range`: the model's scores that are mapped to 0 and to 1."""
 
     score_range: tuple[float, float] = (0.0, 1.0)
 
@@ -149,7 +149,7 @@ class AnomalySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InputShape(Protocol):
-    """What reading outputs needs to know of a model's input."""
+    """The properties of a model's input that decoders use."""
 
     @property
     def size_wh(self) -> tuple[int, int]:
@@ -157,11 +157,11 @@ class InputShape(Protocol):
 
     @property
     def layout(self) -> Literal["NCHW", "NHWC"]:
-        """Order of the tensor's axes."""
+        """Order of the input tensor's axes."""
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What says how outputs are read: the keys that model.toml and a bundle's manifest share."""
+    """The keys that model.toml and a bundle's manifest share: task, decoder and the settings of reading outputs."""
 
     task: Task
     decoder: str
@@ -174,12 +174,12 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_background(spec: TaskSpec) -> bool:
-    """Whether output 0 is the background of a classifier, which class ids do not count."""
+    """Tell whether output 0 of a classifier is the background, so that class ids start at output 1."""
     return TRAITS[spec.task].is_of_whole_picture and spec.classification.background_class
 
 
 def labels_by_id(spec: TaskSpec, labels: Sequence[str]) -> dict[int, str]:
-    """Return labels in output order by class id, as in messages: -1 is a classifier's background, or `unknown`."""
+    """Map class ids, as in messages, to labels given in output order; -1 is a classifier's background or `unknown`."""
     numbered = enumerate(labels, start=-1 if has_background(spec) else 0)
     unknown = {-1: UNKNOWN} if TRAITS[spec.task].has_unknown else {}
     return unknown | {class_id: label or f"class_{class_id}" for class_id, label in numbered}

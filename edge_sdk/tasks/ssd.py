@@ -1,9 +1,9 @@
-"""SSD and its kin (RetinaFace, EfficientDet, Ultra-Light face detectors): one box a prior, and its scores.
+"""The SSD family (RetinaFace, EfficientDet, Ultra-Light face detectors): one box and its scores per prior.
 
-Exporters write boxes in two ways: corners, decoded in the graph, or offsets from priors that only code outside knows.
+Exporters write boxes in two ways: as corners, decoded in the graph, or as offsets from priors that the graph lacks.
 `efficientdet` and `ultraface` are `ssd` with the priors and settings of these families. `tensorflow_nms` and
-`torchvision_nms` are detectors that end in their own suppression: boxes, classes and scores. TensorFlow counts classes
-from 1 in SavedModels and from 0 in .tflite files, torchvision from 1; `background_class` says which.
+`torchvision_nms` read models that suppress overlaps in their graph and return boxes, classes and scores. Class ids
+start at 1 in TensorFlow's SavedModels and in torchvision, at 0 in .tflite files: `background_class` is set for 1.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _XY, _YX = [0, 1, 2, 3], [1, 0, 3, 2]
 
 
 class Ssd:
-    """Reads boxes float (1, N, 4) and scores float (1, N, classes), with one more class where the first is background.
+    """Reads boxes float (1, N, 4) and scores float (1, N, classes), of which the first may be the background's.
 
     With priors, box centre = prior's centre + xy * variances[0] * prior's size, size = prior's size * exp(wh *
-    variances[1]). Of logits the probability is a softmax over all classes where one is the background, else a sigmoid.
+    variances[1]). Logits become probabilities by a softmax over all classes with a background class, else by a sigmoid.
     """
 
     def __init__(self, spec: DetectionSpec, size_wh: tuple[int, int], confidence: float) -> None:
@@ -65,7 +65,7 @@ class Ssd:
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read boxes and scores of one frame."""
         boxes, scores = outputs[0][0], outputs[1][0]
-        # A class is likelier than this only if its logit lies so far above the background's.
+        # A class reaches the threshold only if its logit is at least this far above the background's logit.
         lowest = scores[:, :1] + self._lowest if self._are_logits and self._background else self._lowest
         may_count = scores >= lowest
         may_count[:, : self._background] = False
@@ -108,7 +108,7 @@ def _priors_of(spec: DetectionSpec, size_wh: tuple[int, int]) -> Floats:
 def _layouts(
     detection: DetectionSpec, size_wh: tuple[int, int], label_count: int, got: Sequence[Shape]
 ) -> Sequence[Layout]:
-    """Expect a box a prior; of a model that decodes its boxes itself, as many as it has."""
+    """Expect one box per prior; without priors, any number of boxes."""
     counts: list[int | str]
     if detection.strides:
         levels = zip(detection.anchors, detection.strides, strict=True)
@@ -148,19 +148,19 @@ _EFFICIENTDET = DetectionSpec(
     box_order="yxyx",
     background_class=False,
 )
-"""Priors of EfficientDet, as anchors.py of google/automl makes them."""
+"""Priors of EfficientDet. Source: google/automl, anchors.py."""
 
 
 class ReadSuppressed:
     """Reads boxes float (N, 4), and N classes and N scores 0-1 in any order, each with a first axis of 1 or none.
 
-    Classes and scores have one shape, and exporters differ in the order: classes are whole numbers, and scores are not.
-    Rows after the last object have the score 0. A class that no label has is no detection.
+    Classes and scores have the same shape, and exporters differ in their order: only classes are whole numbers.
+    Rows after the last object have the score 0. Rows whose class has no label are dropped.
 
     Args:
-        columns: where in a box left, top, right and bottom are.
-        size_wh: what a box's numbers are parts of, in pixels.
-        first: the number of the first label's class.
+        columns: indices of left, top, right and bottom in a box.
+        size_wh: width and height in pixels of which a box's values are fractions.
+        first: the class id of the first label.
     """
 
     def __init__(
@@ -168,20 +168,20 @@ class ReadSuppressed:
     ) -> None:
         self._columns, self._size, self._first = list(columns), np.array(size_wh * 2, np.float32), first
         self._count, self._confidence = label_count, np.float32(confidence)
-        self._has_scores_first: bool | None = None  # None: no frame has shown it yet
+        self._has_scores_first: bool | None = None  # None until the first frame with objects
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read the outputs of one frame."""
         one, other = outputs[1].reshape(-1), outputs[2].reshape(-1)
         if _are_whole(one) != _are_whole(other):
             self._has_scores_first = _are_whole(other)
-        # Of a frame without objects the scores are whole numbers, too, and none is above 1.
+        # In a frame without objects the scores are whole numbers, too, and none is above 1.
         is_swapped = (other > 1).any() if self._has_scores_first is None else self._has_scores_first
         scores, classes = (one, other) if is_swapped else (other, one)
         return self.read(outputs[0].reshape(-1, 4), scores, classes)
 
     def read(self, boxes: Floats, scores: Floats, classes: Tensor) -> Candidates:
-        """Read float (N, 4) and twice (N,)."""
+        """Return the candidates of boxes float (N, 4), scores 0-1 float (N,) and classes (N,)."""
         class_ids = np.rint(np.nan_to_num(classes, nan=-1)).astype(np.int64) - self._first
         found = np.flatnonzero((scores >= self._confidence) & (class_ids >= 0) & (class_ids < self._count))
         chosen = boxes_between(boxes[found][:, self._columns] * self._size)
@@ -193,7 +193,7 @@ def _are_whole(values: Tensor) -> bool:
 
 
 class _Rows(ReadSuppressed):
-    """Reads rows, float (1, N, 7): picture, top, left, bottom, right in input pixels, score 0-1, class."""
+    """Reads rows, float (1, N, 7): image index, top, left, bottom, right in input pixels, score 0-1, class."""
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         rows: Floats = outputs[0][0]
@@ -224,7 +224,7 @@ def _make_ultraface(spec: TaskSpec, label_count: int, _layout: Layout) -> Ssd:
 
 
 def _tensorflow_layouts(_spec: TaskSpec, _label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """Expect two outputs of N beside N boxes, and perhaps their number; with more it is not known which they are."""
+    """Expect N boxes, two outputs of N, and an optional count; reject more outputs of N, which would be ambiguous."""
     [count] = [shape[1] for shape in got if len(shape) == 3 and shape[2] == 4][:1] or ["N"]
     row = ModelOutput((1, count), None)
     if sum(row.fits(shape) for shape in got) > 2:
@@ -245,7 +245,7 @@ def _suppressed(columns: Sequence[int], size_wh: tuple[int, int], spec: TaskSpec
 
 
 def _count_from(seen: Sequence[SeenOutput]) -> DetectionSpec:
-    """SavedModels of TensorFlow's Detection API name their outputs so; .tflite files do not, and count from 0."""
+    """Detect SavedModels, whose class ids start at 1, by their outputs' names; in .tflite files ids start at 0."""
     return DetectionSpec(background_class=any(output.name.startswith("detection_") for output in seen))
 
 
@@ -277,7 +277,7 @@ TENSORFLOW = Decoder(
     suppresses=False,
     usual_input={"resize": "stretch", **SYMMETRIC},
     usual_count=90,
-    # TensorFlow calls none of them so; DETR's exporters do, whose boxes are in pixels.
+    # An output "labels" comes from an exporter of DETR, whose boxes are in pixels; TensorFlow uses other names.
     is_shown=lambda seen: all(output.name != "labels" for output in seen),
     section=_count_from,
 )

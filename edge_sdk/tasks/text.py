@@ -1,7 +1,7 @@
-"""Text recognition: one row of scores a step across a line of text -> its characters.
+"""Text recognition: one row of scores for each step along a line of text -> the characters of the line.
 
-The labels are the dictionary that the model was trained with, one character a line, as PaddleOCR keeps it. The first
-score of each step is that of no character (CTC's blank); one behind the dictionary is that of a space.
+The labels are the dictionary of the model's training, one character per line, as in PaddleOCR. The first score of each
+step is that of CTC's blank; scores after those of the dictionary are those of a space.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from edge_sdk.core.drawing import Drawing
 
 _BLANK = 0
-_SPACES = 3  # scores at most that the dictionary's lines lack: the blank's, and those of spaces
+_SPACES = 3  # most scores without a line in the dictionary: the blank's, and those of spaces
 
 
 class Text(Result, frozen=True, eq=False, gc=False):
     """The text that one frame shows.
 
     Attributes:
-        text: empty where there is none, or none that is sure enough.
-        confidence: float32 (1,), 0-1: the mean probability of its characters; 0 without any.
+        text: the recognized text; empty if its confidence is below the threshold.
+        confidence: float32 (1,), 0-1: the mean probability of the text's characters; 0 without any.
     """
 
     text: str
@@ -39,23 +39,23 @@ class Text(Result, frozen=True, eq=False, gc=False):
 
     @property
     def labels(self) -> list[str]:
-        """The text, if there is any."""
+        """A list with the text; an empty list if the text is empty."""
         return [self.text] if self.text else []
 
     def summary(self, _label: Callable[[int], str]) -> str | None:
-        """Return the text, if there is any."""
+        """Return the text; None if it is empty."""
         return self.text or None
 
 
 class ReadText:
-    """The decode stage of text recognition: the likeliest character of each step, repeated ones once."""
+    """Decode stage of text recognition: greedy CTC decoding."""
 
     def __init__(self, parts: StageParts) -> None:
         self._place, self._least = parts.places[0], parts.spec.thresholds.confidence
         self._characters = characters_of(parts.labels)
 
     def __call__(self, inferred: Inferred, /) -> Text:
-        """Read float (1, T, C) or (T, 1, C) of one frame: probabilities, or any numbers, whose softmax is taken."""
+        """Read float (1, T, C) or (T, 1, C) of one frame: probabilities, or logits, to which softmax is applied."""
         output = inferred.outputs[self._place]
         text, confidence = greedy_text(output.reshape(-1, output.shape[-1]), self._characters)
         found = text if confidence >= self._least else ""
@@ -65,17 +65,17 @@ class ReadText:
 
 
 def characters_of(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the characters of a dictionary, of which some are spaces, which labels are without."""
+    """Return the characters of a dictionary, with the spaces that `Labels` strips from its lines."""
     lines = labels.data.decode("utf-8-sig").split("\n") if isinstance(labels, Labels) else labels
     characters = [line.removesuffix("\r") or " " for line in lines]
     return tuple(characters[:-1] if isinstance(labels, Labels) and not lines[-1] else characters)
 
 
 def greedy_text(scores: NDArray[np.float32], characters: Sequence[str]) -> tuple[str, float]:
-    """Decode float (T, C): the likeliest of each step, repeated ones once, without blanks.
+    """Decode float (T, C) greedily: the most likely character of each step, without repetitions and blanks.
 
     Returns:
-        The text, and the mean probability of its characters, 0-1; 0 without any.
+        The text, and the mean probability of its characters, 0-1; 0 for an empty text.
     """
     best = scores.argmax(axis=1)
     is_new = np.append(True, best[1:] != best[:-1]) & (best != _BLANK)
@@ -112,13 +112,13 @@ CTC = Decoder(
 
 
 class TextItem(ResultItem, frozen=True, gc=False):
-    """One line of text, which is its label; confidence is the mean of its characters'."""
+    """One line of text, in `label`; confidence is the mean probability of its characters."""
 
     confidence: Unit
 
 
 class TextMessage(ResultMessage, frozen=True, gc=False, kw_only=True, tag="text"):
-    """The text that one frame shows; no item where there is none."""
+    """The text that one frame shows; the list is empty if there is none."""
 
     texts: list[TextItem]
 

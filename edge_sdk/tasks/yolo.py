@@ -1,8 +1,8 @@
 """The YOLO family: v4 (raw convolutions), v5 (rows), X (boxes relative to cells), v8 and 11 (columns), and FastestDet.
 
-Each reads only what can reach the threshold, so that the cost follows the number of objects and not of cells. Layouts
-as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression, and
-YOLOX as its exporter writes it by default: activated, but not decoded.
+Each decoder computes boxes only for cells that can reach the threshold, so that the cost grows with the number of
+objects, not of cells. The layouts are those of Darknet's [yolo] layer, of Ultralytics' `Detect` of v5 and of v8/11
+without suppression, and of YOLOX's exporter by default: activated, but not decoded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class YoloV4:
         ]
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read all heads of one frame: gather what may count from each, then compute on all of it at once."""
+        """Read all heads of one frame; collect the cells above the threshold of all heads before computing boxes."""
         parts = []
         for output, (shape, table) in zip(outputs, self._heads, strict=False):
             rows = output.reshape(shape)
@@ -88,7 +88,7 @@ class YoloV4:
         sizes = boxes[:, 2:]
         np.exp(sizes, out=sizes)
         sizes *= cells[:, 4:]
-        # The left top corner: the centre less half the size.
+        # The top left corner is the centre minus half the size.
         np.multiply(sizes, _MINUS_HALF, out=boxes[:, :2])
         activated[:, :2] *= cells[:, :2]
         boxes[:, :2] += activated[:, :2]
@@ -126,7 +126,7 @@ def read_yolov5(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
 def read_yolov8(confidence: float, outputs: Sequence[Tensor], class_count: int | None = None) -> Candidates:
     """Read decoded columns, float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1.
 
-    With a number of classes, what follows them are `extras`.
+    With a `class_count`, the values after the classes become `extras`.
     """
     columns: Floats = outputs[0][0]
     end = len(columns) if class_count is None else 4 + class_count
@@ -144,7 +144,7 @@ def read_yolov8(confidence: float, outputs: Sequence[Tensor], class_count: int |
 
 
 class YoloX:
-    """Reads rows, one a cell: float (1, N, 5 + classes), as x, y, w, h, objectness 0-1, classes 0-1.
+    """Reads one row per cell, float (1, N, 5 + classes): x, y, w, h, objectness 0-1, classes 0-1.
 
     Box centre = (xy + cell) * stride, size = exp(wh) * stride, confidence = objectness * class.
     """
@@ -154,7 +154,7 @@ class YoloX:
         self._cells = cells_of(size_wh, STRIDES)
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output of one frame."""
+        """Read the output of one frame."""
         rows: Floats = outputs[0][0]
         found = (rows[:, 4] >= self._confidence).nonzero()[0]
         rows, cells = rows[found], self._cells[found]
@@ -170,8 +170,8 @@ class YoloX:
 def read_fastestdet(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     """Read float (1, 5 + classes, H, W): objectness 0-1, four numbers of the box, classes 0-1.
 
-    Box centre = cell + tanh(xy) in cells, size = sigmoid(wh) in parts of the input. Source: dog-qiuqiu/FastestDet,
-    example/onnx-runtime.
+    Box centre = cell + tanh(xy) in cells, size = sigmoid(wh) as a fraction of the input. Source:
+    dog-qiuqiu/FastestDet, example/onnx-runtime.
     """
     values: Floats = outputs[0][0]
     rows, columns = values.shape[1:]
@@ -190,7 +190,7 @@ def _fastestdet_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape])
 
 
 def _v4_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """Expect one head a list of anchors; where model.toml has none, as many anchors as a head's channels make."""
+    """Expect one head per list of anchors; without anchors in model.toml, derive their number from the channels."""
     values = 5 + label_count
     grids = [_grid(shape) for shape in got]
     if spec.detection.anchors:
@@ -246,7 +246,7 @@ def floored_cells(input_wh: tuple[int, int]) -> int:
 
 
 def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    """Expect three anchors a cell; or one, which is YOLOX decoded in its graph."""
+    """Expect three boxes per cell, or one per cell as in a YOLOX that decodes boxes in its graph."""
     cells = floored_cells(spec.input.size_wh)
     return [(ModelOutput((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
 
@@ -286,6 +286,6 @@ FASTESTDET = Decoder(
     make=lambda spec, _count, _layout: partial(read_fastestdet, spec.input.size_wh, spec.thresholds.confidence),
     reads_all=True,
     usual_input={"resize": "stretch", "color": "BGR", **UNIT},
-    # A class map of the same shape comes from a convolution; this from parts that are activated each in its own way.
+    # A class map of the same shape comes from a convolution; FastestDet concatenates separately activated parts.
     is_shown=lambda seen: seen[0].operator == "Concat",
 )

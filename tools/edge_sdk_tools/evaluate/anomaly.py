@@ -1,4 +1,4 @@
-"""Anomaly: scores of whole images, of which class 1 is anomalous."""
+"""Metrics of anomaly detection: scores of whole images, where class 1 is anomalous."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge_sdk_tools.evaluate.statistics import Metric, Statistic, Weights, quoti
 
 
 class AnomalyMetrics(TaskMetrics):
-    """Scores of whole images, of which class 1 is anomalous."""
+    """Metrics of the scores of whole images, where class 1 is anomalous."""
 
     agreement_metric = "equal_decisions"
     agreement_name = "equal decisions"
@@ -27,7 +27,7 @@ class AnomalyMetrics(TaskMetrics):
         return tuple(np.array([score]) for score in scores), None
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Return the area under the ROC curve, and the share of right decisions at the model's threshold."""
+        """Return the area under the ROC curve, and the share of correct decisions at the model's threshold."""
         anomalous = true_classes(observed) == 1
         if anomalous.all() or not anomalous.any():
             raise DataError(f"{len(anomalous)} images of one class, expected normal and anomalous ones")
@@ -59,7 +59,7 @@ def _decisions(observed: Observed, which: int) -> NDArray[np.bool_]:
 
 
 def area_under_roc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> Statistic:
-    """AUROC: how often the score, float64 (N,), of a positive image is above that of another; equal ones count half."""
+    """Return AUROC: how often a positive image has a higher score, float64 (N,), than a negative; ties count half."""
     order = np.argsort(scores, kind="stable")
     starts = np.flatnonzero(np.append(True, np.diff(scores[order]) > 0))
 
@@ -73,7 +73,7 @@ def area_under_roc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> 
 
 
 def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> Statistic:
-    """Pearson's correlation of two scores of each image, float64 (N,) each; 1 where neither moves."""
+    """Return Pearson's correlation of two scores of each image, float64 (N,) each; 1 if both are constant."""
 
     def statistic(weights: Weights) -> NDArray[np.float64]:
         total = weights.sum(axis=1)

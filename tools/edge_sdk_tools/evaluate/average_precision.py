@@ -20,12 +20,12 @@ IOUS = np.linspace(0.5, 0.95, 10)
 """COCO's thresholds of overlap; the first is the one of mAP50."""
 
 MAX_DETECTIONS = 100
-"""COCO judges so many detections of a class in an image, the most confident."""
+"""Most detections of a class in an image that COCO evaluates, the most confident ones."""
 
 _RECALLS = np.linspace(0.0, 1.0, 101)
 _EPSILON = np.spacing(1.0)
 _TELLING = 0.01
-_CHUNK = 8_000_000  # numbers at once: 64 MB an array
+_CHUNK = 8_000_000  # numbers in an array: 64 MB
 
 
 class Boxes(msgspec.Struct, frozen=True, eq=False):
@@ -42,7 +42,7 @@ class Boxes(msgspec.Struct, frozen=True, eq=False):
     class_ids: NDArray[np.int64]
 
     def above(self, confidence: float) -> Boxes:
-        """Return the boxes that are at least so confident."""
+        """Return the boxes with at least this confidence."""
         keep = self.confidences >= confidence
         return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep])
 
@@ -53,7 +53,7 @@ class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         boxes_xyxy: float64 (M, 4), in pixels of the image.
         class_ids: int64 (M,).
-        crowd: bool (M,), groups: what lies in one is neither right nor wrong.
+        crowd: bool (M,), whether the box is a crowd: detections in it count as neither right nor wrong.
     """
 
     boxes_xyxy: NDArray[np.float64]
@@ -68,9 +68,9 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
         confidences: float64 (N,).
         class_ids: int64 (N,).
         right: bool (N, 10).
-        ignored: bool (N, 10), matched with a crowd.
-        found: bool (M, 10), of every labelled box whether a detection matched it.
-        wanted_class_ids: int64 (W,), of the labelled boxes that are no crowd.
+        ignored: bool (N, 10), whether the detection matched a crowd.
+        found: bool (M, 10), whether a detection matched the labelled box.
+        wanted_class_ids: int64 (W,), class ids of the labelled boxes that are not crowds.
     """
 
     confidences: NDArray[np.float64]
@@ -82,7 +82,7 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def pooled(self) -> Judged:
-        """These detections as if all were of one class, without the weakest, which cost time and tell nothing."""
+        """These detections as if of one class, without the least confident ones, which change nothing but the time."""
         keep = self.confidences >= _TELLING
         return msgspec.structs.replace(
             self,
@@ -127,7 +127,7 @@ def _ranked(boxes: Boxes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def box_overlaps(
     a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64], crowd: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Intersection over union of every pair, float64 (N, M), 0-1; over the area of `a` where `b` is a crowd."""
+    """Return the IoU of every pair, float64 (N, M), 0-1; for a crowd in `b`, intersection over the area of `a`."""
     sides = np.minimum(a_xyxy[:, None, 2:], b_xyxy[None, :, 2:]) - np.maximum(a_xyxy[:, None, :2], b_xyxy[None, :, :2])
     overlap = np.prod(np.clip(sides, 0, None), axis=2)
     area_a = np.prod(a_xyxy[:, 2:] - a_xyxy[:, :2], axis=1)[:, None]
@@ -139,9 +139,9 @@ def box_overlaps(
 def _match(
     overlaps: NDArray[np.float64], crowd: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Each detection takes the free box that it overlaps most, at every threshold; a crowd only when no box is left.
+    """Match each detection, at every threshold, with the free box that it overlaps most, or else with a crowd.
 
-    Returns right and ignored, bool (N, 10), of the detections, and found, bool (M, 10), of the boxes.
+    Returns `right` and `ignored`, bool (N, 10), of the detections, and `found`, bool (M, 10), of the boxes.
     """
     count, boxes = overlaps.shape
     thresholds = np.minimum(IOUS, 1 - 1e-10)
@@ -153,7 +153,7 @@ def _match(
             continue
         enough = overlap[:, None] >= thresholds
         free = enough & ~taken & ~crowd[:, None]
-        # Among equals the last one, as COCOeval has it.
+        # Of equal overlaps the last box is taken, as by COCOeval.
         best = boxes - 1 - np.where(free, overlap[:, None], -1.0)[::-1].argmax(axis=0)
         right[index] = free.any(axis=0)
         ignored[index] = ~right[index] & (enough & crowd[:, None]).any(axis=0)
@@ -165,7 +165,7 @@ class AveragePrecision:
     """Average precision of one detector over N images, as a function of how often each image counts.
 
     Attributes:
-        class_ids: int64 (K,), classes that are labelled in any image.
+        class_ids: int64 (K,), classes with a label in any image.
     """
 
     def __init__(self, judged: Sequence[Judged]) -> None:
@@ -189,11 +189,11 @@ class AveragePrecision:
         self._seen: tuple[Weights, NDArray[np.float64]] | None = None
 
     def mean(self, ious: int = len(IOUS)) -> Statistic:
-        """MAP over the first `ious` thresholds of `IOUS`: 1 for mAP50, all for mAP50-95."""
+        """Return mAP over the first `ious` thresholds of `IOUS`: 1 for mAP50, all for mAP50-95."""
         return lambda weights: self._by_iou(weights)[:, :ious].mean(axis=1)
 
     def _by_iou(self, weights: Weights) -> NDArray[np.float64]:
-        """Float64 (B, 10): the mean over the classes that count; both metrics, and differences, ask for the same."""
+        """Return the mean over the labelled classes, float64 (B, 10), cached for both metrics and their differences."""
         if self._seen is None or self._seen[0] is not weights:
             parts = [self._chunk(weights[i : i + self._rows]) for i in range(0, len(weights), self._rows)]
             self._seen = weights, np.concatenate(parts)
@@ -208,7 +208,7 @@ class AveragePrecision:
             return self._classes[which].average_precision(weights[rows], wanted[rows, which])
 
         total = np.zeros((len(weights), len(IOUS)))
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # numpy leaves the lock where it counts
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # numpy releases the GIL
             for which, areas in enumerate(threads.map(area, range(len(self._classes)))):
                 total[known[:, which]] += areas
         return quotient(total, known.sum(axis=1, keepdims=True))
@@ -222,7 +222,7 @@ class _Class(msgspec.Struct, frozen=True, eq=False):
     counts: NDArray[np.bool_]
 
     def average_precision(self, weights: Weights, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Float64 (B, 10), at every threshold, for float64 (B,) objects that there are."""
+        """Return average precision at every threshold, float64 (B, 10); `wanted` counts the objects, float64 (B,)."""
         areas = np.zeros((len(weights), len(IOUS)))
         if not self.right.any() or not len(weights):
             return areas
@@ -230,7 +230,7 @@ class _Class(msgspec.Struct, frozen=True, eq=False):
         of_image = weights[:, self.images]
         judged = np.cumsum(of_image, axis=1) if self.counts.all() else None
         for iou in range(len(IOUS)):
-            # Precision only rises where a detection is right: the others are counted, and need no column.
+            # Precision rises only at correct detections: wrong ones are only counted and need no column.
             columns = self.right[:, iou].nonzero()[0]
             below = judged if judged is not None else np.cumsum(of_image * self.counts[:, iou], axis=1)
             areas[:, iou] = _area(np.cumsum(of_image[:, columns], axis=1), below[:, columns], reached)
@@ -238,7 +238,7 @@ class _Class(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Reached:
-    """How many of the 101 recalls so many true positives of `wanted` objects reach: a table, so nothing is rounded."""
+    """An exact table of how many of the 101 recalls a number of true positives of `wanted` objects reaches."""
 
     def __init__(self, wanted: NDArray[np.float64]) -> None:
         sizes, places = np.unique(wanted.astype(np.int64), return_inverse=True)
@@ -251,15 +251,15 @@ class _Reached:
         self._start = starts[places][:, None]
 
     def __call__(self, right: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Int64 (B, D), 0 to 101, for float64 (B, D) true positives."""
+        """Return the number of recalls reached, int64 (B, D), 0 to 101, for float64 (B, D) true positives."""
         counts: NDArray[np.int64] = self._table[self._start + right.astype(np.int64)]
         return counts
 
 
 def _area(right: NDArray[np.float64], judged: NDArray[np.float64], reached: _Reached) -> NDArray[np.float64]:
-    """The mean of the precision at 101 recalls, each the best of any higher recall, and 0 where none is reached.
+    """Return the mean of the precision at 101 recalls: each the best at any higher recall, 0 if none is reached.
 
-    `right` and `judged`, float64 (B, D), are true positives, and all positives, down to each right detection.
+    `right` and `judged`, float64 (B, D), are the true positives and all positives down to each correct detection.
     """
     precision = right / (judged + _EPSILON)
     best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
@@ -269,7 +269,7 @@ def _area(right: NDArray[np.float64], judged: NDArray[np.float64], reached: _Rea
 
 
 def true_positives_for(recalls: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The least whole numbers whose share of `wanted`, as floating point has it, reaches each recall; (B, 101)."""
+    """Return the least whole numbers whose floating-point share of `wanted` reaches each recall; (B, 101)."""
     needed = np.ceil(recalls * wanted)
     needed -= (needed - 1) / wanted >= recalls
     needed += needed / wanted < recalls

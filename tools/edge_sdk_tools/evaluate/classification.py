@@ -1,6 +1,6 @@
-"""Classification: classes of whole images, by the probabilities that each model gives to the common ones.
+"""Metrics of classification, from the probabilities of the classes that all models have in common.
 
-Columns of probabilities are classes; rows are images.
+Tables of probabilities have a row per image and a column per class.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from edge_sdk_tools.evaluate.predictions import Answers, Kept, Observed, Partici
 from edge_sdk_tools.evaluate.statistics import Metric, mean_of, quotient, share_metric
 
 TOP_K = (1, 5)
-_SAME = 1e-4  # relative: scores that move by less are the same
+_SAME = 1e-4  # relative difference below which scores count as equal
 
 Probabilities = NDArray[np.float64]
-"""float64 (N, C), a row an image, 0-1, each row's sum is 1."""
+"""float64 (N, C), a row per image, 0-1; each row sums to 1."""
 
-_ROWS_AT_ONCE = 1024  # of a thousand classes each: 8 MB an array
+_ROWS_AT_ONCE = 1024  # rows in an array: 8 MB with a thousand classes
 
-_TINY = 1e-12  # below this a probability counts as this, so that a divergence stays finite
+_TINY = 1e-12  # probabilities are raised to at least this, so that divergences stay finite
 
 
 class ClassificationMetrics(TaskMetrics):
@@ -49,7 +49,7 @@ class ClassificationMetrics(TaskMetrics):
     certainty = "the likeliest class has a confidence of"
 
     def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
-        """Keep the probabilities of the common classes, then of the background where there is one."""
+        """Keep the probabilities of the common classes, and of the background if the model has one."""
         return tuple(_probabilities(*one) for one in answers), None
 
     def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
@@ -57,7 +57,7 @@ class ClassificationMetrics(TaskMetrics):
         return np.asarray(observed.tables[0].max(axis=1), np.float64)
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Return top-1, and top-5 where there are more than five classes."""
+        """Return top-1 accuracy, and top-5 accuracy with more than five classes."""
         places = _class_places(observed, which)
         known = [k for k in TOP_K if k == 1 or k < observed.classes]
         return tuple(share_metric(f"top-{k}", places < k, is_gated=k == 1) for k in known)
@@ -70,7 +70,7 @@ class ClassificationMetrics(TaskMetrics):
         )
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """Return the images of the largest divergence; first those on which only the reference is right, by labels."""
+        """Return the images of the largest divergence; those that only the reference has right are first."""
         distance, labels = _divergence(observed), observed.answers
         answers, expected = said(observed, 0), said(observed, 1)
         rows, reference = observed.tables[0], observed.tables[1]
@@ -92,26 +92,26 @@ class ClassificationMetrics(TaskMetrics):
         )
 
     def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
-        """Return one over the rank of the labelled class, or without labels the highest probability."""
+        """Return the reciprocal rank of the labelled class, or without labels the highest probability."""
         return 1 / (1.0 + _class_places(observed, 0)) if labelled else self.strongest(observed)
 
     def doubt(self, observed: Observed) -> str:
-        """Tell that the classes of the labels stand in another order than those of the outputs; or ""."""
+        """Return a warning if labels and outputs seem to have their classes in different orders; else ""."""
         highest = observed.tables[0].max(axis=1)
         return other_classes("images", true_classes(observed), said(observed, 0), highest, observed.answers)
 
     def stands_still(self, observed: Observed, which: int) -> bool:
-        """Tell whether the scores hardly move; in logarithms, for what is nearly sure differs in what it excludes."""
+        """Tell whether the scores hardly change between images; in logarithms, so that small probabilities count."""
         scores = np.log(np.maximum(observed.tables[which], np.finfo(np.float64).tiny))
         return super().stands_still(observed, which) or float(np.ptp(scores, axis=0).max()) < _SAME
 
     def pairs(self, observed: Observed) -> Pairs | None:
-        """Pair the outcomes on labelled images; without labels what either model says, by whether each said it."""
+        """Pair the outcomes on labelled images; without labels, pair for each class which of the models predict it."""
         if observed.dataset.truths is not None:
             student, teacher = (_class_places(observed, which) == 0 for which in (0, 1))
             return Pairs(true_classes(observed), teacher, student)
         answers, expected = said(observed, 0), said(observed, 1)
-        # An image on which they differ counts for both classes: for the one only the teacher said, and the other.
+        # An image with different predictions counts for both classes: the teacher's and the student's.
         alone = answers[answers != expected]
         return Pairs(
             np.concatenate([expected, alone]),
@@ -142,34 +142,34 @@ def _probabilities(participant: Participant, answer: Answer) -> NDArray[np.float
 
 
 def said(observed: Observed, which: int) -> NDArray[np.int64]:
-    """Return what a classifier finds likeliest on each image: a common class, or K for its background; int64 (N,)."""
+    """Return the most likely common class of each image, or K for the background: int64 (N,)."""
     columns = _by_output(observed, which)
     answers: NDArray[np.int64] = columns[observed.tables[which][:, columns].argmax(axis=1)]
     return answers
 
 
 def _by_output(observed: Observed, which: int) -> NDArray[np.int64]:
-    """The columns of a classifier's table in the order of its own outputs, by which `run` breaks ties; int64 (K,)."""
+    """Return a table's columns in the order of the model's outputs, by which `run` breaks ties: int64 (K,)."""
     participant = observed.participants[which]
     columns = np.argsort(participant.class_ids, kind="stable")
     return np.append(len(columns), columns) if participant.subject.background else columns
 
 
 def _divergence(observed: Observed, temperature: float = 1.0) -> NDArray[np.float64]:
-    """Return how far the first classifier is from the second on each image, over what both know; float64 (N,), nats."""
+    """Return each image's divergence between both classifiers over their common classes: float64 (N,), nats."""
     common = np.arange(observed.classes + all(p.subject.background for p in observed.participants))
     student, teacher = (restricted(observed.tables[which], common) for which in (0, 1))
     return divergences(teacher, student, temperature)
 
 
 def _class_places(observed: Observed, which: int) -> NDArray[np.int64]:
-    """The rank of each image's true class in a classifier's answer, 0 for the likeliest; int64 (N,)."""
+    """Return the rank of each image's true class among the probabilities, 0 for the most likely class: int64 (N,)."""
     columns = _by_output(observed, which)
     return ranks_of(observed.tables[which][:, columns], np.argsort(columns)[true_classes(observed)])
 
 
 def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64]:
-    """One row of probabilities, float64 (C,), from a classifier's output, any float (1, C)."""
+    """Return the probabilities, float64 (C,), of a classifier's output, any float (1, C)."""
     scores: NDArray[np.float64] = np.asarray(output, np.float64).reshape(-1)
     if decoder == "logits":
         scores = np.exp(scores - scores.max())
@@ -180,9 +180,9 @@ def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64
 
 
 def ranks_of(probabilities: Probabilities, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first.
+    """Return the rank of the given column in each row, 0 for the highest; equal values are ranked by column.
 
-    Where the columns are a model's outputs in their order, `edge_sdk.tasks.classification.highest` has the same order.
+    With columns in the order of the model's outputs, the ranking is that of `edge_sdk.tasks.classification.highest`.
     """
     rows = np.arange(len(columns))
     right = probabilities[rows, columns][:, None]
@@ -192,14 +192,14 @@ def ranks_of(probabilities: Probabilities, columns: NDArray[np.int64]) -> NDArra
 
 
 def restricted(probabilities: Probabilities, columns: NDArray[np.int64]) -> Probabilities:
-    """Only these columns, in this order, each row's sum 1 again."""
+    """Return these columns, in this order, normalised so that each row sums to 1."""
     chosen = probabilities[:, columns]
     total = chosen.sum(axis=1, keepdims=True)
     return quotient(chosen, total, 1 / chosen.shape[1])
 
 
 def softened(probabilities: Probabilities, temperature: float) -> Probabilities:
-    """What softmax(logits / temperature) gives: Hinton et al., Distilling the Knowledge in a Neural Network, 2015."""
+    """Return softmax(logits / temperature): Hinton et al., Distilling the Knowledge in a Neural Network, 2015."""
     logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny)) / temperature
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     result: Probabilities = powers / powers.sum(axis=1, keepdims=True)
@@ -207,7 +207,7 @@ def softened(probabilities: Probabilities, temperature: float) -> Probabilities:
 
 
 def divergences(reference: Probabilities, candidate: Probabilities, temperature: float = 1.0) -> NDArray[np.float64]:
-    """Kullback-Leibler divergence of each row, sum of p * log(p / q) with p the reference, in nats; float64 (N,)."""
+    """Return the Kullback-Leibler divergence of each row, sum of p * log(p / q) with reference p, in nats: (N,)."""
     result = np.empty(len(reference))
     for start in range(0, len(reference), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)

@@ -1,6 +1,6 @@
-"""Detection: boxes in images, and how alike two models see an object beyond its box.
+"""Metrics of detection: boxes in images, and the similarity of keypoints, masks and oriented boxes.
 
-What keeps its box and loses its keypoints, its mask, or the corners of its oriented box has not been found again.
+An object with the same box and other keypoints, another mask or another oriented box does not count as a match.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from edge_sdk_tools.evaluate.predictions import Answers, Kept, Observed, Partici
 from edge_sdk_tools.evaluate.statistics import Metric, quotient, ratio_of
 
 MATCH_IOU = 0.5
-_TINY = 0.01  # of the frame's longer side: boxes of this median size are numbers that were not decoded
-_NOTHING = 0.9  # share of images on which a detector may find nothing
+_TINY = 0.01  # share of the frame's longer side; a smaller median box suggests values that were not decoded
+_NOTHING = 0.9  # largest share of images on which a detector may find nothing
 
 
 class DetectionMetrics(TaskMetrics):
@@ -58,7 +58,7 @@ class DetectionMetrics(TaskMetrics):
     )
 
     def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
-        """Keep the boxes of the common classes; of two models also how alike their keypoints, masks or corners are."""
+        """Keep the boxes of the common classes; for two models also the similarity of keypoints, masks or corners."""
         confident = [_confident(*one) for one in answers] if len(answers) > 1 else []
         return tuple(_boxes(*one) for one in answers), likeness_of(*confident[:2]) if confident else None
 
@@ -67,7 +67,7 @@ class DetectionMetrics(TaskMetrics):
         return np.array([boxes.confidences.max(initial=0.0) for boxes in _all_boxes(observed, 0)])
 
     def problem(self, observed: Observed, *, has_labels: bool) -> str:
-        """Tell that it finds nothing on most images, or boxes that were not decoded; or ""."""
+        """Return why its answers cannot be right: most images empty, or boxes not decoded; else ""."""
         boxes, count = _found_boxes(observed, 0), len(observed.records)
         empty = sum(not len(found.confidences) for found in boxes)
         if empty > _NOTHING * count:
@@ -78,12 +78,12 @@ class DetectionMetrics(TaskMetrics):
         return ""
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Return mean average precision, and F1 of what the model's own threshold lets through."""
+        """Return mean average precision, and F1 at the model's own confidence threshold."""
         judged = _judged_boxes(observed, which)
         curve = AveragePrecision(judged)
         if not len(curve.class_ids):
             raise DataError(f"nothing is labelled on {len(observed.records)} images, expected boxes on some of them")
-        # The mean over the classes leaves as much to chance as its rarest class: a curve of all detections tells more.
+        # The mean over classes is as noisy as its rarest class: one curve over all detections is a sharper test.
         pooled = AveragePrecision([one.pooled for one in judged])
         found = np.array(
             [
@@ -99,7 +99,7 @@ class DetectionMetrics(TaskMetrics):
         )
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """Return the F1 of matched detections, and how alike what is matched is beyond its box."""
+        """Return the F1 of matched detections, and the similarity of the matched keypoints, masks or oriented boxes."""
         found = _pair_counts(observed)
         if not found[:, 2].any():
             raise AccuracyGateError(
@@ -115,7 +115,7 @@ class DetectionMetrics(TaskMetrics):
         return matched, Metric(name, ratio_of(np.array(sums, np.float64), found[:, 0]))
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """Return the images with the most objects that only one of both models found."""
+        """Return the images with the most objects that only one of the two models found."""
         counts, labels = _pair_counts(observed), observed.answers
         distance = counts[:, 1] + counts[:, 2] - 2 * counts[:, 0]
         students, teachers = _found_boxes(observed, 0), _found_boxes(observed, 1)
@@ -130,7 +130,7 @@ class DetectionMetrics(TaskMetrics):
         return np.array([row.confidences.sum() for row in _found_boxes(observed, 0)])
 
     def doubt(self, observed: Observed) -> str:
-        """Tell that classes stand in another order than the labels, or that boxes have another size; or ""."""
+        """Return a warning about classes in another order than the labels, or boxes of another size; else ""."""
         least = observed.participants[0].subject.spec.thresholds.confidence
         pairs = [(boxes.above(least), truth) for boxes, truth in _with_truths(observed, 0)]
         met = np.concatenate([_met(boxes, truth) for boxes, truth in pairs])
@@ -142,14 +142,14 @@ class DetectionMetrics(TaskMetrics):
         return int(_pair_counts(observed)[:, 2].sum())
 
     def finds_nothing(self, observed: Observed, which: int) -> bool:
-        """Tell whether a model found nothing on any image, down to the weakest detection."""
+        """Tell whether a model has no detection on any image, whatever its confidence."""
         return not any(len(boxes.confidences) for boxes in _all_boxes(observed, which))
 
     def pairs(self, observed: Observed) -> Pairs | None:
-        """Pair the outcomes on labelled objects; without labels what either model finds, by whether each found it."""
+        """Pair the outcomes on labelled objects; without labels, pair for each detection which models find it."""
         if observed.dataset.truths is not None:
             truths = [t for t in observed.dataset.truths if isinstance(t, BoxTruth)]
-            # At IoU .5, of what the model's own threshold lets through.
+            # At IoU .5, of detections above the model's own threshold.
             student, teacher = (
                 np.concatenate(
                     [
@@ -170,7 +170,7 @@ class DetectionMetrics(TaskMetrics):
         return Pairs(table[:, 0], table[:, 1].astype(np.bool_), table[:, 2].astype(np.bool_))
 
     def calibration(self, observed: Observed) -> CalibrationError | None:
-        """Return the errors of the confidences of all detections that the models' own thresholds let through."""
+        """Return the calibration errors of all detections above the models' own thresholds."""
         if observed.dataset.truths is not None:
             return CalibrationError(_error_of_boxes(observed, 0), _error_of_boxes(observed, 1))
         pairs = _found_pairs(observed)
@@ -192,7 +192,7 @@ def _common_ids(participant: Participant, answer: Answer) -> NDArray[np.int64]:
 
 
 def _confident(participant: Participant, answer: Answer) -> Detections:
-    """Return what `_found_boxes` has of an answer, in the same order."""
+    """Return the detections above the model's threshold, in the order of `_found_boxes`."""
     assert isinstance(answer.result, Detections)
     least = participant.subject.spec.thresholds.confidence
     return answer.result[
@@ -258,7 +258,7 @@ def match(got: Boxes, expected: Boxes, alike: Likeness | None = None) -> list[tu
 
 
 def _with_truths(observed: Observed, which: int) -> Iterator[tuple[Boxes, LabelledBoxes]]:
-    """Yield what a detector found in each image, beside the labels."""
+    """Yield the detections and the labelled boxes of each image."""
     for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):
         boxes = record.rows[which]
         if isinstance(boxes, Boxes) and isinstance(truth, BoxTruth):
@@ -271,30 +271,30 @@ def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) ->
 
 
 def _overlapping(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.bool_]:
-    """Tell which detections lie where which objects are labelled: bool (N, M); nothing lies in a group."""
+    """Tell which detections overlap which labelled objects, bool (N, M); False for crowds."""
     return (box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd) >= MATCH_IOU) & ~labelled.crowd
 
 
 def _precision_of(judged: Judged) -> float:
-    """Return the precision down to the detection that finds each labelled object, mean over these; 0 without any."""
+    """Return the mean, over the labelled objects, of the precision down to the detection that finds each; 0 if none."""
     right = judged.right[~judged.ignored[:, 0], 0]
     precisions = (np.cumsum(right) / np.arange(1, len(right) + 1))[right]
     return float(precisions.sum() / max(1, len(judged.wanted_class_ids)))
 
 
 def _met(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.float64]:
-    """Return of labelled objects where something is found: class, found class, its confidence; float64 (M, 3)."""
+    """Return class, detected class and confidence of each labelled object with a detection at its place: (M, 3)."""
     confidences = np.where(_overlapping(boxes, labelled), boxes.confidences[:, None], 0.0)
     found = confidences.max(axis=0, initial=0.0) > 0
     surest = confidences[:, found].argmax(axis=0) if found.any() else np.empty(0, np.int64)
     return np.stack([labelled.class_ids[found], boxes.class_ids[surest], boxes.confidences[surest]], axis=1)
 
 
-_OFF = math.log(1.5)  # how far a box's sides may typically be from the label's
+_OFF = math.log(1.5)  # largest typical ratio, as a logarithm, of a box's sides to the label's
 
 
 def _other_sizes(pairs: Sequence[tuple[Boxes, LabelledBoxes]]) -> str:
-    """Tell that boxes lie in the right place and have another size than the labelled ones; or ""."""
+    """Return a warning if boxes at the right place have another size than the labelled ones; else ""."""
     logs = []
     for boxes, labelled in pairs:
         (ours, our_sizes), (theirs, their_sizes) = (_middles(one.boxes_xyxy) for one in (boxes, labelled))
@@ -318,7 +318,7 @@ def _middles(boxes_xyxy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDAr
 
 
 def _names(boxes: Boxes, labels: Sequence[str]) -> str:
-    """Return `2 person, 1 car` for the boxes of one image, the most frequent class first."""
+    """Return a text such as `2 person, 1 car` for the boxes of one image, the most frequent class first."""
     classes, counts = np.unique(boxes.class_ids, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     named = [f"{counts[i]} {first_name(labels[classes[i]])}" for i in order[:NAMED]]
@@ -326,19 +326,19 @@ def _names(boxes: Boxes, labels: Sequence[str]) -> str:
 
 
 _COCO_SIGMAS = (26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89)  # thousandths, of 17 keypoints
-_SEEN = 0.5  # confidence of a keypoint that is compared
-_FILLED = 0.53  # share of a box that an object fills, where nothing says it
+_SEEN = 0.5  # least confidence of a compared keypoint
+_FILLED = 0.53  # share of a box that an object without a mask is assumed to fill
 
 
 class Likeness(NamedTuple):
-    """How alike each object of one model is to each of the other: float64 (N, M), and what is compared, for people."""
+    """Similarity of each object of one model to each of the other, float64 (N, M), and its name for people."""
 
     name: str
     values: NDArray[np.float64]
 
 
 def likeness_of(found: Detections, reference: Detections) -> Likeness | None:
-    """Compare what two models found in one picture; None where they have boxes alone, or other details."""
+    """Compare two models' objects beyond their boxes; None if they have only boxes, or not the same details."""
     points, others = found.keypoints, reference.keypoints
     if points is not None and others is not None and points.shape[1] == others.shape[1]:
         return Likeness("keypoints of those matched (OKS)", _keypoints(points, others, reference.xyxy))
@@ -355,7 +355,7 @@ def likeness_of(found: Detections, reference: Detections) -> Likeness | None:
 def _keypoints(
     found: NDArray[np.float32], reference: NDArray[np.float32], boxes_xyxy: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Object keypoint similarity, as COCO defines it, over the points that the reference is sure of."""
+    """Return COCO's object keypoint similarity over the keypoints that are confident in the reference: (N, M)."""
     points = reference.astype(np.float64)
     count = points.shape[1]
     sigmas = np.array(_COCO_SIGMAS) / 1000 if count == len(_COCO_SIGMAS) else np.full(count, 1 / count)
@@ -369,7 +369,7 @@ def _keypoints(
 
 
 def _masks(found: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Intersection over union of float32 (N, cells) and (M, cells), which are 1 where an object is."""
+    """Return the intersection over union, (N, M), of masks float32 (N, cells) and (M, cells), 1 on the object."""
     both = (found @ reference.T).astype(np.float64)
     either = found.sum(axis=1)[:, None] + reference.sum(axis=1) - both
     return quotient(both, either, 1.0)

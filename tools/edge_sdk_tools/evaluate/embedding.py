@@ -1,7 +1,4 @@
-"""Embedding: vectors of whole images, the names that a gallery gives them, and the making of a gallery.
-
-A gallery has the vectors of pictures in folders, each folder a name.
-"""
+"""Metrics of embeddings, and `make_gallery`, which writes the vectors of pictures in one folder per name."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from edge_sdk_tools.evaluate.predictions import Answers, Kept, Look, Observed, l
 from edge_sdk_tools.evaluate.statistics import Metric, Statistic, Weights, mean_of, quotient, share_metric
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 
-_ROWS_AT_ONCE = 1024  # of a table of all pairs: 100 MB for 13,000 images
+_ROWS_AT_ONCE = 1024  # rows of the table of all pairs in an array: 100 MB for 13,000 images
 
 
 class EmbeddingMetrics(TaskMetrics):
-    """Vectors of whole images, and the names that a gallery gives them."""
+    """Metrics of the vectors of whole images, and of the names that a gallery assigns to them."""
 
     agreement_metric = "vector_cosine"
     agreement_name = "cosine of vectors"
@@ -37,7 +34,7 @@ class EmbeddingMetrics(TaskMetrics):
         return tuple(result.vector.astype(np.float64) for result in results if isinstance(result, Embedding)), None
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Return the share of right names by a gallery, and of pairs that the threshold rightly calls same or not."""
+        """Return the share of images with the right name, and verification accuracy over pairs at the threshold."""
         truths, vectors = true_classes(observed), observed.tables[which]
         subject = observed.participants[which].subject
         least, gallery = subject.spec.thresholds.confidence, Gallery.of(subject.labels)
@@ -54,14 +51,14 @@ class EmbeddingMetrics(TaskMetrics):
         return tuple(metrics)
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """Return the mean cosine of both vectors of an image."""
+        """Return the mean cosine of the two models' vectors of an image."""
         lengths = [table.shape[1] for table in observed.tables]
         if lengths[0] != lengths[1]:
             raise ModelError(f"vectors of {lengths[0]} and of {lengths[1]} numbers cannot be compared")
         return (Metric(self.agreement_name, mean_of(_cosines(observed).clip(0, 1))),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """Return the images with the lowest cosine of both vectors."""
+        """Return the images with the lowest cosine of the two models' vectors."""
         distance = 1 - _cosines(observed)
         return worst_images(
             observed, distance, count, lambda i: (None, "", f"cosine {1 - distance[i]:.3f} with the teacher")
@@ -73,7 +70,7 @@ def _cosines(observed: Observed) -> NDArray[np.float64]:
 
 
 def _verified(vectors: NDArray[np.float64], truths: NDArray[np.int64], least: float) -> Statistic:
-    """Return the mean of two shares: of pairs of one class whose cosine is `least` or more, of others where it is less.
+    """Return the balanced accuracy of verification: pairs of one class have a cosine of at least `least`, others less.
 
     `vectors` are float64 (N, D) of length 1, `truths` int64 (N,).
     """
@@ -93,7 +90,7 @@ def _verified(vectors: NDArray[np.float64], truths: NDArray[np.int64], least: fl
 
 
 class GalleryMade(msgspec.Struct, frozen=True):
-    """How many names and vectors a gallery has, and which pictures are not in it."""
+    """Numbers of names and vectors of a gallery, and the pictures that could not be read."""
 
     names: int
     vectors: int
@@ -101,11 +98,11 @@ class GalleryMade(msgspec.Struct, frozen=True):
 
 
 def make_gallery(model: Path, folder: Path, output: Path, on_progress: OnProgress = silent) -> GalleryMade:
-    """Write the vectors of all pictures in the folders of `folder`, whose names they get, to an .npz.
+    """Write the vectors of all pictures in the subfolders of `folder` to an .npz; a subfolder's name names its vectors.
 
     Raises:
-        UsageError: the model gives no embeddings; the file exists, or its name does not end in .npz.
-        DataError: there is no usable picture in any folder.
+        UsageError: the model's task is not embedding; the file exists, or its name does not end in .npz.
+        DataError: no subfolder has a readable picture.
         OutputError: the file cannot be written.
     """
     if output.suffix != ".npz" or output.exists():
