@@ -25,7 +25,7 @@ Image: TypeAlias = NDArray[np.uint8]
 """uint8 (H, W, 3), BGR, 0-255: what cameras and OpenCV deliver."""
 
 _EXPECTED = (
-    "expected a numpy array of uint8 (height, width, 3), BGR, of one pixel at least, as cv2.imread(path) gives one"
+    "expected a numpy array of uint8 (height, width, 3), BGR, of 1 to 2147483647 pixels, as cv2.imread(path) gives one"
 )
 
 
@@ -39,7 +39,8 @@ def check_image(image: object) -> None:
 def _misfit_of(image: object) -> str | None:
     if not isinstance(image, np.ndarray):
         return type(image).__name__
-    is_picture = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size
+    # OpenCV counts pixels in 32 bits, and ends the process where there are more.
+    is_picture = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and 0 < image.size < 3 << 31
     return None if is_picture else f"{image.dtype} {image.shape}"
 
 

@@ -91,6 +91,7 @@ def test_a_picture_gives_the_same_as_its_frame_of_any_size(model: Model) -> None
         (_PICTURE.astype(np.float32), "float32 (48, 80, 3)"),
         (_PICTURE[None], "uint8 (1, 48, 80, 3)"),
         (_PICTURE[:0], "uint8 (0, 80, 3)"),
+        (np.broadcast_to(_PICTURE[:1, :1], (200_000, 200_000, 3)), "uint8 (200000, 200000, 3)"),
     ],
 )
 def test_an_array_that_is_no_picture_is_one_line_that_says_what_is_one(model: Model, given: Any, found: str) -> None:
