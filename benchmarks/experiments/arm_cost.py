@@ -4,8 +4,8 @@ Run as `python -m benchmarks.experiments.arm_cost MODEL.onnx ...`.
 
 Each model is quantized whole, with noise for calibration: counts depend on shapes and types, hardly on values.
 Recipes are ONNX Runtime's own static quantization (QDQ, per-channel, MinMax) with unsigned and with signed
-activations, of the whole model; and a build's, which leaves the decoding tail float. All files go through the
-conversion to ORT format for ARM that a build uses.
+activations, of the whole model; and a build's, which leaves the decoding tail float, has the form of the core and
+takes a picture's integers. All files go through the conversion to ORT format for ARM that a build uses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edge_sdk_tools.arm_cost.installation import set_up
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.quantize.calibration import watch_activations
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.quantize.forms import core_form
+from edge_sdk_tools.quantize.forms import core_form, level_graphs
 from edge_sdk_tools.quantize.quantize import first_recipe, quantize
 from edge_sdk_tools.quantize.simplified import simplify
 
@@ -114,9 +114,10 @@ def _build(model: Path, target_name: str, folder: Path) -> Path:
     activations = watch_activations(simplified, find_images([pictures]), spec, symmetric=False)
     recipe = first_recipe(target, reduce_range=False)
     quantized = quantize(simplified, activations.ranges(recipe.calibration), recipe, work / "int8.onnx")
-    form = core_form(onnx.load(quantized.path), target.cpu)
-    if form is not None:
-        onnx.save(form, quantized.path)
+    proto = onnx.load(quantized.path)
+    form = core_form(proto, target.cpu) or proto
+    graphs = level_graphs(form, spec)
+    onnx.save(form if isinstance(graphs, str) else graphs[0].proto, quantized.path)
     return convert(quantized.path, target, work).model
 
 

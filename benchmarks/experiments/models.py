@@ -1,16 +1,18 @@
-"""The models of a comparison: FP32, what `edge-sdk build` chose, and INT8 by hand; run in turn."""
+"""The models of a comparison: FP32, what `edge-sdk build` chose, INT8 by hand and by OpenVINO; run in turn."""
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks.rivals.by_hand import ByHand, quantize_by_hand
+from benchmarks.rivals.by_hand import ByHand, Reader, quantize_by_hand
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.inference.prepare import Prepare
@@ -18,7 +20,8 @@ from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check.gate import check_model
 
-FLOAT, OURS = "FP32", "edge-sdk build"
+FLOAT, OURS, OPENVINO = "FP32", "edge-sdk build", "OpenVINO + NNCF"
+RIVALS = Path(__file__).parents[2] / ".venv-rivals" / "bin" / "python"
 
 Models: TypeAlias = dict[str, tuple[Session, Prepare]]
 """Loaded with one thread, each with the stage before it."""
@@ -49,18 +52,60 @@ def open_models(spec: ModelSpec, bundle: Bundle, grid: Sequence[ByHand], calibra
     return found
 
 
-def time_runs(spec: ModelSpec, models: Models, rounds: int) -> dict[str, list[float]]:
-    """Seconds of one run of each model, each round; every other round goes through them backwards."""
+@contextlib.contextmanager
+def openvino_runs(spec: ModelSpec, calibration: Path, work: Path) -> Iterator[dict[str, Callable[[], float]]]:
+    """Yield what runs the float model of `open_models` in INT8 by OpenVINO and NNCF, in a process of its own.
+
+    Each call runs it once and returns its CPU seconds. Nothing is yielded without the rivals' environment.
+    """
+    if not RIVALS.exists():
+        yield {}
+        return
+    tensors = work / "tensors.npy"
+    np.save(tensors, [feed["images"] for feed in Reader(calibration, spec, "images").feeds])
+    script = Path(__file__).parents[1] / "rivals" / "openvino_nncf.py"
+    command = [str(part) for part in (RIVALS, script, work / "checked.onnx", tensors)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        told, says = process.stdin, process.stdout
+        assert told is not None
+        assert says is not None
+        if not says.readline():
+            raise RuntimeError(f"{script}: exit code {process.wait()}")
+
+        def run() -> float:
+            told.write("run\n")
+            return float(says.readline())
+
+        yield {OPENVINO: run}
+        told.close()
+
+
+def time_runs(
+    spec: ModelSpec, models: Models, rounds: int, others: Mapping[str, Callable[[], float]] = {}
+) -> dict[str, list[float]]:
+    """CPU seconds of one run of each model, each round; every other round goes through them backwards.
+
+    `others` run something else and return the CPU seconds that it took.
+    """
     image = np.random.default_rng(0).integers(0, 256, (*spec.input.size_wh[::-1], 3), np.uint8)
-    taken: dict[str, list[float]] = {name: [] for name in models}
-    tensors = {name: prepare.normalise(image) for name, (_, prepare) in models.items()}
-    for name, (session, _) in models.items():
-        session.run(tensors[name])
+
+    def timed(session: Session, prepare: Prepare) -> Callable[[], float]:
+        tensor = prepare.normalise(image)
+
+        def run() -> float:
+            started = time.process_time()
+            session.run(tensor)
+            return time.process_time() - started
+
+        return run
+
+    calls = {**{name: timed(*model) for name, model in models.items()}, **others}
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
     for number in range(rounds):
-        for name, (session, _) in list(models.items())[:: 1 if number % 2 else -1]:
-            started = time.perf_counter()
-            session.run(tensors[name])
-            taken[name].append(time.perf_counter() - started)
+        for name, call in list(calls.items())[:: 1 if number % 2 else -1]:
+            taken[name].append(call())
     return taken
 
 

@@ -49,7 +49,7 @@ class Reader:
     """What ONNX Runtime's calibrators read from: one prepared image at a time."""
 
     def __init__(self, images: Path, spec: ModelSpec, name: str) -> None:
-        self._tensors = self._prepared(images, spec, name)
+        self.feeds = self._prepared(images, spec, name)
 
     @staticmethod
     def _prepared(images: Path, spec: ModelSpec, name: str) -> Iterator[dict[str, np.ndarray]]:
@@ -59,7 +59,7 @@ class Reader:
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """The next image, as ONNX Runtime asks for it."""
-        return next(self._tensors, None)
+        return next(self.feeds, None)
 
 
 def quantize_by_hand(model: Path, spec: ModelSpec, images: Path, folder: Path, settings: ByHand) -> Path:

@@ -22,7 +22,7 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Frame, Geometry, Image, Prepared, Tensor, check_image
 from edge_sdk.core.opencv import cv2
 
-_HIGHEST = 255
+_HIGHEST, _SIGN = 255, 128
 
 
 def float_tables(spec: InputSpec) -> list[NDArray[np.float32]]:
@@ -38,12 +38,16 @@ def float_tables(spec: InputSpec) -> list[NDArray[np.float32]]:
 
 
 def integer_tables(spec: InputSpec, tensor: InputTensor) -> list[NDArray[np.uint8]]:
-    """Return one uint8 (256,) table per channel, in the order of `spec`; the levels if `tensor` has no scale."""
+    """Return one uint8 (256,) table per channel, in the order of `spec`; the levels if `tensor` has no scale.
+
+    For int8 they hold its bits: the integer less 128 in two's complement is the integer with its highest bit turned.
+    """
+    turned = np.uint8(_SIGN if tensor.dtype == "int8" else 0)
     if tensor.scale is None:
-        return [np.arange(_HIGHEST + 1, dtype=np.uint8)] * spec.channels
+        return [np.arange(_HIGHEST + 1, dtype=np.uint8) ^ turned] * spec.channels
     # IEEE 754 defines division and rounding to even exactly, so every machine computes the same integers.
     steps = [np.rint(table / np.float32(tensor.scale)) for table in float_tables(spec)]
-    return [np.clip(step + np.float32(tensor.zero_point), 0, _HIGHEST).astype(np.uint8) for step in steps]
+    return [np.clip(step + np.float32(tensor.zero_point), 0, _HIGHEST).astype(np.uint8) ^ turned for step in steps]
 
 
 _Region: TypeAlias = tuple[slice, slice]
@@ -76,6 +80,7 @@ class Prepare:
         self.spec = spec
         self._taken = taken or floats_of(spec)
         self.tensor: Tensor = np.zeros(self._taken.shape(spec.size_wh), self._taken.dtype)
+        self._filled = self.tensor.view(np.uint8) if self._taken.dtype == "int8" else self.tensor
         self._floats = float_tables(spec)
         self._integers = _looked_up(spec, self._taken)
         # If the model takes pictures in the camera's form, they are resized directly into the tensor.
@@ -145,7 +150,7 @@ class Prepare:
     def _fill_of(self, region: _Region) -> _Fill:
         """Return a function that writes a picture into this region in the model's form; allocate its buffers now."""
         spec, taken, shape = self.spec, self._taken, self._canvas[region].shape
-        if taken.dtype == "uint8":
+        if taken.dtype != "float32":
             if taken.color == "GRAY":
                 return _gray(self._planes_in(region)[0], self._integers, np.empty(shape[:2], np.uint8))
             fill = self._arranging(region)
@@ -161,7 +166,7 @@ class Prepare:
     def _planes_in(self, region: _Region) -> Tensor:
         """Return a region of a tensor as planes, (C, h, w)."""
         width, height = self.spec.size_wh
-        return self.tensor.reshape(self._taken.channels, height, width)[:, region[0], region[1]]
+        return self._filled.reshape(self._taken.channels, height, width)[:, region[0], region[1]]
 
     def _arranging(self, region: _Region) -> _Fill:
         """Return a function that copies three byte channels unchanged into this region."""
@@ -169,7 +174,7 @@ class Prepare:
             planes = list(self._planes_in(region))
             in_order = planes[::-1] if self._taken.color == "RGB" else planes
             return lambda resized: cv2.split(resized, in_order)
-        return _pixels(self.tensor[0][region], _CODES[self._taken.color])
+        return _pixels(self._filled[0][region], _CODES[self._taken.color])
 
 
 def _planes(

@@ -43,18 +43,19 @@ DTYPES: dict[str, type[np.generic]] = {
 }
 """Types of inputs that a session handles, by ONNX Runtime's names."""
 
-_INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
+_INPUT_TYPES = ("tensor(float)", "tensor(uint8)", "tensor(int8)")
 
 
 def _only_input(inputs: Sequence[Any], where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
-    """Return name, shape and type of a model's one input, which must be float32 or uint8 of fixed shape."""
+    """Return name, shape and type of a model's one input, which must be float32, uint8 or int8 of fixed shape."""
     if len(inputs) != 1:
         raise SessionError(f"{where}: has {len(inputs)} inputs, expected one image input")
     [image] = inputs
     shape = tuple(d for d in image.shape if isinstance(d, int))
     if image.type not in _INPUT_TYPES or len(shape) != len(image.shape):
         raise SessionError(
-            f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 or uint8 of fixed shape"
+            f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32, uint8 or int8 of fixed"
+            " shape"
         )
     return image.name, shape, np.dtype(DTYPES[image.type])
 
@@ -103,7 +104,8 @@ class Session:
         replay_ns: nanoseconds of the fastest run of a golden input; 0 before the first.
 
     Raises:
-        SessionError: ONNX Runtime cannot load the model, its inputs are not one float32 or uint8 tensor of fixed shape,
+        SessionError: ONNX Runtime cannot load the model, its inputs are not one float32, uint8 or int8 tensor of fixed
+            shape,
             or an output is no tensor of numbers.
         BundleError: the model takes weights from another file.
     """

@@ -18,7 +18,8 @@ _ROOT = Path(benchmarks.__path__[0])
 _NAMES = sorted(
     ".".join(path.relative_to(_ROOT).with_suffix("").parts)
     for path in _ROOT.glob("*/*.py")
-    if not path.stem.startswith("__") and path.stem != "ultralytics_stream"  # another environment's
+    if not path.stem.startswith("__")
+    and path.stem not in ("ultralytics_stream", "openvino_nncf")  # another environment's
 )
 
 

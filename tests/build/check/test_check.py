@@ -452,12 +452,20 @@ def test_what_the_lines_show(
         assert finding.next_step.startswith(step)
 
 
-def test_cocos_classes_in_another_order_are_doubted(tmp_path: Path) -> None:
+def test_known_classes_in_another_order_are_doubted(tmp_path: Path) -> None:
     for number, labels in enumerate((read_labels(LISTS["coco80"]), [f"class {n}" for n in range(80)])):
         assert _findings(tmp_path / str(number), list(labels), 80, flag=False) == []
     [finding] = _findings(tmp_path / "sorted", sorted(read_labels(LISTS["coco80"])), 80, flag=False)
     assert finding.severity == "warning"
-    assert "line 1 is 'airplane', and COCO, whose classes these are, has 'person' there" in finding.what
+    assert "line 1 is 'airplane', and coco80 has 'person' there" in finding.what
+    coco = list(read_labels(LISTS["coco80"]))
+    coco[0], coco[2] = coco[2], coco[0]
+    [finding] = _findings(tmp_path / "exchanged", coco, 80, flag=False)
+    assert "line 1 is 'car', and coco80 has 'person' there" in finding.what
+    imagenet = [f"{name}, another name" for name in read_labels(LISTS["imagenet1k"])]
+    assert _findings(tmp_path / "imagenet", ["background", *imagenet], 1001, flag=True) == []
+    [finding] = _findings(tmp_path / "alphabet", ["background", *sorted(imagenet)], 1001, flag=True)
+    assert "line 2 is 'Afghan hound', and imagenet1k has 'tench' there" in finding.what
 
 
 def _report(

@@ -21,7 +21,7 @@ from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.quantize.calibration import watch_activations
-from edge_sdk_tools.quantize.forms import core_form, level_graphs
+from edge_sdk_tools.quantize.forms import core_form, level_graphs, make_two_at_once
 from edge_sdk_tools.quantize.quantize import (
     Quantized,
     first_recipe,
@@ -66,15 +66,18 @@ def _shape_of_result(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     return {"y": tuple(d.dim_value for d in proto.graph.output[0].type.tensor_type.shape.dim)}
 
 
-def _convolution() -> onnx.ModelProto:
+def _convolution(width: int = 8, stride: int = 1, filters: int = 4) -> onnx.ModelProto:
     random = np.random.default_rng(5)
     weights = {
-        "weights": random.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
-        "scales": random.uniform(0.001, 0.002, 4).astype(np.float32),
-        "zeros": np.zeros(4, np.int8),
+        "weights": random.integers(-127, 128, (filters, 4, 3, 3)).astype(np.int8),
+        "scales": random.uniform(0.001, 0.002, filters).astype(np.float32),
+        "zeros": np.zeros(filters, np.int8),
     }
-    text = "w = DequantizeLinear<axis=0>(weights, scales, zeros) y = Conv<pads=[1,1,1,1]>(x, w)"
-    return _quantized(text, [1, 4, 6, 8], weights)
+    text = f"""w = DequantizeLinear<axis=0>(weights, scales, zeros)
+        y = Conv<pads=[1,1,1,1], strides=[{stride},{stride}]>(x, w)"""
+    proto = _quantized(text, [1, filters, 6 // stride, -(-width // stride)], weights)
+    proto.graph.input[0].type.tensor_type.shape.dim[3].dim_value = width
+    return proto
 
 
 _JOINING = tiny.parsed(
@@ -157,7 +160,23 @@ def test_a_core_with_dot_products_alone_gets_signed_integers() -> None:
     assert (zero.dtype, int(zero)) == (np.int8, 111 - 128)
     assert np.array_equal(_run(signed), _run(proto))
     assert int(_constants(proto)["zero"]) == 111
-    assert [core_form(proto, cpu) for cpu in ("", "cortex-a53", "cortex-a72")] == [None] * 3
+    assert [core_form(proto, cpu) for cpu in ("", "cortex-a53")] == [None] * 2
+
+
+@pytest.mark.parametrize(
+    ("width", "stride", "filters", "suits"),
+    [(8, 1, 4, True), (8, 2, 4, True), (16, 2, 32, True), (7, 1, 4, False), (10, 2, 4, False), (8, 1, 33, False)],
+    ids=["one step", "two steps", "most filters", "odd", "an odd number is made", "many filters"],
+)
+def test_the_first_convolution_makes_two_pixels_at_once(width: int, stride: int, filters: int, suits: bool) -> None:
+    proto = _convolution(width, stride, filters)
+    noise = np.random.default_rng(7).normal(size=(1, 4, 6, width)).astype(np.float32)
+    expected = _run(proto, noise)
+    assert make_two_at_once(proto) is suits
+    onnx.checker.check_model(proto, full_check=True)
+    assert _constants(proto)["weights/two" if suits else "weights"].shape[0] == filters * (2 if suits else 1)
+    assert np.array_equal(_run(proto, noise), expected)
+    assert not make_two_at_once(proto, in_blocks=True)  # its input has planes
 
 
 def test_what_is_joined_has_one_range_and_so_has_what_it_was_cut_from() -> None:

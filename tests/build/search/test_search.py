@@ -68,28 +68,27 @@ def test_layers_that_cost_quality_return_to_float(tmp_path: Path) -> None:
     assert manifest.variants[0].integer_mac_share == 1.0
 
 
-def test_layers_are_ranked_by_their_noise_for_their_work(tmp_path: Path) -> None:
+def test_layers_are_ranked_by_their_noise(tmp_path: Path) -> None:
     model = simplify(uneven(), tmp_path)
     noises = {"first": 0.2, "uneven": 0.15, "even": 1e-4}  # the last tells nothing
     runner = SimpleNamespace(run=lambda _noise, layers, **_: [noises.get(one.nodes[0], 0.0) for one in layers])
     ranked = rank_layers(SimpleNamespace(model=model, digest=""), runner, lambda _step, _done, _total: None)
-    # The first layer has more noise, and so much more work that the other is worth more.
-    assert model.macs["first"] > 1.5 * model.macs["uneven"]
-    assert [one.nodes[0] for one in ranked] == ["uneven", "first"]
+    assert [one.nodes[0] for one in ranked] == ["first", "uneven"]
 
 
 def test_a_layer_goes_back_to_float_with_its_activation_and_what_lies_before_it() -> None:
-    """SiLU is two nodes; the slices of a focus layer, and their join, are read by float nodes alone."""
+    """SiLU is two nodes, HardSwish may be four; float nodes alone read the slices of a focus layer, and their join."""
     proto = onnx.helper.make_model(
         onnx.parser.parse_graph(
             """graph (float[1] x) => (float[1] y) <float[1] start = {0}, float[1] end = {0}, float[1] w = {0}>
             { [even] even = Slice(x, start, end) [odd] odd = Slice(x, start, end)
               [join] joined = Concat<axis=1>(even, odd) [first] a = Conv(joined, w) [gate] gate = Sigmoid(a)
               [silu] b = Mul(a, gate) [pool] c = MaxPool<kernel_shape=[1,1]>(b) [second] d = Conv(c, w)
-              [swish] e = HardSwish(d) [add] f = Add(b, e) [tail] y = Sigmoid(f) }"""
+              [plus] p = Add(d, w) [clip] q = Clip(p) [times] r = Mul(d, q) [sixth] e = Div(r, w)
+              [add] f = Add(b, e) [tail] y = Sigmoid(f) }"""
         )
     )
-    first, second = ("first", "gate", "silu"), ("second", "swish")
+    first, second = ("first", "gate", "silu"), ("second", "plus", "clip", "times", "sixth")
     assert layers_of(proto, {"tail"}) == [
         Layer("Conv", first),
         Layer("Conv", second),
@@ -188,6 +187,13 @@ def test_the_gravest_reason_is_the_one(proof: Proof, kind: str | None, noise: bo
         assert "expected" in gate_failure.line or kind == "slow"
 
 
+def test_of_a_model_with_float_layers_quality_is_judged_before_time() -> None:
+    """More float layers may mend its quality; its time they only make worse."""
+    bad = gate_failure_of(_proof(0.40, -0.5, -0.3, latency_ms=12.0), Gates(), quality_first=True)
+    slow = gate_failure_of(_proof(0.80, -0.01, 0.01, latency_ms=12.0), Gates(), quality_first=True)
+    assert (bad.kind, slow.kind) == ("drop", "slow")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "labelled", "band"),
     [
@@ -195,8 +201,8 @@ def test_the_gravest_reason_is_the_one(proof: Proof, kind: str | None, noise: bo
         ("F1", 0.78, True, "worse"),  # no gate judges it
         ("F1", 0.70, True, "bad"),
         ("detections matched (F1)", 0.96, False, "ok"),
-        ("detections matched (F1)", 0.90, False, "worse"),
-        ("detections matched (F1)", 0.89, False, "bad"),
+        ("detections matched (F1)", 0.85, False, "worse"),
+        ("detections matched (F1)", 0.84, False, "bad"),
     ],
 )
 def test_a_loss_has_a_word_whatever_the_gates_allow(name: str, value: float, labelled: bool, band: str) -> None:

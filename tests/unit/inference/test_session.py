@@ -131,7 +131,7 @@ def _two_inputs() -> bytes:
         (tiny.classifier().SerializeToString()[:400], "cannot load it"),
         (_strings(), "output 'names' is tensor(string), expected a tensor of numbers"),
         (_two_inputs(), "has 2 inputs, expected one image input"),
-        (tiny.classifier(batch="n").SerializeToString(), "expected float32 or uint8 of fixed shape"),
+        (tiny.classifier(batch="n").SerializeToString(), "expected float32, uint8 or int8 of fixed shape"),
     ],
 )
 def test_models_that_cannot_be_used(model: bytes, expected: str) -> None:

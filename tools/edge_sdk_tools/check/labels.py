@@ -99,23 +99,26 @@ def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
 
 
 def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> Iterator[Finding]:
-    """Compare the order of the labels with that of the names in the metadata, or else with COCO's."""
+    """Compare the order of the labels with that of the names in the metadata, or else with the list that they are."""
     said = names_in(report.metadata)
-    ordered = said or read_labels(LISTS["coco80"])
-    places = {name: number for number, name in enumerate(ordered)}
-    known = [(places[label], number) for number, label in enumerate(labels) if label in places]
-    moved = [(label, number) for label, number in known if label != number]
-    if len(labels) != len(ordered) or len(known) < _MOSTLY * len(labels) or len(moved) < len(known) / 2:
+    first = int(not said and spec.classification.background_class)
+    own = [label if said else label.split(",")[0] for label in labels[first:]]
+    lists = {"the names in the file's metadata have": said} if said else {}
+    lists |= {} if said else {f"{name} has": read_labels(path) for name, path in LISTS.items()}
+    for name, ordered in lists.items():
+        places = {label: number for number, label in enumerate(ordered) if ordered.count(label) == 1}
+        known = [(places[label], number) for number, label in enumerate(own) if label in places]
+        moved = [(place, number) for place, number in known if place != number]
+        # In a list that is known to the last name none moves by itself.
+        least = 1 if len(known) == len(places) else len(known) / 2
+        if len(own) != len(ordered) or len(known) < _MOSTLY * len(own) or len(moved) < least:
+            continue
+        number = moved[0][1]
+        is_there = f"line {number + first + 1} is {_shown(own[number])}, and {name} {_shown(ordered[number])} there"
+        step = "write these, in their order"
+        step += "" if said else "; nothing to do if the model was trained in this order"
+        yield finding("error" if said else "warning", spec, f"{spec.labels}: {is_there}", step)
         return
-    number = moved[0][1]
-    what = f"{spec.labels}: line {number + 1} is {_shown(labels[number])}, and {{}} {_shown(ordered[number])} there"
-    if said:
-        yield finding(
-            "error", spec, what.format("the names in the file's metadata have"), "write these, in their order"
-        )
-    else:
-        step = "write COCO's order, as `edge-sdk init` does; nothing to do if the model was trained in this order"
-        yield finding("warning", spec, what.format("COCO, whose classes these are, has"), step)
 
 
 _MOSTLY = 0.75  # share of the lines that are names of a list, from which they are that list

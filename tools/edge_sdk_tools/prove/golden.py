@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import energies_of, noise_of
-from edge_sdk.bundle.manifest import Agreement, Golden
-from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.manifest import Agreement, Golden, InputTensor
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import one_line
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
@@ -149,7 +149,8 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
 
 
 def make_golden(
-    prepare: Prepare,
+    spec: InputSpec,
+    taken: InputTensor | None,
     model: Path,
     images: Sequence[Image],
     file: str,
@@ -157,9 +158,12 @@ def make_golden(
 ) -> tuple[bytes, Golden]:
     """Make golden inputs, which are resized images, and the outputs of the model before its conversion for them.
 
+    `taken` is what the model takes; where that ships in signed integers, the one before conversion takes unsigned ones.
     `reference` gives the float model's outputs. Returns the bytes of the .npz file, and its entry in the manifest.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
+    is_unsigned = taken is not None and session.input_dtype == np.uint8
+    prepare = Prepare(spec, msgspec.structs.replace(taken, dtype="uint8") if taken and is_unsigned else taken)
     pairs: list[tuple[Image, list[Tensor]]] = []
     energies: list[list[NDArray[np.float64]]] = []
     for image in images:

@@ -1,7 +1,7 @@
 """Convert ONNX to ORT format for the target's platform, list required operators, and measure the share of integers.
 
-Float models for x86_64 stay ONNX: on this platform ONNX Runtime runs float convolutions in blocks as wide as the CPU's
-vectors, a layout that it creates when it loads ONNX but not when it loads ORT format. ONNX Runtime's converter is
+Models for x86_64 with float convolutions stay ONNX: on this platform ONNX Runtime runs these in blocks as wide as the
+CPU's vectors, a layout that it creates when it loads ONNX but not when it loads ORT format. ONNX Runtime's converter is
 imported without its package, which would import PyTorch where that is installed.
 """
 
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,10 +24,10 @@ import onnxruntime as ort
 from onnx import helper
 
 from edge_sdk.bundle.target import OPENVINO, Target
-from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.errors import ModelError, first_line, typed_line
 from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.graph.index import copy_of, keep_used_domains, nodes_of
+from edge_sdk_tools.graph.index import GraphIndex, copy_of, keep_used_domains, nodes_of
 from edge_sdk_tools.graph.profile import ProfiledSession, silenced
 
 _PACKAGE = "onnxruntime.tools"
@@ -52,6 +53,8 @@ _CONVERTER = _import("convert_onnx_models_to_ort")
 OptimizationStyle = _CONVERTER.OptimizationStyle
 convert_onnx_models_to_ort = _CONVERTER.convert_onnx_models_to_ort
 create_config_from_models = _import("ort_format_model").create_config_from_models
+logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)  # it tells the path of each file
+_SESSION = _import("ort_format_model.ort_flatbuffers_py.fbs.InferenceSession").InferenceSession
 
 
 _INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
@@ -73,20 +76,20 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     platform is given, so that signed activations stay signed. For x86_64 it is not given: the converter would then use
     the block layout of the converting machine, and the file would not run on a CPU with another vector width.
 
-    For OpenVINO the model stays ONNX, because that takes QuantizeLinear and DequantizeLinear and no fused operators.
+    For OpenVINO the model stays ONNX, because that takes QuantizeLinear and DequantizeLinear and no fused operators; so
+    does a model for x86_64 that has convolutions of floats.
 
     Raises:
         ModelError: ONNX Runtime cannot convert the model.
         OSError: the disk is full.
     """
-    if OPENVINO in target.providers:
+    if OPENVINO in target.providers or (travels_as_onnx(target) and _has_float_convolutions(onnx_path)):
         return carried_onnx(onnx_path, folder)
     work = folder / "convert"
     work.mkdir()
     source = work / "model.onnx"
     shutil.copyfile(onnx_path, source)
     ort.set_default_logger_severity(4)
-    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
     libraries = extension_libraries(source.read_bytes())
     platform = "arm" if target.machine == "aarch64" else None
     try:
@@ -105,6 +108,12 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     [model] = work.glob("*.ort")
     [config] = work.glob("*required_operators_and_types*.config")
     return Converted(model, operators_of(config.read_text(encoding="utf-8")))
+
+
+def _has_float_convolutions(path: Path) -> bool:
+    graph = onnx.load(path).graph
+    links = GraphIndex(graph)
+    return any(n.op_type == "Conv" and links.maker(n.input[0], "DequantizeLinear") is None for n in graph.node)
 
 
 def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
@@ -140,6 +149,29 @@ def operators_config(models: Sequence[Path], work: Path) -> str:
     return "".join(f"{line}\n" for line in lines if not line.startswith("#"))
 
 
+class OrtFormat(NamedTuple):
+    """What a file in ORT format says of itself.
+
+    Attributes:
+        version: of the format; a runtime reads the versions that it knows.
+        is_runtime_style: whether optimisations are left to the device, as ORT's style Runtime does.
+    """
+
+    version: int
+    is_runtime_style: bool
+
+
+def ort_format_of(model: bytes) -> OrtFormat:
+    """Read the head of a file in ORT format; raise ModelError for other bytes."""
+    try:
+        session = _SESSION.GetRootAs(model, 0)
+        version = int(session.OrtVersion())
+        optimizations = session.Model().Graph().RuntimeOptimizations()
+        return OrtFormat(version, optimizations is not None and not optimizations.RecordsIsNone())
+    except Exception as cause:  # flatbuffers and struct raise errors of several types for other bytes
+        raise ModelError(f"not a model in ORT format: {typed_line(cause)}") from cause
+
+
 def operators_of(config: str) -> tuple[str, ...]:
     """Return `domain:name` of every operator in lines of `domain;opset;Op{types},Op…`, sorted."""
     found: set[str] = set()
@@ -168,7 +200,7 @@ _STANDARD = "ai.onnx"
 
 
 def travels_as_onnx(target: Target) -> bool:
-    """Tell whether bundles for this target hold float models as ONNX instead of ORT format."""
+    """Tell whether bundles for this target hold models with float convolutions as ONNX instead of ORT format."""
     return target.machine == "x86_64"
 
 

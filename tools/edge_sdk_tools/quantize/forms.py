@@ -3,14 +3,16 @@
 The search works with unsigned activations, which are fast on every workstation; the core's form is made once, of what
 was chosen (docs/arm-cost.md has the counts). A Cortex-A76 multiplies signed activations without a detour: the same
 integers less 128. A Cortex-A72 follows fewer pointers where weights have a zero point other than 0: the same integers
-less 1 with a zero point of -1, in 16-bit sums that hold 2 * 127 * 128 and not 2 * 128 * 128. A graph that takes levels
-has no first QuantizeLinear, and layout and colour order are folded in; for all 256 levels it is proved that the
-device's tables hold what the operator that is left out would have made.
+less 1 with a zero point of -1, in 16-bit sums that hold 2 * 127 * 128 and not 2 * 128 * 128. Every core copies fewer
+pixels where the first convolution makes two neighbours at once. A graph that takes levels has no first QuantizeLinear,
+and layout and colour order are folded in; for all 256 levels it is proved that the device's tables hold what the
+operator that is left out would have made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +20,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.bundle.manifest import InputTensor, TensorColor
+from edge_sdk.bundle.manifest import InputTensor, InputType, TensorColor
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.inference.prepare import Prepare, integer_tables
 from edge_sdk.inference.session import Session
@@ -97,18 +99,29 @@ def sign_activations(proto: onnx.ModelProto) -> bool:
     return True
 
 
-_FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {"cortex-a72": offset_weights, "cortex-a76": sign_activations}
+def _for_dot_products(proto: onnx.ModelProto) -> bool:
+    return sign_activations(proto) | make_two_at_once(proto)
+
+
+def _for_long_products(proto: onnx.ModelProto) -> bool:
+    return offset_weights(proto) | make_two_at_once(proto)
+
+
+_FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {
+    "cortex-a72": _for_long_products,
+    "cortex-a76": _for_dot_products,
+}
 """By core, in qemu's spelling. The others were not counted, or gain nothing; they take the model as it is."""
 
 
 def signs_activations(cpu: str) -> bool:
-    """Tell whether the form of a core has signed activations: its model cannot take a picture's levels."""
-    return _FORMS.get(cpu) is sign_activations
+    """Tell whether the form of a core has signed activations: its model takes other integers than the chosen one."""
+    return _FORMS.get(cpu) is _for_dot_products
 
 
 def offsets_weights(cpu: str) -> bool:
     """Tell whether the form of a core offsets weights, for which a recipe must leave room."""
-    return _FORMS.get(cpu) is offset_weights
+    return _FORMS.get(cpu) is _for_long_products
 
 
 def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
@@ -120,6 +133,7 @@ def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
 
 
 TO_PLANES = [0, 3, 1, 2]
+TO_PIXELS = [0, 2, 3, 1]
 _LEVELS = 256
 _FOUR = 4
 _ROWS = 8  # the least height of an input
@@ -139,6 +153,111 @@ def entrance(graph: onnx.GraphProto) -> Entrance:
     if transpose is not None and attribute(transpose, "perm") == TO_PLANES:
         return Entrance(transpose.output[0], transpose)
     return Entrance(name)
+
+
+_TWO = 2
+_FEW_FILTERS = 32  # counted: with more of them a Cortex-A72 multiplies more than it saves
+
+
+def make_two_at_once(proto: onnx.ModelProto, *, in_blocks: bool = False) -> bool:
+    """Let the first convolution of a quantized graph make two neighbours of a row at once, in place.
+
+    It has twice the filters, the second half moved by a stride, in a kernel that is wider by a stride: half as many
+    places, of which each is copied or looked up once. `in_blocks` joins those pixels of an NHWC input between which it
+    moves into one pixel of as many channels, which needs no copy. Returns whether the graph has one that suits: few
+    filters and whole numbers of pixels; in blocks of any number of filters, and not without an NHWC input.
+    """
+    graph, links = proto.graph, GraphIndex(proto.graph)
+    door = entrance(graph)
+    node = _first_convolution(door.tensor, links)
+    after = None if node is None else links.only_reader(node.output[0], "QuantizeLinear")
+    if node is None or after is None:
+        return False
+    integers = numpy_helper.to_array(links.constants[links.makers[node.input[1]].input[0]])
+    if integers.ndim != len(TO_PLANES):
+        return False
+    filters, channels, height, width = integers.shape
+    sides = [side.dim_value for side in graph.input[0].type.tensor_type.shape.dim]
+    rows, columns = sides[1:3] if door.transpose is not None else sides[2:]
+    (top, left, bottom, right), (down, across) = attribute(node, "pads", [0] * 4), attribute(node, "strides", [1, 1])
+    made = ((rows + top + bottom - height) // down + 1, (columns + left + right - width) // across + 1)
+    block = _TWO * across if in_blocks else 1
+    before = -(-left // block)  # blocks before the row
+    gap = before * block - left
+    wide = -(-(gap + across + width) // block)
+    step = _TWO * across // block
+    behind = max(0, (made[1] // _TWO - 1) * step + wide - columns // block - before)
+    if (
+        (filters > _FEW_FILTERS and not in_blocks)
+        or (in_blocks and door.transpose is None)
+        or (attribute(node, "group", 1), attribute(node, "auto_pad", b"NOTSET")) != (1, b"NOTSET")
+        or attribute(node, "dilations", [1, 1]) != [1, 1]
+        or columns % block
+        or (columns // block + before + behind - wide) // step + 1 != made[1] / _TWO
+    ):
+        return False
+    both = np.zeros((_TWO * filters, channels, height, wide * block), np.int8)
+    for number in range(_TWO):
+        start = gap + number * across
+        both[number * filters : (number + 1) * filters, ..., start : start + width] = integers
+    # From (filters, channels, rows, blocks, pixels) to the order of a pixel of joined channels.
+    both = both.reshape(_TWO * filters, channels, height, wide, block).transpose(0, 4, 1, 2, 3)
+    both = both.reshape(_TWO * filters, block * channels, height, wide)
+    _double(graph, node, links, both)
+    changed = {"pads": [top, before, bottom, behind], "strides": [down, step], "kernel_shape": [height, wide]}
+    replace_all(node.attribute, [one for one in node.attribute if one.name not in changed])
+    node.attribute.extend(helper.make_attribute(key, value) for key, value in changed.items())
+    if in_blocks and door.transpose is not None:
+        shape = [1, rows, columns // block, block * channels]
+        joined = _reshape(graph, door.transpose.input[0], f"{door.tensor}/blocks", shape)
+        door.transpose.input[0] = joined.output[0]
+        graph.node.insert(0, joined)
+    _set_apart(graph, after, [1, *made, filters])
+    gone = {node.output[0], after.output[0], door.tensor, *_made_by(links.readers(door.tensor))}
+    replace_all(graph.value_info, [value for value in graph.value_info if value.name not in gone])
+    return True
+
+
+def _first_convolution(name: str, links: GraphIndex) -> onnx.NodeProto | None:
+    """Return the convolution that alone reads a tensor, quantized or as its integers, and shares no weights."""
+    quantizer = links.only_reader(name, "QuantizeLinear")
+    dequantizer = links.only_reader(quantizer.output[0] if quantizer is not None else name, "DequantizeLinear")
+    node = links.only_reader(dequantizer.output[0], "Conv") if dequantizer is not None else None
+    if node is None or links.only_reader(node.input[1], "Conv") is None:
+        return None
+    makers = [links.maker(read, "DequantizeLinear") for read in node.input[1:]]
+    return node if all(m is not None and all(one in links.constants for one in m.input) for m in makers) else None
+
+
+def _double(graph: onnx.GraphProto, node: onnx.NodeProto, links: GraphIndex, kernel: NDArray[np.int8]) -> None:
+    """Give a convolution this kernel of twice the filters, and scales, zero points and bias twice."""
+    filters = len(kernel) // _TWO
+    for place, dequantizer in enumerate(links.makers[name] for name in node.input[1:]):
+        for index, name in enumerate(dequantizer.input):
+            value = numpy_helper.to_array(links.constants[name])
+            twice = np.concatenate([value] * _TWO) if value.shape == (filters,) else value
+            twice = kernel if place == index == 0 else twice
+            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(twice), f"{name}/two"))
+            dequantizer.input[index] = f"{name}/two"
+    read = {name for other in graph.node for name in other.input}
+    replace_all(graph.initializer, [constant for constant in graph.initializer if constant.name in read])
+
+
+def _set_apart(graph: onnx.GraphProto, quantizer: onnx.NodeProto, shape: Sequence[int]) -> None:
+    """Let two pixels that share one follow one another, behind a quantizer: (1, rows, columns, channels)."""
+    name = quantizer.output[0]
+    quantizer.output[0] = f"{name}/two"
+    last = helper.make_node("Transpose", [f"{name}/two"], [f"{name}/last"], f"{name}/channels_last", perm=TO_PIXELS)
+    apart = _reshape(graph, f"{name}/last", f"{name}/apart", shape)
+    first = helper.make_node("Transpose", [f"{name}/apart"], [name], f"{name}/channels_first", perm=TO_PLANES)
+    at = next(index for index, node in enumerate(graph.node) if node.output == quantizer.output)
+    for number, node in enumerate((last, apart, first), 1):
+        graph.node.insert(at + number, node)
+
+
+def _reshape(graph: onnx.GraphProto, read: str, made: str, shape: Sequence[int]) -> onnx.NodeProto:
+    graph.initializer.append(numpy_helper.from_array(np.array(shape), f"{made}/shape"))
+    return helper.make_node("Reshape", [read, f"{made}/shape"], [made], made)
 
 
 class LevelGraph(msgspec.Struct, frozen=True, eq=False):
@@ -184,6 +303,12 @@ def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec, taken: InputTen
     return _graph(proto, spec, msgspec.structs.replace(taken, layout="NHWC", color=color))
 
 
+def in_blocks(graph: LevelGraph) -> LevelGraph | None:
+    """Return an NHWC graph whose first convolution makes two pixels at once of joined ones, or None."""
+    copy = copy_of(graph.proto)
+    return LevelGraph(copy, graph.tensor) if make_two_at_once(copy, in_blocks=True) else None
+
+
 def _quantizers(graph: onnx.GraphProto, door: Entrance) -> list[onnx.NodeProto] | str:
     readers = [node for node in graph.node if door.tensor in node.input]
     others = sorted({node.op_type for node in readers} - {"QuantizeLinear"})
@@ -202,22 +327,24 @@ def _integers(quantizer: onnx.NodeProto, proto: onnx.ModelProto, spec: InputSpec
     """Return what a device would give instead of what is quantized, in the model's layout; or why it could not."""
     constants = GraphIndex(proto.graph).constants
     scale, zero_point = (numpy_helper.to_array(constants[name]) for name in quantizer.input[1:3])
-    if zero_point.dtype != np.uint8 or scale.size != 1:
-        return f"the input's integers are {zero_point.dtype}, and those of a device uint8"
-    tensor = InputTensor("uint8", spec.layout, spec.color, float(scale), int(zero_point))
+    if zero_point.dtype not in (np.uint8, np.int8) or scale.size != 1:
+        return f"the input's integers are {zero_point.dtype}, and those of a device uint8 or int8"
+    dtype: InputType = "int8" if zero_point.dtype == np.int8 else "uint8"
+    tensor = InputTensor(
+        dtype, spec.layout, spec.color, float(scale), int(zero_point) + (_MIDDLE if dtype == "int8" else 0)
+    )
     given, made = np.stack(integer_tables(spec, tensor)), _quantized_levels(spec, quantizer, scale, zero_point)
     wrong = np.nonzero(given != made)[-1]
     if wrong.size:
         return f"level {wrong[0]} becomes {made[..., wrong[0]].flat[0]} in the quantized model"
-    if np.array_equal(given, np.broadcast_to(np.arange(_LEVELS), given.shape)):
-        return InputTensor("uint8", spec.layout, spec.color)
-    return tensor
+    plain = InputTensor(dtype, spec.layout, spec.color)
+    return plain if np.array_equal(given, np.stack(integer_tables(spec, plain))) else tensor
 
 
 def _quantized_levels(
-    spec: InputSpec, quantizer: onnx.NodeProto, scale: NDArray[np.float32], zero_point: NDArray[np.uint8]
+    spec: InputSpec, quantizer: onnx.NodeProto, scale: NDArray[np.float32], zero_point: NDArray[Any]
 ) -> NDArray[np.uint8]:
-    """Return what ONNX Runtime makes of every level as the device normalises it: uint8 (channels, 256)."""
+    """Return what ONNX Runtime makes of every level as the device normalises it, its bits as uint8 (channels, 256)."""
     ramp = np.broadcast_to(np.arange(_LEVELS, dtype=np.uint8)[None, :, None], (_ROWS, _LEVELS, 3))
     strip = msgspec.structs.replace(spec, size_wh=(_LEVELS, _ROWS), layout="NCHW")
     shape, constants = strip.tensor_shape, quantizer.input[1:3]
@@ -225,14 +352,13 @@ def _quantized_levels(
         [helper.make_node("QuantizeLinear", ["normalised", *constants], ["integers"])],
         "quantizer",
         [helper.make_tensor_value_info("normalised", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("integers", TensorProto.UINT8, shape)],
+        [helper.make_tensor_value_info("integers", helper.np_dtype_to_tensor_dtype(zero_point.dtype), shape)],
         [numpy_helper.from_array(scale, constants[0]), numpy_helper.from_array(zero_point, constants[1])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     session = Session(model.SerializeToString(), SessionSettings(), "the first QuantizeLinear")
     [made] = session.run(Prepare(strip).normalise(np.ascontiguousarray(ramp)))
-    rows: NDArray[np.uint8] = made[0, :, 0]
-    return rows
+    return made[0, :, 0].view(np.uint8)
 
 
 def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> LevelGraph:
@@ -250,7 +376,8 @@ def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> Leve
     has_planes = spec.layout == "NCHW" or door.transpose is not None
     _enter_with_levels(graph, door, quantizers, transposed=tensor.layout == "NHWC" and has_planes)
     [image] = graph.input
-    image.CopyFrom(helper.make_tensor_value_info(image.name, TensorProto.UINT8, tensor.shape(spec.size_wh)))
+    integer = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+    image.CopyFrom(helper.make_tensor_value_info(image.name, integer, tensor.shape(spec.size_wh)))
     return LevelGraph(copy, tensor)
 
 

@@ -78,15 +78,24 @@ class GateFailure(msgspec.Struct, frozen=True):
 
 
 def gate_failure_of(
-    proof: Proof, gates: Gates, name: str = "INT8", *, board: BoardTimes | None = None, elsewhere: bool = False
+    proof: Proof,
+    gates: Gates,
+    name: str = "INT8",
+    *,
+    board: BoardTimes | None = None,
+    elsewhere: bool = False,
+    quality_first: bool = False,
 ) -> GateFailure | None:
     """Return what keeps a model from its gates, the gravest first; None when nothing does.
+
+    A model that is slow for its kernels cannot be mended, one with `quality_first` is slow for its float layers.
 
     `name` is what the messages call its precision. `board` has estimated times on the target's core, which decide
     then. `elsewhere` says that the target's core is of another kind than this machine's.
     """
     slow = _board_time(board, name) if board else _time(proof, name, _SLOWER_ELSEWHERE if elsewhere else _SLOWER)
-    return _float_work(proof) or slow or _agreement(proof, gates, name) or _drop(proof, gates)
+    quality = _agreement(proof, gates, name) or _drop(proof, gates)
+    return _float_work(proof) or (quality or slow if quality_first else slow or quality)
 
 
 def claim_failure_of(proof: Proof, gates: Gates) -> GateFailure | None:
@@ -124,8 +133,9 @@ Band: TypeAlias = Literal["ok", "worse", "bad"]
 _WORSE_LOSS, _BAD_LOSS = 0.01, 0.05
 """Shares of FP32's quality: one right answer of a hundred is what nobody sees, one of twenty what everybody does."""
 
-_WORSE_AGREEMENT, _BAD_AGREEMENT = 0.95, 0.90
-"""Without labels: of the answers that changed, some are better now, and so twice as many may be other ones."""
+_WORSE_AGREEMENT, _BAD_AGREEMENT = 0.95, 0.85
+"""Without labels: of the answers that changed, some are better now. YOLOv4-tiny's INT8 finds 89.8 % of FP32's objects
+again, and by labels it loses 1.4 % of the mAP50-95 and nothing of the mAP50 (64 COCO images)."""
 
 
 class Loss(msgspec.Struct, frozen=True):

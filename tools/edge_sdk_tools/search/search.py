@@ -1,6 +1,6 @@
 """The search for a recipe: full INT8 first, and only what that loses is bought back.
 
-Other ranges cost no time and come before float layers; float layers come in the order of what they are worth. Where
+Other ranges cost no time and come before float layers; float layers come in the order of their noise. Where
 nothing holds, or FP32 is faster, nothing is chosen and the bundle carries FP32.
 """
 
@@ -147,19 +147,20 @@ class RecipeSearch:
         best = min(self._trials, key=lambda one: relative_drop(one.proof))
         if best.gate_failure is not None and best.gate_failure.noise:
             return closest_to_fp32(self._trials)
-        apart = msgspec.structs.replace(best.recipe, shared_scales=False)
-        if best.recipe.shared_scales and self._joins():
-            [trial] = self._try([apart])
+        if self._joins():
+            [trial] = self._try([msgspec.structs.replace(_base(self._trials), shared_scales=False)])
             if trial.gate_failure is None:
                 return trial
-            best = min((best, trial), key=lambda one: relative_drop(one.proof))
-        return self._with_float_layers(best.recipe)
+        return self._with_float_layers(_base(self._trials))
 
     def _joins(self) -> bool:
         return any(node.op_type == "Concat" for node in self._spec.simplified.proto.graph.node)
 
     def _with_float_layers(self, recipe: Recipe) -> ModelVariant | None:
-        """Twice as many float layers each time, until it holds; then as few as do, and without the costly ones."""
+        """Twice as many float layers each time, until quality holds; then as few as do, and without the costly ones.
+
+        A slow model whose quality holds ends the doubling, because more float layers take more time.
+        """
         ranges = self._activations.ranges(recipe.calibration)
         ranking = Ranking(self._spec.simplified, recipe, ranges, self._tensors())
         ranked = rank_layers(ranking, self._spec.job_runner, self._spec.on_progress)
@@ -171,29 +172,36 @@ class RecipeSearch:
         failed = 0
         for batch in self._batches(counts):
             for count, trial in zip(batch, self._try([self._float(recipe, ranked[:n]) for n in batch]), strict=True):
-                if trial.gate_failure is None:
-                    return self._with_fewer(recipe, ranked, failed, count, trial)
+                if _keeps_quality(trial):
+                    self._with_fewer(recipe, ranked, failed, count)
+                    held = [one for one in self._trials if one.gate_failure is None]
+                    return min(held, key=lambda one: len(one.float_nodes), default=closest_to_fp32(self._trials))
                 failed = count
-        return closest_to_fp32(self._trials)
+        return self._with_other_ranges() or closest_to_fp32(self._trials)
 
-    def _with_fewer(
-        self, recipe: Recipe, ranked: list[Sensitivity], failed: int, count: int, held: ModelVariant
-    ) -> ModelVariant:
+    def _with_other_ranges(self) -> ModelVariant | None:
+        """Try the float layers that lost least with other ranges, which may suit what is left in integers."""
+        tried = [trial for trial in self._trials if trial.recipe.float_nodes]
+        if not tried:
+            return None
+        best = min(tried, key=lambda one: relative_drop(one.proof)).recipe
+        others = [c for c in CALIBRATIONS if c != best.calibration]
+        for batch in self._batches([msgspec.structs.replace(best, calibration=c) for c in others]):
+            for trial in self._try(batch):
+                if trial.gate_failure is None:
+                    return trial
+        return None
+
+    def _with_fewer(self, recipe: Recipe, ranked: list[Sensitivity], failed: int, count: int) -> None:
         while count - failed > 1:
             middle = (count + failed) // 2
             [trial] = self._try([self._float(recipe, ranked[:middle])])
-            if trial.gate_failure is None:
-                held, count = trial, middle
-            else:
-                failed = middle
+            failed, count = (failed, middle) if _keeps_quality(trial) else (middle, count)
         # A prefix may hold layers that what comes after them has made needless; the costliest of them is tried.
         kept = ranked[:count]
         if len(kept) > 1:
             costliest = max(kept, key=lambda one: one.macs_share)
-            [trial] = self._try([self._float(recipe, [one for one in kept if one is not costliest])])
-            if trial.gate_failure is None:
-                held = trial
-        return held
+            self._try([self._float(recipe, [one for one in kept if one is not costliest])])
 
     def _float(self, recipe: Recipe, layers: Sequence[Sensitivity]) -> Recipe:
         names = [name for one in layers for name in one.nodes]
@@ -236,7 +244,7 @@ class RecipeSearch:
                 self._board = spec.board_times(variant.converted.model)
             board = self._board
         else:
-            gate_failure = gate_failure_of(proof, gates, elsewhere=elsewhere)
+            gate_failure = gate_failure_of(proof, gates, elsewhere=elsewhere, quality_first=True)
             if self._board is None or not (gate_failure is None or gate_failure.kind == "slow"):
                 return gate_failure, None
             # Counting takes its time, so that only a model that may be carried is worth it.
@@ -247,6 +255,16 @@ class RecipeSearch:
         prepare = Prepare(self._spec.spec.input)
         files = self._images.calibration.spread(_JUDGED_IMAGES).images
         return [prepare.normalise(prepare.resize(file.read())).copy() for file in files]
+
+
+def _base(trials: Sequence[ModelVariant]) -> Recipe:
+    """The first recipe, unless another loses less than half: beside a layer that ruins all, other gains are chance."""
+    best = min(trials, key=lambda one: relative_drop(one.proof))
+    return (best if relative_drop(best.proof) < relative_drop(trials[0].proof) / 2 else trials[0]).recipe
+
+
+def _keeps_quality(trial: ModelVariant) -> bool:
+    return trial.gate_failure is None or trial.gate_failure.kind == "slow"
 
 
 def _is_worth_trying(ranked: list[Sensitivity]) -> bool:

@@ -2,8 +2,8 @@
 
 A layer is a convolution or matrix product with its activation, whatever nodes that takes: SiLU is a Sigmoid and a Mul.
 Left in integers, an activation would take away what its layer gains in float. `rank_layers` runs the model once for
-each layer, with only that layer in integers, and ranks the layers that return to float: those with the most noise for
-the least work come first, and operators without weights come last. `local_noise` says what quantization does to the
+each layer, with only that layer in integers, and ranks the layers that return to float: those with the most noise come
+first, and operators without weights come last. `local_noise` says what quantization does to the
 numbers that one layer reads. It is computed from histograms and weights in milliseconds; a layer with much noise here
 may still matter little, because the layers after it average it away.
 """
@@ -33,7 +33,6 @@ from edge_sdk_tools.quantize.calibration import Activations, Histogram
 from edge_sdk_tools.quantize.quantize import Recipe, quantized_proto
 from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified
 
-_CHEAP = 0.002  # of all work: what a layer costs in float at least, however small it is
 _TELLING = 0.01  # of all noise: who puts in less is left alone
 _TINY = 1e-30
 
@@ -50,11 +49,6 @@ class Sensitivity(msgspec.Struct, frozen=True):
     operator: str
     noise: float
     macs_share: float
-
-    @property
-    def worth(self) -> float:
-        """The accuracy gained by keeping the layer in float, divided by its cost."""
-        return self.noise / (self.macs_share + _CHEAP)
 
 
 class Ranking:
@@ -93,7 +87,7 @@ def noise_of(layer: Layer, ranking: Ranking) -> float:
 
 
 def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress) -> list[Sensitivity]:
-    """Return the layers whose integers cost quality, those first whose return to float is worth most."""
+    """Return the layers whose integers cost quality, those with the most noise first."""
     model = ranking.model
     layers = layers_of(model.proto, set(model.tail))
     noises = job_runner.run(
@@ -111,24 +105,29 @@ def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress
     ]
     telling = _TELLING * sum(one.noise for one in found)
     return sorted(
-        (one for one in found if one.noise > telling), key=lambda one: (one.operator not in WEIGHTED, -one.worth)
+        (one for one in found if one.noise > telling), key=lambda one: (one.operator not in WEIGHTED, -one.noise)
     )
 
 
-_ACTIVATIONS = (
+_ELEMENTWISE = (
+    "Add",
     "Clip",
+    "Div",
     "Elu",
+    "Erf",
     "Gelu",
     "HardSigmoid",
     "HardSwish",
     "LeakyRelu",
     "Mish",
+    "Mul",
     "PRelu",
     "Relu",
     "Sigmoid",
+    "Softplus",
+    "Sub",
     "Tanh",
 )
-_GATES = ("HardSigmoid", "Sigmoid", "Tanh")
 
 
 def layers_of(proto: onnx.ModelProto, tail: set[str]) -> list[Layer]:
@@ -154,14 +153,17 @@ def layers_of(proto: onnx.ModelProto, tail: set[str]) -> list[Layer]:
 
 
 def _activation(layer: onnx.NodeProto, links: GraphIndex) -> list[onnx.NodeProto]:
-    """The nodes of a layer's activation: one, or a gate and the Mul that applies it; none where it has none."""
-    after = links.readers(layer.output[0])
-    if len(after) == 1:
-        return after if after[0].op_type in _ACTIVATIONS else []
-    gate = next((node for node in after if node.op_type in _GATES), None)
-    product = next((node for node in after if node.op_type == "Mul"), None)
-    is_gated = len(after) == 2 and gate and product and gate.output[0] in product.input
-    return [gate, product] if is_gated and gate and product else []
+    """The nodes of a layer's activation, in any form: those that compute on each value of the layer by itself."""
+    found: list[onnx.NodeProto] = []
+    own, waiting = set(layer.output), links.readers(layer.output[0])
+    while waiting:
+        node = waiting.pop(0)
+        is_new = node.op_type in _ELEMENTWISE and node.output[0] not in own
+        if is_new and own.issuperset(name for name in node.input if name in links.makers):
+            own.update(node.output)
+            found.append(node)
+            waiting += links.readers(node.output[0])
+    return found
 
 
 def with_inner_nodes(proto: onnx.ModelProto, names: Sequence[str]) -> tuple[str, ...]:

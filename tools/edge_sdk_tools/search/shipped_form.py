@@ -5,9 +5,9 @@ only if its outputs equal those of the chosen model, except for integers that ar
 and if at least the same share of its convolutions runs in integers.
 
 `choose_input` decides which input the model takes. Integers must be equal to the last bit, run nothing more, and be
-faster in a race of both on this machine. The difference is a part of a millisecond in ten, which the noise of a whole
-inference would hide: preparation is timed whole, and of the inference those kernels that differ, by ONNX Runtime's own
-profile.
+faster in the median of a race of both on this machine: an error costs only time, and no gain is beyond doubt beside
+other programs. The difference is a part of a millisecond in ten, which the noise of a whole inference would hide:
+preparation is timed whole, and of the inference those kernels that differ, by ONNX Runtime's own profile.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.graph.profile import ProfiledSession, median_bound
+from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
-from edge_sdk_tools.quantize.forms import LevelGraph, core_form, level_graphs, with_fourth_channel
+from edge_sdk_tools.quantize.forms import LevelGraph, core_form, in_blocks, level_graphs, with_fourth_channel
 from edge_sdk_tools.search.variant import ModelVariant
 
 _TOLERANCE = Golden(file="", count=1, absolute=0.0, relative=1e-6, noise_share=NOISE_SHARE)
@@ -144,14 +144,13 @@ class Race(msgspec.Struct, frozen=True):
 
     Attributes:
         saved_ms: what a frame takes less with levels: medians of preparation and of the kernels that differ.
-        clear: whether the lower bounds of both medians, of 95 % confidence, come to a gain.
-        more: operators of which levels run more than floats; they should run fewer only.
+        more: operators of which levels run more than floats; they should run fewer only, but for Reshape, which
+            copies nothing.
     """
 
     floats: Way
     levels: Way
     saved_ms: float
-    clear: bool
     more: tuple[str, ...]
     rounds: int
 
@@ -195,8 +194,7 @@ def judged(
         floats,
         levels,
         round(float(sum(np.median(gains) for gains in gains_ms)), 3),
-        sum(median_bound(gains) for gains in gains_ms) > 0,
-        tuple(sorted(more)),
+        tuple(sorted(set(more) - {"Reshape"})),
         len(run_ms),
     )
 
@@ -208,8 +206,8 @@ def _ms(call: Callable[[T], object], argument: T) -> float:
 
 
 _CAMERA_WH = (1280, 720)
-_FOUR_ARE_FASTER = ("x86_64",)
-"""Machines whose integer convolutions may be faster with four channels than with three: docs/adr/0012."""
+_MORE_ARE_FASTER = ("x86_64",)
+"""Machines whose integer convolutions may be faster with four channels, or more, than with three: docs/adr/0012."""
 
 
 class InputTrial(msgspec.Struct, frozen=True):
@@ -233,7 +231,7 @@ class InputTrial(msgspec.Struct, frozen=True):
 
 
 class LevelModel(msgspec.Struct, frozen=True, eq=False):
-    """A model that takes a picture's integers."""
+    """A model that takes a picture's integers; where those that ship are signed, `onnx` takes the unsigned ones."""
 
     onnx: Path
     converted: Converted
@@ -247,7 +245,9 @@ def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[M
     def stays(line: str, *figures: Any) -> tuple[ModelVariant, InputTrial]:
         return variant, InputTrial("float32", spec.layout, spec.color, line, *figures)
 
-    proto = onnx.load(variant.onnx)
+    chosen = proto = onnx.load(variant.onnx)
+    if variant.timed is not None:  # what ships is written for another core, and its integers may be others
+        proto = core_form(chosen, target.cpu) or chosen
     graphs = _keeps_floats(variant, target) or level_graphs(proto, spec)
     if isinstance(graphs, str):
         return stays(graphs)
@@ -256,23 +256,24 @@ def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[M
     reason = ""
     for number, graph in enumerate(graphs):
         model = level_model(graph, target, folder / f"levels_{number}")
-        if graph.tensor.layout == "NHWC" and target.machine in _FOUR_ARE_FASTER:
+        if graph.tensor.layout == "NHWC" and target.machine in _MORE_ARE_FASTER:
             four = with_fourth_channel(proto, spec, graph.tensor)
-            if four is not None:
-                with_four = level_model(four, target, folder / "four")
-                better = _raced(model.converted.model, model.tensor, with_four, spec, pictures)
-                model = with_four if isinstance(better, Race) and better.clear else model
+            others = {"four": four, "blocks": in_blocks(four or graph)}
+            made = [level_model(other, target, folder / name) for name, other in others.items() if other is not None]
+            model = _fastest([model, *made], spec, pictures)
         outcome = _raced(floats, None, model, spec, pictures)
         if isinstance(outcome, str):
             reason = outcome
             continue
         figures = (outcome.floats, outcome.levels, outcome.saved_ms)
-        if not outcome.clear:
+        if outcome.saved_ms <= 0:
             rounds = f"{outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds"
-            return stays(f"integers are not clearly faster here ({rounds})", *figures)
+            return stays(f"integers are not faster here ({rounds})", *figures)
         tensor = model.tensor
         why = "the device makes the integers" if tensor.scale else "the first QuantizeLinear gave every level back"
         line = f"{why}; {outcome.saved_ms:.2f} ms a frame less here"
+        if proto is not chosen and not isinstance(same := level_graphs(chosen, spec), str):
+            onnx.save(same[number].proto, model.onnx)
         trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *figures)
         return _taking_levels(variant, model, outcome), trial
     return stays(reason)
@@ -284,7 +285,7 @@ def _keeps_floats(variant: ModelVariant, target: Target) -> str:
         return "an FP32 model computes with normalised floats"
     if OPENVINO in target.providers:
         return "forms of the input are compared on ONNX Runtime's own kernels, and OpenVINO has others"
-    return f"the integers for {target.cpu} are signed, pixels are not" if variant.timed is not None else ""
+    return ""
 
 
 def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
@@ -293,6 +294,15 @@ def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
     path = folder / "levels.onnx"
     onnx.save(graph.proto, path)
     return LevelModel(path, convert(path, target, folder), graph.tensor)
+
+
+def _fastest(models: Sequence[LevelModel], spec: InputSpec, pictures: Sequence[Image]) -> LevelModel:
+    """Return the first model, or a later one that is faster than the fastest before it."""
+    best = models[0]
+    for model in models[1:]:
+        outcome = _raced(best.converted.model, best.tensor, model, spec, pictures)
+        best = model if isinstance(outcome, Race) and outcome.saved_ms > 0 else best
+    return best
 
 
 def _raced(
