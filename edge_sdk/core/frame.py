@@ -428,9 +428,9 @@ class Detections(Result, frozen=True, eq=False, gc=False):
             return None
         left, top, seen = self.masks.within(index, self.xyxy[index])
         height, width = self.frame.image.shape[:2]
-        pixels = np.zeros((height, width), np.uint8)
-        pixels[top : top + seen.shape[0], left : left + seen.shape[1]] = seen
-        changes = np.flatnonzero(np.diff(pixels.ravel("F"), prepend=0, append=2))  # the first run is of zeros
+        pixels = np.zeros((width, height), np.uint8)  # in the order of the runs
+        pixels[left : left + seen.shape[1], top : top + seen.shape[0]] = seen.T
+        changes = np.flatnonzero(np.diff(pixels.ravel(), prepend=0, append=2))  # the first run is of zeros
         return {"size": [height, width], "counts": np.diff(changes, prepend=0).tolist()}
 
     def polygons(self, index: int) -> list[NDArray[np.float32]]:

@@ -30,13 +30,15 @@ def highest(scores: Floats, count: int) -> NDArray[np.int64]:
     Equal scores are ordered by index; `run` and `evaluate` both rely on this order. A NaN ranks as the highest, so that
     the result always contains it.
     """
-    found = scores.argpartition(-count)[-count:]
-    least = scores[found[0]]
-    if np.count_nonzero(scores >= least) != count:  # equals of the last one, or a NaN
-        found = np.flatnonzero(~(scores < least))[::-1]
-        return found[scores[found].argsort(kind="stable")[::-1][:count]]
+    more = min(count + 1, len(scores))
+    found = scores.argpartition(-more)[-more:]
     found.sort()
-    return found[(-scores[found]).argsort(kind="stable")]
+    found = found[(-scores[found]).argsort(kind="stable")]
+    if more > count and scores[found[count]] < scores[found[count - 1]]:
+        return found[:count]
+    # The last one may have equals that were not found, or there is a NaN.
+    found = np.flatnonzero(~(scores < scores[found[-1]]))[::-1]
+    return found[scores[found].argsort(kind="stable")[::-1][:count]]
 
 
 class Classify:

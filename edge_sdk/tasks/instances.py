@@ -37,7 +37,8 @@ def _read_keypoints(
     points = np.ones((len(extras), count, 3), np.float32)
     points[..., :values] = extras.reshape(-1, count, values)
     prepared.geometry.points_to_frame(points)
-    points[~np.isfinite(points).all(axis=2)] = 0
+    if not np.isfinite(points).all():
+        points[~np.isfinite(points).all(axis=2)] = 0
     return {"keypoints": points}
 
 

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import NO_CANDIDATES, STRIDES, Candidates, Floats, cell_count, cells_of, rows_of, softmax
+from edge_sdk.tasks.boxes import (
+    NO_CANDIDATES,
+    STRIDES,
+    Candidates,
+    Floats,
+    best_classes,
+    cell_count,
+    cells_of,
+    rows_of,
+    softmax,
+)
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
@@ -51,7 +61,7 @@ class NanoDet:
         if not parts:
             return NO_CANDIDATES
         scores, sides, cells = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Candidates(self._boxes(sides, cells), scores.max(axis=1), scores.argmax(axis=1))
+        return Candidates(self._boxes(sides, cells), *best_classes(scores))
 
     def _levels(self, outputs: Sequence[Tensor]) -> list[tuple[int, Floats, Floats]]:
         """Return the first cell of each level, its scores (N, classes) and its sides (N, 4 * (reg_max + 1))."""

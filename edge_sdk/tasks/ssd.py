@@ -20,6 +20,7 @@ from edge_sdk.tasks.boxes import (
     Candidates,
     Decode,
     Floats,
+    best_classes,
     boxes_between,
     cell_count,
     cells_of,
@@ -73,7 +74,7 @@ class Ssd:
         if not len(found):
             return NO_CANDIDATES
         classes = self._probabilities(scores[found])[:, self._background :]
-        return Candidates(self._boxes(boxes[found], found), classes.max(axis=1), classes.argmax(axis=1))
+        return Candidates(self._boxes(boxes[found], found), *best_classes(classes))
 
     def _probabilities(self, scores: Floats) -> Floats:
         if not self._are_logits:

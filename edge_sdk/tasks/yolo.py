@@ -21,6 +21,7 @@ from edge_sdk.tasks.boxes import (
     STRIDES,
     Candidates,
     Floats,
+    best_classes,
     cells_of,
     corner_boxes,
     level_size,
@@ -80,9 +81,8 @@ class YoloV4:
 
     def _read(self, values: Floats, cells: Floats) -> Candidates:
         """Read float32 (K, 5 + classes) logits and their (K, 6) rows of `_cell_table`."""
-        class_ids = values[:, 5:].argmax(axis=1)
         activated = values[:, :5].copy()
-        activated[:, 3] = values[:, 5:].max(axis=1)  # the height is read from `values`; its column is free
+        activated[:, 3], class_ids = best_classes(values[:, 5:])  # the height is read from `values`; its column is free
         activated = sigmoid(activated)
         boxes = np.minimum(values[:, :4], MAX_SIZE_LOGIT)
         sizes = boxes[:, 2:]
@@ -119,8 +119,9 @@ def _cell_table(
 def read_yolov5(confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     """Read decoded rows, float (1, N, 5 + classes): centre x, y, size in input pixels, objectness, classes."""
     rows: Floats = outputs[0][0]
-    rows = rows[rows[:, 4] >= confidence]
-    return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
+    rows = rows[(rows[:, 4] >= confidence).nonzero()[0]]  # by indices in a quarter of the time of a mask
+    scores, class_ids = best_classes(rows[:, 5:])
+    return Candidates(corner_boxes(rows), rows[:, 4] * scores, class_ids)
 
 
 def read_yolov8(confidence: float, outputs: Sequence[Tensor], class_count: int | None = None) -> Candidates:
@@ -163,8 +164,8 @@ class YoloX:
         boxes[:, :2] += cells[:, :2]
         boxes[:, :2] *= strides
         boxes[:, 2:] = sizes_of(rows[:, 2:4]) * strides
-        classes = rows[:, 5:]
-        return Candidates(corner_boxes(boxes), rows[:, 4] * classes.max(axis=1), classes.argmax(axis=1))
+        scores, class_ids = best_classes(rows[:, 5:])
+        return Candidates(corner_boxes(boxes), rows[:, 4] * scores, class_ids)
 
 
 def read_fastestdet(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:
