@@ -8,6 +8,7 @@
 # make wheel   the wheel for devices, in dist/
 # make bench   side-by-side measurements, written to docs/benchmarks.md
 # make arm-cost  fetches what `edge-sdk arm-cost count` counts with: an emulated ARM board, into ~/.cache/edge-sdk
+# make runtime  compiles a reduced ONNX Runtime from nothing and proves it on emulated boards: half an hour on two cores
 # make home-assistant  a device at Home Assistant itself, which this installs (a Python 3.13, or root on Debian)
 # make gstreamer  the tests of cameras behind GStreamer, with an OpenCV that has it, which this installs (root on Debian)
 # make lowest  the tests with the lowest versions that pyproject.toml allows
@@ -25,7 +26,7 @@ PYTEST_ARGS ?=
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check lint docs wheel bench arm-cost home-assistant gstreamer lowest constraints clean
+.PHONY: help demo test test-all coverage check lint docs wheel bench arm-cost home-assistant gstreamer lowest constraints clean runtime
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -77,6 +78,10 @@ $(VENV)-rivals/.ready: benchmarks/rivals/requirements.txt
 
 arm-cost: $(VENV)/.dev
 	$(BIN)/edge-sdk arm-cost setup
+
+runtime: $(VENV)/.dev
+	@sh tools/debian-packages.sh runtime
+	EDGE_SDK_RUNTIME=1 $(BIN)/python -m pytest -s tests/long/test_runtime.py $(PYTEST_ARGS)
 
 home-assistant: $(VENV)/.dev
 	@sh tools/debian-packages.sh test

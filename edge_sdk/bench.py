@@ -21,7 +21,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.core.opencv import cv2
-from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.runtime import check_device, onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
@@ -82,7 +82,7 @@ def bench(
         rounds: number of runs of each part.
         settings: session settings of the loop's model; by default those of the bundle.
     """
-    bundle.check_device(platform.machine(), onnxruntime_version())
+    check_device(bundle)
     settings = settings or SessionSettings.of(bundle.manifest)
     cv2.setNumThreads(bundle.manifest.intra_op_num_threads)  # as in a run
     picture = cv2.resize(bundle.golden()[0][0], _JPEG_SIZE_WH).astype(np.uint8) if image is None else image

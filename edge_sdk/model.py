@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import platform
 import shutil
 import tempfile
 import weakref
@@ -18,7 +17,7 @@ from edge_sdk.core.errors import UsageError, host_tools
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import Sink, Source
 from edge_sdk.inference.cascade import Cascade, CropSettings, going_on
-from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.runtime import check_device
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
@@ -80,7 +79,7 @@ class Model:
             return cls._unproved(Path(bundle), trusted_keys, variant=variant, settings=settings)
         if not isinstance(bundle, Bundle):
             bundle = Bundle.open(bundle, trusted_keys)
-        bundle.check_device(platform.machine(), onnxruntime_version())
+        check_device(bundle)
         chosen = bundle if variant is None else bundle.with_primary(variant)
         return cls(chosen, Stages.open(chosen, settings))
 

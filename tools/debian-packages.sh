@@ -1,14 +1,15 @@
 #!/bin/sh
-# debian-packages.sh venv|demo|test: install the Debian packages that a make target is better with.
+# debian-packages.sh venv|demo|test|runtime: install the Debian packages that a make target is better with.
 # As root or with a sudo that asks nothing; otherwise it prints the one command to type and goes on with what is there.
 set -eu
 
-case "${1:?venv, demo or test}" in
+case "${1:?venv, demo, test or runtime}" in
   venv)
     python=${PYTHON:-python3}
     "$python" -c 'import ensurepip, venv' 2>/dev/null && exit 0
     wanted=$("$python" -c 'import sys; print("python3.%d-venv" % sys.version_info[1])') ;;
   demo) wanted="mosquitto ffmpeg" ;;
+  runtime) wanted="g++-aarch64-linux-gnu protobuf-compiler ccache gcc libc6-dev" ;;
   test)
     wanted="mosquitto mosquitto-clients ffmpeg python3-gi gir1.2-gst-rtsp-server-1.0 gir1.2-gst-plugins-base-1.0
       gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-ugly"

@@ -161,6 +161,7 @@ class Copy:
     def __enter__(self) -> Copy:
         left_out = shutil.ignore_patterns(".git", ".venv*", ".cache", "*_cache", "__pycache__", "demo-output", "dist")
         shutil.copytree(CHECKOUT, self.folder, ignore=left_out, symlinks=True)
+        Path(self._work.name).chmod(0o755)  # some tests run programs as another user
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Golden, Manifest, decode_manifest
+from edge_sdk.bundle.manifest import (
+    MANIFEST_FILE,
+    OPERATORS_FILE,
+    SIGNATURE_FILE,
+    FileEntry,
+    Golden,
+    Manifest,
+    ReducedRuntime,
+    decode_manifest,
+)
 from edge_sdk.bundle.signing import SIGNATURE_BYTES, is_signed_by_any, public_keys
 from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.core.files import open_regular
@@ -176,20 +185,36 @@ class Bundle:
                 raise BundleError(f"{where}: noise_{number} is not one finite float32 a row of output {number}")
         return images, noise
 
-    def check_device(self, machine: str, onnxruntime_version: str) -> None:
-        """Raise IncompatibleError where the machine differs, or the ONNX Runtime is outside the bundle's range."""
+    def check_device(self, machine: str, onnxruntime_version: str, reduced: ReducedRuntime | None = None) -> None:
+        """Raise IncompatibleError where the machine differs, or the ONNX Runtime cannot or was not shown to run this.
+
+        The stock ONNX Runtime must be in the bundle's range, a reduced one must have been built for its operators.
+        """
         promise = self.manifest
         if machine != promise.machine:
             raise IncompatibleError(
                 f"{self.path}: built for {promise.machine} (target {promise.target}), this machine is {machine}; "
                 f"build it with a target for {machine}, see `edge-sdk targets`"
             )
-        if not promise.onnxruntime.admits(onnxruntime_version):
+        if reduced is not None:
+            self._check_reduced(onnxruntime_version, reduced)
+        elif not promise.onnxruntime.admits(onnxruntime_version):
             span = f"{promise.onnxruntime.minimum} to {promise.onnxruntime.maximum}"
             raise IncompatibleError(
                 f"{self.path}: proved with ONNX Runtime {span}, found {onnxruntime_version}; "
                 f"install one of those, or build it with --prove-runtime {onnxruntime_version}"
             )
+
+    def _check_reduced(self, version: str, reduced: ReducedRuntime) -> None:
+        missing = ", ".join(sorted({*self.manifest.operators} - {*reduced.operators}))
+        entry = self.manifest.entry(OPERATORS_FILE)
+        if not missing and entry is not None and entry.sha256 in reduced.operator_sets:
+            return
+        what = f"has no {missing}" if missing else "was built for other versions or types of its operators"
+        raise IncompatibleError(
+            f"{self.path}: the reduced ONNX Runtime {version} here {what}; install the stock onnxruntime, or what "
+            "`edge-sdk runtime build` makes of this bundle"
+        )
 
     def _check_folder(self) -> None:
         expected = {entry.name for entry in self.manifest.files} | {MANIFEST_FILE}

@@ -268,6 +268,22 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 _Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$")]
 
 
+class ReducedRuntime(msgspec.Struct, frozen=True):
+    """What a build of ONNX Runtime with the operators of some bundles only says of itself, in its file REDUCED_FILE.
+
+    Attributes:
+        operators: `domain:name` of each operator that it has, sorted.
+        operator_sets: SHA-256 in hex of OPERATORS_FILE of each bundle that it was built for and proved with.
+    """
+
+    operators: tuple[str, ...]
+    operator_sets: tuple[str, ...]
+
+
+REDUCED_FILE = "reduced.json"
+"""File of a reduced ONNX Runtime beside its library; the stock one has none."""
+
+
 class RuntimeRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """ONNX Runtime versions that replayed the golden inputs, from `minimum` to `maximum`'s minor release."""
 
@@ -400,6 +416,8 @@ class Manifest(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 MANIFEST_FILE = "manifest.json"
+OPERATORS_FILE = "required_operators_and_types.config"
+"""File of a bundle with lines of `domain;opset;Operator{types},…`, for a reduced build of ONNX Runtime."""
 SIGNATURE_FILE = "manifest.sig"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

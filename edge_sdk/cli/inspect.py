@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from edge_sdk.cli.options import PATH, echo_json, logging_to_standard_error
 from edge_sdk.core.errors import EdgeError, printable
 from edge_sdk.core.files import state_folder
 from edge_sdk.inference.inspection import Inspection, ProfiledRun, inspect_bundle, profile_bundle, write_graph
-from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.runtime import check_device
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.tuning.candidates import figures
 from edge_sdk.tuning.tuning import Record, Records, TunedMachine
@@ -52,7 +51,7 @@ def command(
     inspection = inspect_bundle(opened)
     tuned = _tuned(opened)
     if graph is not None or with_profile:
-        opened.check_device(platform.machine(), onnxruntime_version())
+        check_device(opened)
         with logging_to_standard_error():
             prove_here(opened)
     if graph is not None:
@@ -86,6 +85,7 @@ def _show(found: Inspection, tuned: list[Record]) -> None:
         ("budget", f"{found.latency_budget_ms:g} ms from capture to outbox"),
         ("runs with", f"ONNX Runtime {found.onnxruntime[0]} to {found.onnxruntime[1]}"),
         ("wants", _wishes(found)),
+        ("runtime", f"{found.runtime}, installed here"),
         ("here", found.refusal or "nothing speaks against it"),
         ("operators", ", ".join(found.custom_operators) or None),
         ("libraries", ", ".join(found.libraries) or None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.core.opencv import cv2
 from edge_sdk.core.protocols import Source
 from edge_sdk.core.threads import Stop, stopping_on_signals
-from edge_sdk.inference.runtime import ProviderWarnings, onnxruntime_version
+from edge_sdk.inference.runtime import ProviderWarnings, check_device
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
@@ -65,7 +64,7 @@ def command(
     if source is not None and fps is not None:
         raise UsageError("--fps is of the pictures that come without --source; a source has its own rate")
     opened = Bundle.open(bundle, trust)
-    opened.check_device(platform.machine(), onnxruntime_version())
+    check_device(opened)
     limits = Limits(latency_ms or opened.manifest.latency_budget_ms, cpu_share)
     cv2.setNumThreads(opened.manifest.intra_op_num_threads)  # as in a run
     with logging_to_standard_error(), stopping_on_signals() as stop, contextlib.ExitStack() as stack:

@@ -5,7 +5,6 @@ A bundle that does not run here can be inspected, too.
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -17,7 +16,7 @@ from edge_sdk.bundle.manifest import SIGNATURE_FILE, FileEntry, Variant
 from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError, UsageError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import Profile, profile_of
-from edge_sdk.inference.runtime import Providers, onnxruntime_version
+from edge_sdk.inference.runtime import Providers, check_device, described_runtime, onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 
@@ -31,6 +30,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         signature: `verified` by a trusted key; `unverified` if there is a signature but no key was given; else `none`.
         custom_operators: `domain:name` of the first variant's operators that ONNX Runtime itself does not have.
+        runtime: the ONNX Runtime installed here, in words.
         refusal: why it does not run here; None if no reason is known.
         fallback_reason: why it contains FP32; None if it contains INT8.
     """
@@ -53,6 +53,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     intra_op_num_threads: int
     allow_spinning: bool
     memory_mb: int
+    runtime: str
     refusal: str | None
     fallback_reason: str | None
     distillation: str | None
@@ -80,6 +81,7 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
         "labels": len(bundle.labels()),
         "custom_operators": tuple(o for o in manifest.variants[0].operators if not o.startswith(_OWN_DOMAINS)),
         "onnxruntime": (manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
+        "runtime": described_runtime(),
         "refusal": _refusal(bundle),
         "distillation": manifest.distillation.line if manifest.distillation else None,
     }
@@ -88,7 +90,7 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
 
 def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
     """Profile runs of the first variant on its golden inputs, with the bundle's settings."""
-    bundle.check_device(platform.machine(), onnxruntime_version())
+    check_device(bundle)
     manifest = bundle.manifest
     prepare = Prepare.of(manifest)
     images = [image for image, _ in bundle.golden()]
@@ -124,7 +126,7 @@ def write_graph(bundle: Bundle, path: Path) -> None:
 
 def _refusal(bundle: Bundle) -> str | None:
     try:
-        bundle.check_device(platform.machine(), onnxruntime_version())
+        check_device(bundle)
     except EdgeError as cause:
         return str(cause).removeprefix(f"{bundle.path}: ")
     return None

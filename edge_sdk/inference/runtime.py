@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import platform
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,17 @@ import msgspec
 import onnxruntime as ort
 
 from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.model_file import refuse_other_files
 from edge_sdk.bundle.target import OPENVINO
-from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError, SessionError, first_line
+from edge_sdk.core.errors import (
+    BundleError,
+    IncompatibleError,
+    MissingDependencyError,
+    OutputError,
+    SessionError,
+    first_line,
+)
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import give_back_freed
 from edge_sdk.inference.settings import GraphLevel, SessionSettings
@@ -111,6 +120,30 @@ _TELLS_NODES = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info
 def onnxruntime_version() -> str:
     """Return the version of the ONNX Runtime installed here."""
     return str(ort.__version__)
+
+
+def reduced_runtime() -> ReducedRuntime | None:
+    """Return what the ONNX Runtime installed here says of itself where it is a reduced one, None for the stock one."""
+    path = Path(ort.__file__).parent / "capi" / REDUCED_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ReducedRuntime)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as cause:
+        raise IncompatibleError(f"{path}: cannot be read ({first_line(cause)}); install its wheel again") from cause
+
+
+def described_runtime() -> str:
+    """Return the name and version of the ONNX Runtime installed here, and whether it is a reduced one."""
+    reduced = reduced_runtime()
+    return f"ONNX Runtime {onnxruntime_version()}" + (
+        f", reduced to {len(reduced.operators)} operators" if reduced else ""
+    )
+
+
+def check_device(bundle: Bundle) -> None:
+    """Raise IncompatibleError where this machine, or the ONNX Runtime installed here, is not for a bundle."""
+    bundle.check_device(platform.machine(), onnxruntime_version(), reduced_runtime())
 
 
 def available_providers() -> tuple[str, ...]:

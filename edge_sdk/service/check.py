@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -32,7 +31,7 @@ from edge_sdk.core.errors import (
 )
 from edge_sdk.core.files import state_folder
 from edge_sdk.inference.cascade import going_on
-from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.runtime import check_device
 from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.settings import MqttSettings
@@ -203,7 +202,7 @@ def _opened(
         bundle = Bundle.open(path, known)
         warned += filter(None, [refuse_older(bundle, allow_older=allow_older)])
         bundle.labels()
-        bundle.check_device(platform.machine(), onnxruntime_version())
+        check_device(bundle)
     except EdgeError as cause:
         return cause
     except OSError as cause:  # for example a name that no file system accepts

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import math
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +39,7 @@ from edge_sdk.core.logs import counted
 from edge_sdk.core.machine import Cores, CpuTime
 from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.inference.cascade import going_on
-from edge_sdk.inference.runtime import ProviderWarnings, onnxruntime_version
+from edge_sdk.inference.runtime import ProviderWarnings, check_device
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
@@ -289,7 +288,7 @@ def _is_proved(bundle: Bundle, settings: PipelineSettings, stop: Stop, shared: S
     """Refuse a bundle that must not run here, and try it where it is new; return False when `stop` came first."""
     if allowed := refuse_older(bundle, allow_older=settings.allow_older):
         shared.log_once(logging.WARNING, allowed)
-    bundle.check_device(platform.machine(), onnxruntime_version())
+    check_device(bundle)
     session = _session_settings(settings, bundle)
     is_beside = shared.progress.is_any  # the trial yields to running pipelines
     if not prove_here(bundle, settings=session, seconds=settings.trial_s, is_stopped=stop.is_asked, beside=is_beside):

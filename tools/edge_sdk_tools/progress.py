@@ -9,7 +9,15 @@ from types import TracebackType
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 _EVERY_S = 10.0  # between two lines where there is no terminal
@@ -28,13 +36,14 @@ class StepProgress:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=console,
         )
         # rich before 14 ends even a disabled bar with an empty line.
         self._enabled = console.is_terminal and not quiet
         self._quiet, self._began_s = quiet, time.monotonic()
         self._tasks: dict[str, TaskID] = {}
-        self._last = ("start", 0, 1)
+        self._last, self._step_began_s = ("start", 0, 1), self._began_s
         self._over = threading.Event()
 
     def __enter__(self) -> StepProgress:
@@ -56,6 +65,8 @@ class StepProgress:
 
     def __call__(self, step: str, done: int, total: int) -> None:
         """Show that `done` of `total` are done."""
+        if step != self._last[0]:
+            self._step_began_s = time.monotonic()
         self._last = step, done, total
         if not self._enabled:
             return
@@ -65,8 +76,11 @@ class StepProgress:
 
     def _say(self) -> None:
         while not self._over.wait(_EVERY_S):
-            step, done, total = self._last
-            click.echo(f"{step}: {done} of {total}, after {time.monotonic() - self._began_s:.0f} s", err=True)
+            (step, done, total), now_s = self._last, time.monotonic()
+            left_s = (now_s - self._step_began_s) * (total - done) / done if done else 0.0
+            left = f", about {left_s / 60:.0f} min left" if left_s > _EVERY_S * 6 else ""
+            how_far = f": {done} of {total}" if total > 1 else ""
+            click.echo(f"{step}{how_far}, {now_s - self._began_s:.0f} s so far{left}", err=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -265,7 +265,7 @@ def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(
 
     def is_said() -> bool:
         lines.extend(capsys.readouterr().err.splitlines())
-        return "calibrate: 3 of 48, after 0 s" in lines
+        return "calibrate: 3 of 48, 0 s so far" in lines
 
     with progress.StepProgress() as shown:
         shown("calibrate", 3, 48)

@@ -150,7 +150,7 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
         )
         assert done.returncode == 1, (limit, done.stderr)
         # On a busy machine a line about progress stands before it.
-        [line] = [line for line in done.stderr.splitlines() if ", after " not in line]
+        [line] = [line for line in done.stderr.splitlines() if " so far" not in line]
         assert "no space left on the disk" in line
         assert Bundle.open(tmp_path / "a.edge").manifest.version == 1
         assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import resource
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from edge_sdk.bundle import rollback
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import decode_manifest, encode_manifest, manifest_schema
+from edge_sdk.bundle.manifest import OPERATORS_FILE, ReducedRuntime, decode_manifest, encode_manifest, manifest_schema
 from edge_sdk.bundle.rollback import refuse_older, remember_version
 from edge_sdk.bundle.signing import generate_key, load_private_key, load_public_key, sign
 from edge_sdk.cli.root import run
@@ -219,6 +220,22 @@ def test_another_runtime_or_machine_is_refused(tmp_path: Path) -> None:
             bundle.check_device("x86_64", version)
     with pytest.raises(IncompatibleError, match=r"built for x86_64 .* this machine is aarch64"):
         bundle.check_device("aarch64", "1.31.1")
+
+
+def test_a_reduced_runtime_runs_what_it_was_built_for(tmp_path: Path) -> None:
+    files = FILES | {OPERATORS_FILE: b"ai.onnx;11;Conv\n"}
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", make_manifest(files), files))
+    digest = hashlib.sha256(files[OPERATORS_FILE]).hexdigest()
+    # The version is outside the bundle's range: the runtime's own proof stands for it.
+    bundle.check_device("x86_64", "1.19.0.post1", ReducedRuntime(("ai.onnx:Conv", "ai.onnx:Relu"), (digest,)))
+    for reduced, expected in (
+        (ReducedRuntime(("ai.onnx:Relu",), (digest,)), r"1\.21\.0\.post1 here has no ai\.onnx:Conv; .*runtime build"),
+        (ReducedRuntime(("ai.onnx:Conv",), ("0" * 64,)), "was built for other versions or types"),
+    ):
+        with pytest.raises(IncompatibleError, match=expected):
+            bundle.check_device("x86_64", "1.21.0.post1", reduced)
+    with pytest.raises(IncompatibleError, match="this machine is aarch64"):
+        bundle.check_device("aarch64", "1.21.0.post1", ReducedRuntime(("ai.onnx:Conv",), (digest,)))
 
 
 @pytest.mark.parametrize("existing", ["a.key", "a.key.pub"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import onnx
 import pytest
 
 from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import REDUCED_FILE
 from edge_sdk.cli.root import run
 from edge_sdk.inference.profile import ProfileEvent, profile_of
 from tests.support import models as tiny
@@ -112,3 +114,20 @@ def test_the_graph_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(["inspect", str(folder), "--graph", str(tmp_path / "graph.txt")]) == 2
     assert run(["inspect", str(folder), "--graph", str(tmp_path / "nowhere/graph.onnx")]) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.edge", "graph.onnx"]
+
+
+def test_a_reduced_runtime_is_shown_and_refuses_what_it_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_real_bundle(tmp_path / "a.edge", MODEL)
+    (tmp_path / "capi").mkdir()
+    monkeypatch.setattr("onnxruntime.__file__", str(tmp_path / "__init__.py"))
+    for text, expected, shown in (
+        (b'{"operators": ["ai.onnx:Relu"], "operator_sets": []}', r"here has no ai\.onnx:", "reduced to 1 operators"),
+        (b"{}", "cannot be read", ""),
+    ):
+        (tmp_path / "capi" / REDUCED_FILE).write_bytes(text)
+        assert run(["inspect", str(folder), "--profile"]) == 6
+        assert re.search(expected, capsys.readouterr().err)
+        assert run(["inspect", str(folder)]) == (0 if shown else 6)
+        assert shown in capsys.readouterr().out

@@ -287,7 +287,7 @@ def test_frames_left_out_are_counted_and_numbered() -> None:
     with closing(LiveSource("c", camera, _absent)) as source:
         frame = source.latest(30)
     assert frame is not None
-    assert 15 <= frame.seq <= 30
+    assert frame.seq >= 19  # the twenty frames that were buffered for 400 ms have gone
     age_s = (time.monotonic_ns() - frame.captured_ns) / 1e9
     assert time.time() - frame.captured_at == pytest.approx(age_s, abs=0.1)
     assert source.stats.dropped >= frame.seq

@@ -297,7 +297,7 @@ def test_pictures_become_lines_of_shares(
     ("tensor", "code", "expected"),
     [
         (None, 7, "takes uint8 (1, 32, 32, 3), the manifest says float32 (1, 3, 32, 32); build the bundle again"),
-        (LEVELS | {"dtype": "int8"}, 7, "tensor.dtype: 'int8', expected 'float32' or 'uint8'"),
+        (LEVELS | {"dtype": "int16"}, 7, "tensor.dtype: 'int16', expected 'float32', 'int8' or 'uint8'"),
         (LEVELS | {"color": "GRAY"}, 7, "'model.int8.ort' takes GRAY pictures and input.color is RGB"),
         (LEVELS | {"color": "BGR"}, 6, "golden input 0 gives other results here"),
     ],

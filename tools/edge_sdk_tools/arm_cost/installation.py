@@ -79,7 +79,7 @@ class Apt:
             configuration += f'Dir::Etc::SourceList "{state}/sources.list";\nDir::Etc::SourceParts "-";\n'
         (state / "apt.conf").write_text(configuration)
         self._command = ["apt-get", "-c", str(state / "apt.conf"), "-qq"]
-        self._archives = archives
+        self._archives, self._state = archives, state
 
     def download(self, packages: Sequence[str]) -> list[Path]:
         """Fetch packages (`name` or `name=version`) and all they depend on."""
@@ -95,6 +95,17 @@ class Apt:
                 "is the package server reachable?"
             )
         return sorted(self._archives.glob("*.deb"))
+
+    def fetch(self, arguments: Sequence[str], folder: Path) -> None:
+        """Fetch packages or source archives into `folder`: `download NAME…` or `source …`, nothing they depend on."""
+        if not any((self._state / "lists").glob("*Packages*")):
+            subprocess.run([*self._command, "update"], check=False, capture_output=True, timeout=_TIMEOUT_S)
+        command = [*self._command, *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=folder)
+        if done.returncode:
+            raise MissingDependencyError(
+                f"apt-get {' '.join(arguments)} failed ({last_words(done.stderr)}); is the package server reachable?"
+            )
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -168,7 +179,7 @@ _BOARD = ("libstdc++6", "libgomp1")  # beside Python: what ONNX Runtime is linke
 # The C library is this machine's own: the plugin is linked with it, and a newer one runs what an older one did.
 _FROM_HERE = ("libc6_", "libgcc-s1_", "gcc-12-base_", "libcrypt1_")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_SOURCE = "deb [signed-by={keyring}] http://deb.debian.org/debian {release} main\n"
+_DEBIAN = "http://deb.debian.org/debian"
 
 
 def set_up(folder: Path | None = None, on_progress: OnProgress = silent) -> Counter:
@@ -187,7 +198,7 @@ def set_up(folder: Path | None = None, on_progress: OnProgress = silent) -> Coun
     place = counters_folder(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with _locked(place):
+        with locked(place):
             # Another process may have made it while this one waited.
             return find_counter(folder) or _install(place, current_recipe(), compiler, on_progress)
     except OSError as cause:
@@ -225,8 +236,8 @@ def _install(place: Path, recipe: Recipe, compiler: str, on_progress: OnProgress
 
 def _add_emulator(counter: Counter, scratch: Path, downloads: Path) -> None:
     """Add the one emulator that is needed out of the package's thirty, and the libraries of its dependencies."""
-    architecture = _architecture()
-    apt = Apt(architecture, scratch / "apt-host", downloads / architecture, _sources(counter.recipe.release))
+    architecture = host_architecture()
+    apt = Apt(architecture, scratch / "apt-host", downloads / architecture, debian_sources(counter.recipe.release))
     archives = apt.download([f"qemu-user={counter.recipe.qemu}"])
     unpacked = scratch / "emulator"
     make_system(unpacked, (path for path in archives if not path.name.startswith(_FROM_HERE)))
@@ -238,7 +249,7 @@ def _add_emulator(counter: Counter, scratch: Path, downloads: Path) -> None:
 
 def _add_system(counter: Counter, scratch: Path, downloads: Path) -> None:
     recipe = counter.recipe
-    apt = Apt("arm64", scratch / "apt-arm64", downloads / "board", _sources(recipe.release))
+    apt = Apt("arm64", scratch / "apt-arm64", downloads / "board", debian_sources(recipe.release))
     make_system(counter.system, apt.download([f"python{recipe.python}", *_BOARD]))
     for core in recipe.cores:
         lay_root(counter.root(core.model), counter.system, core)
@@ -268,25 +279,38 @@ def _find_compiler() -> str:
     return found
 
 
-def _architecture() -> str:
+def host_architecture() -> str:
+    """Return this machine's architecture in Debian's spelling."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def _sources(release: str) -> str:
-    """Return the servers to fetch from: this machine's own where they have that release, else Debian's."""
+def debian_sources(release: str, *, with_sources: bool = False) -> str:
+    """Return lines of a sources.list for a release of Debian, from the mirror that this machine's apt uses.
+
+    They are empty where this machine's own have that release; with source packages they are never.
+    """
     try:
         here = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     except OSError:
         here = ""
-    if here == release:
+    if here == release and not with_sources:
         return ""
     if not _KEYRING.is_file():
         raise MissingDependencyError(f"{_KEYRING} is missing; install the package debian-archive-keyring")
-    return _SOURCE.format(keyring=_KEYRING, release=release)
+    kinds = ("deb", "deb-src") if with_sources else ("deb",)
+    mirror = _mirror()
+    return "".join(f"{kind} [signed-by={_KEYRING}] {mirror} {release} main\n" for kind in kinds)
+
+
+def _mirror() -> str:
+    """Return the Debian mirror that this machine's apt is configured with, else Debian's own."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian", "Label: Debian"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    return next(iter(done.stdout.split()), _DEBIAN)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """One set-up at a time: apt and pip share the downloads."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

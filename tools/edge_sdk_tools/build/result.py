@@ -15,6 +15,7 @@ import onnxruntime as ort
 
 import edge_sdk
 from edge_sdk.bundle.manifest import (
+    OPERATORS_FILE,
     Agreement,
     Difference,
     Distillation,
@@ -38,7 +39,6 @@ from edge_sdk_tools.report.schema import BuildReport
 from edge_sdk_tools.search.shipped_form import InputTrial
 from edge_sdk_tools.search.variant import ModelVariant
 
-OPERATORS_FILE = "required_operators_and_types.config"
 _ORT_SUFFIX = ".ort"
 
 

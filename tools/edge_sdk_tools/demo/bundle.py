@@ -214,6 +214,7 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
 
 def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> None:
     model = folder / "model" / "model.toml"
+    on_progress("import", 0, 1)
     import_darknet(media.cfg, media.weights, media.labels, model.parent, name=_NAME)
     with tempfile.TemporaryDirectory(prefix=".images-", dir=folder) as pictures:
         images = write_images(media, Path(pictures))

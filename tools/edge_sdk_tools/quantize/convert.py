@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,7 +24,7 @@ import onnxruntime as ort
 from onnx import helper
 
 from edge_sdk.bundle.target import OPENVINO, Target
-from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.errors import ModelError, first_line, typed_line
 from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.graph.index import GraphIndex, copy_of, keep_used_domains, nodes_of
@@ -52,6 +53,8 @@ _CONVERTER = _import("convert_onnx_models_to_ort")
 OptimizationStyle = _CONVERTER.OptimizationStyle
 convert_onnx_models_to_ort = _CONVERTER.convert_onnx_models_to_ort
 create_config_from_models = _import("ort_format_model").create_config_from_models
+logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)  # it tells the path of each file
+_SESSION = _import("ort_format_model.ort_flatbuffers_py.fbs.InferenceSession").InferenceSession
 
 
 _INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
@@ -87,7 +90,6 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     source = work / "model.onnx"
     shutil.copyfile(onnx_path, source)
     ort.set_default_logger_severity(4)
-    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
     libraries = extension_libraries(source.read_bytes())
     platform = "arm" if target.machine == "aarch64" else None
     try:
@@ -145,6 +147,29 @@ def operators_config(models: Sequence[Path], work: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     # Comments hold paths of this machine, and are left out.
     return "".join(f"{line}\n" for line in lines if not line.startswith("#"))
+
+
+class OrtFormat(NamedTuple):
+    """What a file in ORT format says of itself.
+
+    Attributes:
+        version: of the format; a runtime reads the versions that it knows.
+        is_runtime_style: whether optimisations are left to the device, as ORT's style Runtime does.
+    """
+
+    version: int
+    is_runtime_style: bool
+
+
+def ort_format_of(model: bytes) -> OrtFormat:
+    """Read the head of a file in ORT format; raise ModelError for other bytes."""
+    try:
+        session = _SESSION.GetRootAs(model, 0)
+        version = int(session.OrtVersion())
+        optimizations = session.Model().Graph().RuntimeOptimizations()
+        return OrtFormat(version, optimizations is not None and not optimizations.RecordsIsNone())
+    except Exception as cause:  # flatbuffers and struct raise errors of several types for other bytes
+        raise ModelError(f"not a model in ORT format: {typed_line(cause)}") from cause
 
 
 def operators_of(config: str) -> tuple[str, ...]:

@@ -133,8 +133,9 @@ Band: TypeAlias = Literal["ok", "worse", "bad"]
 _WORSE_LOSS, _BAD_LOSS = 0.01, 0.05
 """Shares of FP32's quality: one right answer of a hundred is what nobody sees, one of twenty what everybody does."""
 
-_WORSE_AGREEMENT, _BAD_AGREEMENT = 0.95, 0.90
-"""Without labels: of the answers that changed, some are better now, and so twice as many may be other ones."""
+_WORSE_AGREEMENT, _BAD_AGREEMENT = 0.95, 0.85
+"""Without labels: of the answers that changed, some are better now. YOLOv4-tiny's INT8 finds 89.8 % of FP32's objects
+again, and by labels it loses 1.4 % of the mAP50-95 and nothing of the mAP50 (64 COCO images)."""
 
 
 class Loss(msgspec.Struct, frozen=True):

@@ -1,0 +1,108 @@
+"""`edge-sdk runtime`: an ONNX Runtime for a device that has what its bundles need and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edge_sdk.cli.options import PATH, echo_json, folded
+from edge_sdk.core.errors import host_tools
+
+if TYPE_CHECKING:
+    from edge_sdk_tools.runtime.build import BuiltRuntime
+
+_VERB = "runtime"
+
+
+@click.group(_VERB, invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Make a small ONNX Runtime for a device, from the bundles that it runs."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@command.command("build")
+@click.argument("bundles", metavar="BUNDLE...", type=PATH, nargs=-1, required=True)
+@click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
+@click.option("-o", "--output", type=PATH, required=True, help="Folder for the wheel, runtime.json, SBOM and proof.")
+@click.option("--python", metavar="VERSION", help="Python on the device, such as 3.11.  [default: the target's]")
+@click.option("--source", type=PATH, help="Folder with a source of ONNX Runtime.  [default: fetched from Debian]")
+@click.option("--from-debian", is_flag=True, help="Fetch the sources from Debian, the default.")
+@click.option(
+    "--cmake", "definitions", multiple=True, metavar="NAME=VALUE", help="A further definition for CMake. Repeatable."
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once.  [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")
+def _build(
+    bundles: tuple[Path, ...],
+    target: str,
+    output: Path,
+    python: str | None,
+    source: Path | None,
+    from_debian: bool,
+    definitions: tuple[str, ...],
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Compile, package and prove a wheel of ONNX Runtime with the operators of each BUNDLE and no others.
+
+    A first build takes half an hour on two cores; what is finished is kept in the cache for the next one.
+    """
+    if from_debian and source is not None:
+        raise click.UsageError("--from-debian and --source exclude each other")
+    with host_tools(f"`edge-sdk {_VERB}`"):
+        from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
+        from edge_sdk_tools.progress import StepProgress
+        from edge_sdk_tools.runtime.build import build_runtime
+    with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress:
+        built = build_runtime(
+            bundles,
+            target,
+            output,
+            python=python,
+            source=source,
+            definitions=definitions,
+            jobs=jobs,
+            on_progress=progress,
+        )
+    if as_json:
+        echo_json(built)
+    else:
+        _show(built)
+
+
+def _show(built: BuiltRuntime) -> None:
+    from edge_sdk_tools.progress import print_table
+
+    runtime, proof = built.runtime, built.proof
+    sizes = runtime.sizes
+    rows = [("wheel", f"{sizes.wheel:,}"), ("unpacked", f"{sizes.unpacked:,}"), ("library", f"{sizes.library:,}")]
+    rows += [(f"  {name}", f"{size:,}") for name, size in sizes.sections.items()]
+    print_table(f"{runtime.wheel} for {runtime.target}", ("", "bytes"), rows)
+    models = [
+        (
+            f"{one.bundle} {one.variant}, {one.core}",
+            f"{one.millions:.2f}",
+            f"{one.stock_millions:.2f}",
+            f"{one.ratio:.3f}",
+            "equal" if one.is_identical else f"{one.difference:.2g}",
+            one.stock,
+        )
+        for one in proof.replays
+    ]
+    columns = ("model and core", "million instructions", "stock", "ratio", "results", "stock version")
+    print_table("one inference, beside the stock wheel", columns, models)
+    starts = [
+        (f"{name}, {core}", f"{one.import_s:.2f}", f"{one.load_s:.2f}", f"{one.first_s:.2f}", f"{one.peak_mb:.1f}")
+        for core in proof.start
+        for name, one in (("reduced", proof.start[core]), ("stock", proof.stock_start[core]))
+    ]
+    marks = ("start, emulated", "import, CPU s", "load", "first run", "peak MB")
+    print_table("start with the smallest model", marks, starts)
+    if built.remembered:
+        click.echo(f"finished by an earlier build: {', '.join(built.remembered)}")
+    click.echo(folded(f"needs {', '.join(proof.needed)} on the device"))
+    click.echo(f"proved: {built.output / runtime.wheel}; install that file: pip install PATH")

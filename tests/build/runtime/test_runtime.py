@@ -1,0 +1,434 @@
+"""Building a reduced ONNX Runtime: what bundles need, patches, steps that resume, the wheel and what is wrong with it.
+
+CMake, Ninja and the compiler are stand-ins here; `make runtime` builds and proves a real one.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import zipfile
+from pathlib import Path
+
+import msgspec
+import onnx
+import pytest
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import OPERATORS_FILE, REDUCED_FILE, ReducedRuntime
+from edge_sdk.bundle.target import load_target
+from edge_sdk.cli.root import run
+from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError
+from edge_sdk_tools.arm_cost.installation import Apt
+from edge_sdk_tools.packages import cache_folder
+from edge_sdk_tools.quantize import convert
+from edge_sdk_tools.runtime import build, prove, sources
+from edge_sdk_tools.runtime.prove import Proof
+from edge_sdk_tools.runtime.recipe import HEADERS, PATCHES, apply_patches, write_stubs
+from tests.support import models as tiny
+from tests.support.bundles import FILES, make_manifest, write_bundle
+from tests.support.logs import refusal
+
+PI = "raspberry_pi_5"
+OPERATORS = "ai.onnx;11;Conv\nai.onnx;13;Softmax{types}\n"
+
+
+def ort_of(model: onnx.ModelProto, folder: Path, style: convert.OptimizationStyle | None = None) -> bytes:
+    """A model in ORT format, as a build for a Raspberry Pi carries it or in another style."""
+    folder.mkdir(parents=True)
+    source = folder / "model.onnx"
+    onnx.save(model, source)
+    if style is None:
+        return convert.convert(source, load_target(PI), folder).model.read_bytes()
+    convert.convert_onnx_models_to_ort(source, output_dir=folder, optimization_styles=[style])
+    return next(folder.glob("*.ort")).read_bytes()
+
+
+def pi_bundle(folder: Path, model: bytes, **changes: object) -> Path:
+    """A bundle for a Raspberry Pi 5 with one model."""
+    (folder.parent / "work").mkdir(exist_ok=True)
+    path = folder.parent / "work" / "model.ort"
+    path.write_bytes(model)
+    config = convert.operators_config([path], path.parent)
+    operators = convert.operators_of(config)
+    files = FILES | {"model.int8.ort": model, OPERATORS_FILE: config.encode()}
+    manifest = make_manifest(files)
+    variants = (msgspec.structs.replace(manifest.variants[0], operators=operators),)
+    settings = {"machine": "aarch64", "target": PI, "variants": variants, "operators": operators, **changes}
+    return write_bundle(folder, msgspec.structs.replace(manifest, **settings), files)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Two models with different operators and operator sets."""
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "classifier": ort_of(tiny.classifier(), folder / "classifier"),
+        "mixer": ort_of(tiny.mixer(), folder / "mixer"),
+    }
+
+
+def test_the_needs_of_bundles_are_joined(tmp_path: Path, made: dict[str, bytes]) -> None:
+    paths = [pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items()]
+    device = load_target(PI)
+    alone = [build.read_needs([path], device).operators for path in paths]
+    both = build.read_needs(paths, device)
+    assert set(both.operators) == {*alone[0], *alone[1]}
+    assert alone[0] != alone[1]
+    assert both.ort_format >= 5
+    assert [bundle.path for bundle in both.bundles] == paths
+
+
+def test_an_operator_of_two_versions_is_there_in_both(tmp_path: Path) -> None:
+    paths = [
+        pi_bundle(tmp_path / f"{opset}.edge", ort_of(tiny.classifier(opset=opset), tmp_path / f"model-{opset}"))
+        for opset in (12, 13)
+    ]
+    versions = {line.split(";")[1] for line in build.read_needs(paths, load_target(PI)).config.splitlines()}
+    assert {"11", "13"} <= versions
+    assert not {"11", "13"} <= {
+        line.split(";")[1] for line in build.read_needs(paths[:1], load_target(PI)).config.splitlines()
+    }
+
+
+def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, made: dict[str, bytes]) -> None:
+    device, model = load_target(PI), made["classifier"]
+    plain = make_manifest()
+    onnx_variant = msgspec.structs.replace(plain.variants[0], file="model.fp32.onnx")
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"machine": "x86_64", "target": "x86_64"}, r"built for x86_64 .*--target raspberry_pi_5"),
+        ({"libraries": ("labels.txt",)}, "needs labels.txt; a reduced runtime has no custom operators"),
+    ]
+    for number, (changes, expected) in enumerate(cases):
+        path = pi_bundle(tmp_path / f"{number}.edge", model, **changes)
+        with pytest.raises(IncompatibleError, match=expected):
+            build.read_needs([path], device)
+    files = FILES | {"model.fp32.onnx": b"any"}
+    manifest = msgspec.structs.replace(make_manifest(files), machine="aarch64", variants=(onnx_variant,))
+    with pytest.raises(IncompatibleError, match=r"model\.fp32\.onnx is not in ORT format"):
+        build.read_needs([write_bundle(tmp_path / "onnx.edge", manifest, files)], device)
+    runtime_style = ort_of(tiny.classifier(), tmp_path / "style", convert.OptimizationStyle.Runtime)
+    with pytest.raises(IncompatibleError, match="style Runtime"):
+        build.read_needs([pi_bundle(tmp_path / "style.edge", runtime_style)], device)
+    with pytest.raises(UsageError, match="x86_64; a reduced runtime is built for aarch64"):
+        build.read_needs([], load_target("x86_64"))
+    with pytest.raises(UsageError, match="no operators at all"):
+        build.read_needs([], device)
+
+
+# A source of ONNX Runtime with no more than the places that are patched or read.
+
+SCHEMA = """\
+void addGlobalSchemaFunctions(pybind11::module& m) {
+  m.def(
+      "get_all_operator_schema", []() { return all_schemas(); });
+  m.def(
+      "get_all_opkernel_def", []() { return all_kernels(); });
+}
+void addOpSchemaSubmodule(py::module& m) {
+  auto schemadef = m.def_submodule("schemadef");
+}
+}  // namespace python
+"""
+SOFTMAX = "".join(
+    f"const Mlas{kind}Constants<float16x{size}_t> {kind}ConstantsFp16x{size} = {{\n    one(1),\n}};\n"
+    f"T get() {{\n    return {kind}ConstantsFp16x{size};\n}}\n"
+    for kind in ("Exp", "Tanh")
+    for size in (8, 4)
+)
+REDUCE = """\
+import pathlib, sys
+folder = pathlib.Path(sys.argv[sys.argv.index("--cmake_build_dir") + 1]) / "op_reduction.generated"
+folder.mkdir(exist_ok=True)
+config = pathlib.Path(sys.argv[-1]).read_text()
+names = [line.split(";")[2].split("{")[0] for line in config.splitlines() if "#" not in line]
+domains = {"ai.onnx": "Onnx", "com.microsoft": "MS"}
+entry = "  BuildKernelCreateInfo<ONNX_OPERATOR_KERNEL_CLASS_NAME(kCpuExecutionProvider, k%sDomain, 1,\\n    %s)>,\\n"
+import json
+text = "// BuildKernelCreateInfo<ONNX_OPERATOR_KERNEL_CLASS_NAME(kCpuExecutionProvider, kOnnxDomain, 1, Gone)>,\\n"
+for wanted in json.loads(pathlib.Path(__file__).with_name("known.json").read_text()):
+    domain, name = wanted.split(":")
+    text += entry % (domains[domain], name)
+(folder / "kernels.cc").write_text(text)
+"""
+
+
+def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, known: tuple[str, ...] = ()) -> Path:
+    python = root / "onnxruntime" / "python"
+    texts = {
+        "VERSION_NUMBER": f"{version}\n",
+        "LICENSE": "MIT\n",
+        "ThirdPartyNotices.txt": "others\n",
+        "cmake/CMakeLists.txt": 'string(APPEND ORT_BUILD_INFO ", cmake cxx flags: ${CMAKE_CXX_FLAGS}")\n',
+        "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)\n",
+        "onnxruntime/__init__.py": "",
+        "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
+        "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp": SOFTMAX,
+        "onnxruntime/core/flatbuffers/ort_format_version.h": f"constexpr const int kOrtModelVersion = {ort_format};\n",
+        "onnxruntime/python/_pybind_state.py.in": "@IMPORT_TORCH@\nfrom .onnxruntime_pybind11_state import *\n",
+        "tools/ci_build/reduce_op_kernels.py": REDUCE,
+        "tools/ci_build/known.json": msgspec.json.encode(known).decode(),
+    }
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    for name in ("_ld_preload", "onnxruntime_collect_build_info", "onnxruntime_inference_collection", "__init__"):
+        (python / f"{name}.py").write_text(f"# {name}\n")
+    (python / "onnxruntime_validation.py").write_text("")
+    return root
+
+
+def test_patches_take_once_and_only_on_the_source_as_published(tmp_path: Path) -> None:
+    root = write_source(tmp_path / "source")
+    apply_patches(root, "1.21.0")
+    softmax = (root / "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp").read_text()
+    assert "static MlasExpConstants<float16x8_t> ExpConstantsFp16x8() { return {\n    one(1),\n}; }" in softmax
+    assert softmax.count("ConstantsFp16x4();") == 2
+    schema = (root / "onnxruntime/python/onnxruntime_pybind_schema.cc").read_text()
+    assert schema.count("#if !defined(ORT_MINIMAL_BUILD)\n") == schema.count("#endif\n") == 2
+    assert schema.index("#endif") < schema.index('"get_all_opkernel_def"')
+    assert "return()\nfile(GLOB" in (root / "cmake/onnxruntime_python.cmake").read_text()
+    with pytest.raises(UsageError, match=r"is there 0 times, expected 1 .* not the source of ONNX Runtime 1\.21\.0"):
+        apply_patches(root, "1.21.0")
+    (root / PATCHES["1.21.0"][0].file).unlink()
+    with pytest.raises(UsageError, match="is missing, expected the source"):
+        apply_patches(root, "1.21.0")
+    with pytest.raises(UsageError, match=r"1\.99\.0: no reduced runtime was ever built of it; known: 1\.21\.0"):
+        apply_patches(root, "1.99.0")
+
+
+def test_a_folder_without_a_version_is_no_source(tmp_path: Path) -> None:
+    for text in (None, "", "main\n", "1.21\n"):
+        if text is not None:
+            (tmp_path / "VERSION_NUMBER").write_text(text)
+        with pytest.raises(UsageError, match="VERSION_NUMBER"):
+            sources.copy_checkout(tmp_path, tmp_path / "copy")
+
+
+def test_headers_become_cmake_projects(tmp_path: Path) -> None:
+    packages = {header.dependency.name: tmp_path / header.dependency.name for header in HEADERS}
+    folders = write_stubs(tmp_path / "stubs", packages)
+    assert "Boost::mp11" in (folders["mp11"] / "CMakeLists.txt").read_text()
+    assert folders["safeint"] == packages["safeint"] / "usr/include/safeint"
+    assert set(folders) == {*packages, "utf8_range"}
+
+
+def test_headers_of_another_python_are_refused(tmp_path: Path) -> None:
+    include = tmp_path / "usr/include"
+    (include / "python3.11").mkdir(parents=True)
+    (include / "aarch64-linux-gnu/python3.11").mkdir(parents=True)
+    with pytest.raises(MissingDependencyError, match=r"expected the headers of Python 3\.11"):
+        sources.check_python_headers(tmp_path, "3.11")
+    (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION 12\n")
+    with pytest.raises(MissingDependencyError, match=r"PY_MINOR_VERSION 11.*not the headers of Python 3\.11"):
+        sources.check_python_headers(tmp_path, "3.11")
+    (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION  11\n")
+    (include / "aarch64-linux-gnu/python3.11/pyconfig.h").write_text("#define SIZEOF_VOID_P 8\n")
+    sources.check_python_headers(tmp_path, "3.11")
+    with pytest.raises(UsageError, match=r"Python 3\.99: a reduced runtime can be built and proved for 3\.11 only"):
+        sources.fetch_python_headers("3.99", tmp_path)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of programs in front of all others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def program(folder: Path, name: str, text: str = "exit 0") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(stat.S_IRWXU)
+
+
+def test_a_server_that_cannot_be_reached_is_said(tmp_path: Path, programs: Path) -> None:
+    program(programs, "apt-get", "echo 'E: Failed to fetch http://me:secret@host/x' >&2; exit 100")
+    apt = Apt("arm64", tmp_path / "state", tmp_path / "archives")
+    said = refusal(MissingDependencyError, apt.fetch, ["download", "libx-dev"], tmp_path)
+    assert said.startswith("apt-get download libx-dev failed (E: Failed to fetch http://host/x)")
+
+
+def test_missing_programs_and_a_full_disk_are_found_before_anything_is_fetched(
+    tmp_path: Path, made: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = pi_bundle(tmp_path / "a.edge", made["classifier"])
+    command = ["runtime", "build", str(bundle), "--target", PI, "-o", str(tmp_path / "out")]
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert run(command) == 8
+    assert "apt-get install g++-aarch64-linux-gnu protobuf-compiler" in capsys.readouterr().err
+    program(tmp_path / "empty", "aarch64-linux-gnu-g++")
+    program(tmp_path / "empty", "protoc", "echo libprotoc 3.12.4")
+    assert run(command) == 8
+    assert "protoc is 3.12.4, expected 3.21" in capsys.readouterr().err
+    with pytest.raises(OutputError, match=r"0\.5 GB are free, a runtime's build needs 3"):
+        build.check_room(tmp_path, 500_000_000)
+    assert run([*command, "--source", ".", "--from-debian"]) == 2
+
+
+class Stage:
+    """Stand-ins for everything that fetches, compiles and emulates; `did` is what they did, in order."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...]) -> None:
+        self.did = list[str]()
+        self.source = write_source(folder / "source", known=known)
+        self.output = folder / "out"
+        self.told = list[tuple[str, int, int]]()
+        bin_folder = folder / "bin"
+        program(bin_folder, "aarch64-linux-gnu-g++", "echo 'g++ 12.2.0'")
+        program(bin_folder, "aarch64-linux-gnu-strip", 'cp "$4" "$3"')
+        program(bin_folder, "aarch64-linux-gnu-size", "printf '.text 2300000 0\\n.tiny 8 0\\n'")
+        program(bin_folder, "protoc", "echo libprotoc 3.21.12")
+        monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+        monkeypatch.setattr(sources, "fetch_tools", self._fetch_tools)
+        monkeypatch.setattr(sources, "fetch_python_headers", lambda *_: None)
+        monkeypatch.setattr(sources, "check_python_headers", lambda *_: None)
+        monkeypatch.setattr(build, "prove", self._prove)
+        # Undefined symbols are shown once, as if what defines them was compiled then.
+        program(bin_folder, "aarch64-linux-gnu-nm", f"cat {folder}/symbols 2>/dev/null; rm -f {folder}/symbols")
+        self.ninja = folder / "ninja.sh"
+        self.compiles()
+
+    def _fetch_tools(self, downloads: Path) -> None:
+        tools = sources.tools_folder(downloads)
+        self.did.append("tools")
+        program(tools / "cmake/data/bin", "cmake", f'echo "$@" > {tools}/cmake.txt; touch build.ninja')
+        program(tools / "bin", "ninja", f". {self.ninja}")
+        (tools / "auditwheel").mkdir()
+        (tools / "auditwheel/__main__.py").write_text("print('the platform tag:\\n\"manylinux_2_35_aarch64\"')")
+
+    def compiles(self, text: str = "echo '[2/2] two'; echo library > onnxruntime_pybind11_state.so") -> None:
+        """Decide what Ninja does."""
+        self.ninja.write_text(f"{text}\n")
+
+    def _prove(self, wheel: Path, *_: object, **__: object) -> Proof:
+        self.did.append(f"prove {wheel.name}")
+        return Proof(tag="t", needed=("libc.so.6",), refusals=("no",), replays=(), start={}, stock_start={})
+
+    def build(self, *bundles: Path) -> build.BuiltRuntime:
+        self.told.clear()
+        return build.build_runtime(
+            bundles, PI, self.output, source=self.source, on_progress=lambda *step: self.told.append(step)
+        )
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, bytes]) -> Stage:
+    everything = build.read_needs(
+        [pi_bundle(tmp_path / f"all-{name}.edge", model) for name, model in made.items()], load_target(PI)
+    )
+    return Stage(tmp_path, monkeypatch, everything.operators)
+
+
+def test_steps_are_done_once_and_again_for_what_has_changed(
+    tmp_path: Path, made: dict[str, bytes], stage: Stage
+) -> None:
+    first, second = (pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items())
+    built = stage.build(first)
+    assert ("compile", 2, 2) in stage.told
+    assert built.remembered == ()
+    every = ("download", "patch", "configure", "compile", "package", "prove")
+    assert stage.build(first).remembered == every
+    assert stage.build(first, second).remembered == every[:3]
+    (stage.source / "LICENSE").write_text("changed since\n")
+    assert stage.build(first, second).remembered == every[:1]
+
+
+def test_what_is_written_describes_the_wheel(tmp_path: Path, made: dict[str, bytes], stage: Stage) -> None:
+    bundle = Bundle.open(pi_bundle(tmp_path / "a.edge", made["classifier"]))
+    runtime = stage.build(bundle.path).runtime
+    assert runtime.wheel == "onnxruntime-1.21.0.post1-cp311-cp311-manylinux_2_35_aarch64.whl"
+    names = {"proof.json", "runtime.json", "sbom.json", runtime.wheel}
+    assert {path.name for path in stage.output.iterdir()} == names
+    wheel = stage.output / runtime.wheel
+    assert runtime.sha256 == hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert runtime.sizes.sections == {".text": 2_300_000}
+    assert runtime.bundles == {"tiny": bundle.digest}
+    with zipfile.ZipFile(wheel) as archive:
+        record = msgspec.json.decode(archive.read(f"onnxruntime/capi/{REDUCED_FILE}"), type=ReducedRuntime)
+        rows = list(csv.reader(archive.read("onnxruntime-1.21.0.post1.dist-info/RECORD").decode().splitlines()))
+        assert {row[0] for row in rows} == set(archive.namelist())
+        assert "torch" not in archive.read("onnxruntime/capi/_pybind_state.py").decode().lower()
+    assert record.operators == bundle.manifest.operators
+    bundle.check_device("aarch64", "1.21.0.post1", record)
+    bill = msgspec.json.decode((stage.output / "sbom.json").read_bytes())
+    assert (bill["bomFormat"], bill["components"][0]["name"]) == ("CycloneDX", "onnxruntime")
+
+
+def test_a_failed_compilation_shows_its_last_lines_and_goes_on_later(
+    tmp_path: Path, made: dict[str, bytes], stage: Stage
+) -> None:
+    bundle = pi_bundle(tmp_path / "a.edge", made["classifier"])
+    for text, error, expected in (
+        ("echo FAILED: one.o; echo 'error: no such type'; exit 1", EdgeError, "\n  error: no such type"),
+        ("echo 'one.s: No space left on device'; exit 1", OutputError, "the disk is full"),
+    ):
+        stage.compiles(text)
+        with pytest.raises(error) as caught:
+            stage.build(bundle)
+        assert expected in str(caught.value)
+        assert not stage.output.joinpath("runtime.json").exists()
+    stage.compiles()
+    assert stage.build(bundle).remembered == ("download", "patch", "configure")
+
+
+def test_sources_of_other_operators_are_compiled_only_where_something_calls_them(
+    tmp_path: Path, made: dict[str, bytes], stage: Stage
+) -> None:
+    kernels = stage.source / "onnxruntime/core/providers/cpu"
+    for name, text in (
+        ("conv", "ONNX_CPU_OPERATOR_KERNEL(Conv, 11, K, Conv);"),
+        ("expand", "ONNX_CPU_OPERATOR_KERNEL(Expand, 8, K, E); int Expander::Shape() const { return 1; }"),
+        ("loop", "ONNX_CPU_OPERATOR_KERNEL(Loop, 8, K, Loop);"),
+        ("utils", "int helper();"),
+    ):
+        (kernels / name).with_suffix(".cc").parent.mkdir(parents=True, exist_ok=True)
+        (kernels / name).with_suffix(".cc").write_text(f"{text}\n")
+
+    def left_out() -> set[str]:
+        [listed] = cache_folder().rglob("unneeded.txt")
+        return {Path(line).stem for line in listed.read_text().splitlines()}
+
+    stage.build(pi_bundle(tmp_path / "a.edge", made["classifier"]))
+    assert left_out() == {"expand", "loop"}
+    (tmp_path / "symbols").write_text("                 U onnxruntime::Expander::Shape() const\n")
+    stage.build(pi_bundle(tmp_path / "b.edge", made["mixer"]))
+    assert left_out() == {"loop"}
+
+
+def test_operators_and_formats_that_the_source_does_not_have_are_refused(
+    tmp_path: Path, made: dict[str, bytes], stage: Stage
+) -> None:
+    bundle = pi_bundle(tmp_path / "a.edge", made["classifier"])
+    write_source(stage.source, known=("ai.onnx:Conv",))
+    assert "ONNX Runtime 1.21.0 has no ai.onnx:" in refusal(IncompatibleError, stage.build, bundle)
+    write_source(stage.source, ort_format=4)
+    assert "reads 4 and older" in refusal(IncompatibleError, stage.build, bundle)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_symbols_that_nobody_has_and_paths_of_this_machine_are_found(tmp_path: Path) -> None:
+    def wheel_of(code: str) -> Path:
+        source, library = tmp_path / "one.c", tmp_path / "one.so"
+        source.write_text(code)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+        path = tmp_path / "one.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.write(library, "onnxruntime/capi/one.so")
+        return path
+
+    good = wheel_of('#include <stdio.h>\nvoid PyErr_Clear(void); void f(void) { puts("x"); PyErr_Clear(); }')
+    assert "libc.so.6" in prove.check_library(good, "")
+    prove.check_leaks(good, [tmp_path])
+    bad = wheel_of(f'void missing(const char *); void f(void) {{ missing("{tmp_path}/source"); }}')
+    with pytest.raises(IncompatibleError, match="undefined symbols: missing"):
+        prove.check_library(bad, "")
+    with pytest.raises(IncompatibleError, match="contains the path"):
+        prove.check_leaks(bad, [tmp_path])

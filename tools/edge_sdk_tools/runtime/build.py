@@ -1,0 +1,473 @@
+"""Build an ONNX Runtime that has what given bundles need and nothing else, and prove it.
+
+    download ─▶ patch ─▶ configure ─▶ compile ─▶ package ─▶ prove
+    sources.py  recipe.py             (Ninja)    package.py  prove.py
+
+Every step leaves a stamp with a digest of what went into it, and is skipped while that stays the same: an interrupted
+build goes on where it was, and another bundle's runtime begins with the objects of the last one. What the programs of a
+step say goes into a file beside the stamps, whose last lines an error shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import OPERATORS_FILE, ReducedRuntime
+from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.core.errors import (
+    EdgeError,
+    IncompatibleError,
+    MissingDependencyError,
+    OutputError,
+    UsageError,
+    one_line,
+)
+from edge_sdk_tools.arm_cost.installation import locked
+from edge_sdk_tools.bundle_folder import is_full
+from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.packages import cache_folder
+from edge_sdk_tools.quantize.convert import operators_config, operators_of, ort_format_of
+from edge_sdk_tools.runtime import sources
+from edge_sdk_tools.runtime.package import LIBRARY, Runtime, bill_of_materials, said, write_wheel
+from edge_sdk_tools.runtime.prove import Proof, prove, undefined_symbols
+from edge_sdk_tools.runtime.recipe import (
+    FLAGS,
+    HOOK,
+    PROTOC,
+    TOOLCHAIN,
+    UNNEEDED,
+    defining,
+    patches_of,
+    recipe_digest,
+    registered,
+    unneeded_sources,
+)
+
+_COMPILER = "aarch64-linux-gnu-"
+_NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
+_LAST_LINES = 12
+_FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
+_NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
+
+
+class BuiltRuntime(msgspec.Struct, frozen=True):
+    """A built and proved runtime.
+
+    Attributes:
+        output: the folder with the wheel and what describes it.
+        remembered: steps that an earlier build had finished.
+    """
+
+    output: Path
+    runtime: Runtime
+    proof: Proof
+    remembered: tuple[str, ...]
+
+
+def build_runtime(
+    bundles: Sequence[Path],
+    target: str,
+    output: Path,
+    *,
+    python: str | None = None,
+    source: Path | None = None,
+    definitions: Sequence[str] = (),
+    jobs: int | None = None,
+    on_progress: OnProgress = silent,
+) -> BuiltRuntime:
+    """Build, package and prove a reduced ONNX Runtime for bundles.
+
+    Args:
+        bundles: folders of bundles for that kind of device.
+        target: name or file of the device, an aarch64 one.
+        output: folder for the wheel, runtime.json, sbom.json and proof.json.
+        python: minor version on the device; the target's own by default.
+        source: folder with a source of ONNX Runtime; by default Debian's is fetched.
+        definitions: further `NAME=VALUE` for CMake, such as FETCHCONTENT_SOURCE_DIR_ONNX=DIR.
+        jobs: compilers at once; one for each CPU by default.
+        on_progress: called with a step, how much of it is done, and how much there is.
+
+    Raises:
+        UsageError: something that was given cannot be used: a version, a source that was changed.
+        IncompatibleError: a bundle needs what the runtime cannot have, or the proof failed.
+        MissingDependencyError: a program is missing, or something cannot be fetched.
+        OutputError: the disk is full, or a folder cannot be written.
+        EdgeError: CMake or the compiler failed; with the last lines of what it said.
+    """
+    device = load_target(target)
+    needs = read_needs(bundles, device)
+    check_programs()
+    work = cache_folder() / "runtime"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        output.mkdir(parents=True, exist_ok=True)
+        check_room(work, shutil.disk_usage(work).free)
+        with locked(work):
+            steps = _Steps(work, on_progress)
+            return _Build(steps, needs, device, python or device.python, source, definitions, jobs).run(output)
+    except OSError as cause:
+        what = "the disk is full; a runtime's build needs 3 GB" if is_full(cause) else cause.strerror or str(cause)
+        raise OutputError(f"{cause.filename or work}: {what}") from cause
+
+
+class Needs(NamedTuple):
+    """What bundles need of a runtime.
+
+    Attributes:
+        bundles: opened and verified.
+        config: lines of `domain;opset;Operator{types},…`, of all bundles together.
+        operators: `domain:name` of each operator, sorted.
+        ort_format: the highest version of the ORT format among the models.
+    """
+
+    bundles: tuple[Bundle, ...]
+    config: str
+    operators: tuple[str, ...]
+    ort_format: int
+
+
+_DOMAINS = ("ai.onnx", "com.microsoft")
+
+
+def read_needs(paths: Sequence[Path], device: Target) -> Needs:
+    """Open bundles and join what they need.
+
+    Raises:
+        UsageError: the device is no aarch64 one, or the bundles need no operator at all.
+        IncompatibleError: a bundle is for another kind of machine, or has what a reduced runtime cannot load: an .onnx
+            file, custom operators, a model in ORT's style Runtime.
+    """
+    if device.machine != "aarch64":
+        raise UsageError(f"target {device.name} is {device.machine}; a reduced runtime is built for aarch64 only")
+    opened = tuple(Bundle.open(path) for path in paths)
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-runtime-") as scratch:
+        work, models, formats = Path(scratch), list[Path](), [0]
+        for number, bundle in enumerate(opened):
+            _check_bundle(bundle, device)
+            for variant in bundle.manifest.variants:
+                data = bundle.read(variant.file)
+                found = ort_format_of(data)
+                if found.is_runtime_style:
+                    raise IncompatibleError(
+                        f"{bundle.path}: {variant.file} was converted in ORT's style Runtime, whose INT8 convolutions "
+                        "run in float; `edge-sdk build` converts in the style Fixed"
+                    )
+                formats.append(found.version)
+                models.append(work / f"{number}-{variant.file}")
+                models[-1].write_bytes(data)
+        config = operators_config(models, work)
+    operators = operators_of(config)
+    if not operators:
+        raise UsageError("the bundles need no operators at all, expected models that compute something")
+    return Needs(opened, config, operators, max(formats))
+
+
+def _check_bundle(bundle: Bundle, device: Target) -> None:
+    manifest = bundle.manifest
+    if manifest.machine != device.machine:
+        raise IncompatibleError(
+            f"{bundle.path}: built for {manifest.machine} (target {manifest.target}), the runtime is for "
+            f"{device.machine}; build the bundle with --target {device.name} first"
+        )
+    custom = [*manifest.libraries, *(name for name in manifest.operators if name.split(":")[0] not in _DOMAINS)]
+    if custom:
+        raise IncompatibleError(f"{bundle.path}: needs {custom[0]}; a reduced runtime has no custom operators")
+    files = [variant.file for variant in manifest.variants if not variant.file.endswith(".ort")]
+    if files:
+        raise IncompatibleError(f"{bundle.path}: {files[0]} is not in ORT format, all that a reduced runtime reads")
+
+
+def check_programs() -> None:
+    """Raise MissingDependencyError where a program is missing that a user must install."""
+    missing = [
+        package
+        for program, package in ((f"{_COMPILER}g++", "g++-aarch64-linux-gnu"), ("protoc", "protobuf-compiler"))
+        if shutil.which(program) is None
+    ]
+    if missing:
+        raise MissingDependencyError(
+            f"{' and '.join(missing)}: not installed, needed to compile; sudo apt-get install {' '.join(missing)}"
+        )
+    said = subprocess.run(["protoc", "--version"], check=False, capture_output=True, text=True).stdout.split()
+    if not said or not said[-1].startswith(f"{PROTOC}."):
+        found = said[-1] if said else "none"
+        raise MissingDependencyError(f"protoc is {found}, expected {PROTOC}: Debian's protobuf-compiler of bookworm")
+
+
+def check_room(folder: Path, free_bytes: int) -> None:
+    """Raise OutputError where a first build would fill the disk."""
+    if free_bytes < _NEEDED_BYTES and not any(folder.glob("build-*")):
+        raise OutputError(
+            f"{folder}: {free_bytes / 1e9:.1f} GB are free, a runtime's build needs {_NEEDED_BYTES / 1e9:.0f}"
+        )
+
+
+class _Steps:
+    """Runs steps that an earlier build has not finished, and keeps their stamps and logs in `work`."""
+
+    def __init__(self, work: Path, on_progress: OnProgress) -> None:
+        self.work, self.on_progress = work, on_progress
+        self.remembered: list[str] = []
+
+    def do(self, name: str, inputs: object, result: Path, action: Callable[[], None]) -> None:
+        """Do a step unless its stamp has the digest of `inputs` and its `result` is there."""
+        digest = hashlib.sha256(repr(inputs).encode()).hexdigest()
+        stamp = self.work / f"{name}.stamp"
+        if stamp.is_file() and stamp.read_text() == digest and result.exists():
+            self.remembered.append(name)
+            return
+        stamp.unlink(missing_ok=True)
+        self.on_progress(name, 0, 1)
+        action()
+        stamp.write_text(digest)
+        self.on_progress(name, 1, 1)
+
+    def run(self, name: str, command: Sequence[str | Path], folder: Path, **environment: str) -> None:
+        """Run a program of a step; how far Ninja is becomes progress.
+
+        Raises:
+            OutputError: it found the disk full.
+            EdgeError: it failed; with its last lines.
+        """
+        log = self.work / f"{name}.log"
+        last = deque[str](maxlen=_LAST_LINES)
+        with (
+            log.open("a", encoding="utf-8", buffering=1) as file,
+            subprocess.Popen(
+                list(map(str, command)),
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            ) as process,
+        ):
+            try:
+                for line in process.stdout or ():
+                    file.write(line)
+                    last.append(line)
+                    if found := _NINJA.match(line):
+                        self.on_progress(name, int(found[1]), int(found[2]))
+            except BaseException:
+                process.terminate()  # Ninja ends its compilers
+                raise
+        if process.returncode:
+            if any("No space left on device" in line for line in last):
+                raise OutputError(f"{folder}: the disk is full; a runtime's build needs 3 GB")
+            words = [f"  {one_line(line.rstrip())}" for line in last if line.strip()]
+            raise EdgeError(f"{name}: {Path(command[0]).name} ended with {process.returncode}; see {log}:", *words)
+
+
+class _Build:
+    """The steps of one build, in the order in which `run` takes them; each one's input is what was done before it."""
+
+    def __init__(
+        self,
+        steps: _Steps,
+        needs: Needs,
+        device: Target,
+        python: str,
+        source: Path | None,
+        definitions: Sequence[str],
+        jobs: int | None,
+    ) -> None:
+        self._steps, self._needs, self._device, self._python = steps, needs, device, python
+        self._source, self._definitions, self._jobs = source, tuple(definitions), jobs
+        self._downloads, self._made = steps.work / "downloads", steps.work / "made"
+        self._objects = steps.work / f"build-cp{python.replace('.', '')}"
+        self._headers, self._tools = self._downloads / f"python{python}", sources.tools_folder(self._downloads)
+        self._compiler = said([f"{_COMPILER}g++", "--version"]).splitlines()[0]
+
+    def run(self, output: Path) -> BuiltRuntime:
+        """Do what no earlier build has finished, and copy what it made into `output`."""
+        do, needs = self._steps.do, self._needs
+        do("download", (self._python, self._source is None, self._tools), self._tools, self._download)
+        sources.check_python_headers(self._headers, self._python)
+        given = sources.state_of(self._source) if self._source else "debian"
+        tree_file = self._steps.work / "source" / "tree.json"
+        do("patch", (given, recipe_digest()), tree_file, lambda: self._patch(tree_file))
+        tree = msgspec.json.decode(tree_file.read_bytes(), type=sources.Tree, dec_hook=lambda kind, text: kind(text))
+        _check_format(tree, needs.ort_format)
+        settings = (given, recipe_digest(), self._python, self._compiler, self._definitions, np.__version__)
+        do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree))
+        do("compile", (*settings, needs.config), self._objects / LIBRARY, lambda: self._compile(tree))
+        runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
+        digests = tuple(bundle.digest for bundle in needs.bundles)
+        inputs = (*settings, needs.config, digests, self._device.name)
+        do("package", inputs, runtime_file, lambda: self._package(tree, runtime_file))
+        runtime = msgspec.json.decode(runtime_file.read_bytes(), type=Runtime)
+        do("prove", (runtime.sha256, digests), proof_file, lambda: self._prove(runtime, proof_file))
+        for path in self._made.iterdir():
+            shutil.copyfile(path, output / path.name)
+        proof = msgspec.json.decode(proof_file.read_bytes(), type=Proof)
+        return BuiltRuntime(output, runtime, proof, tuple(self._steps.remembered))
+
+    def _download(self) -> None:
+        self._downloads.mkdir(exist_ok=True)
+        sources.fetch_tools(self._downloads)
+        sources.fetch_python_headers(self._python, self._downloads)
+        if self._source is None:
+            sources.download_debian(self._downloads)
+
+    def _patch(self, tree_file: Path) -> None:
+        folder = tree_file.parent
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        if self._source:
+            tree = sources.copy_checkout(self._source, folder)
+        else:
+            tree = sources.unpack_debian(self._downloads, folder)
+        tree_file.write_bytes(msgspec.json.encode(tree, enc_hook=str))
+
+    def _configure(self, tree: sources.Tree) -> None:
+        objects = self._objects
+        shutil.rmtree(objects, ignore_errors=True)
+        objects.mkdir()
+        _reduce(self._steps, tree, self._needs, objects)  # CMake wants to see the files
+        toolchain, hook = objects / "toolchain.cmake", objects / "hook.cmake"
+        toolchain.write_text(TOOLCHAIN.format(compiler=_COMPILER))
+        hook.write_text(HOOK)
+        system = self._headers / "usr" / "include"
+        # The wheel must not name folders of this machine; of several that match, the last one counts.
+        folders = (self._steps.work, objects, tree.root.parent, tree.root)
+        maps = dict(zip(folders, ("runtime", "build", "dependencies", "onnxruntime"), strict=True))
+        flags = " ".join(f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items())
+        flags += f" -isystem {system}"
+        settings = {
+            **FLAGS,
+            "CMAKE_TOOLCHAIN_FILE": toolchain,
+            "CMAKE_PROJECT_onnxruntime_INCLUDE": hook,
+            "CMAKE_MAKE_PROGRAM": self._tools / "bin" / "ninja",
+            **{f"CMAKE_{language}_FLAGS": flags for language in ("C", "CXX", "ASM")},
+            "ONNX_CUSTOM_PROTOC_EXECUTABLE": shutil.which("protoc"),
+            "Python_EXECUTABLE": sys.executable,
+            "Python_INCLUDE_DIR": system / f"python{self._python}",
+            "Python_NumPy_INCLUDE_DIR": np.get_include(),
+            **{f"FETCHCONTENT_SOURCE_DIR_{name.upper()}": folder for name, folder in tree.dependencies.items()},
+        }
+        if tree.dependencies:
+            settings["FETCHCONTENT_FULLY_DISCONNECTED"] = "ON"
+        if ccache := shutil.which("ccache"):
+            settings |= {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
+        command: list[str | Path] = [self._tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja"]
+        command += ["--compile-no-warning-as-error", "-S", tree.root / "cmake", "-B", objects]
+        command += [f"-D{name}={value}" for name, value in settings.items()]
+        command += [f"-D{definition}" for definition in self._definitions]
+        self._steps.run("configure", command, objects, PYTHONPATH=str(self._tools))
+
+    def _compile(self, tree: sources.Tree) -> None:
+        _reduce(self._steps, tree, self._needs, self._objects)
+        jobs = self._jobs or os.cpu_count() or 1
+        command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", Path(LIBRARY).stem]
+        is_whole = False
+        while not is_whole:
+            self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._tools))
+            is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / LIBRARY, _COMPILER))
+
+    def _package(self, tree: sources.Tree, runtime_file: Path) -> None:
+        made, needs = self._made, self._needs
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        sets = [bundle.manifest.entry(OPERATORS_FILE) for bundle in needs.bundles]
+        record = ReducedRuntime(needs.operators, tuple(sorted({entry.sha256 for entry in sets if entry})))
+        library = self._objects / LIBRARY
+        wheel, sizes = write_wheel(tree, library, record, self._python, _COMPILER, self._tools, made)
+        runtime = Runtime(
+            wheel=wheel.name,
+            sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+            onnxruntime=tree.version,
+            python=self._python,
+            target=self._device.name,
+            compiler=self._compiler,
+            flags=FLAGS,
+            operators=tuple(needs.config.splitlines()),
+            patches=tuple(f"{patch.file}: {patch.name}" for patch in patches_of(tree.version)),
+            bundles={bundle.manifest.name: bundle.digest for bundle in needs.bundles},
+            sizes=sizes,
+            components=tree.components,
+        )
+        (made / "sbom.json").write_bytes(bill_of_materials(runtime))
+        runtime_file.write_bytes(_pretty(runtime))
+
+    def _prove(self, runtime: Runtime, proof_file: Path) -> None:
+        proof = prove(
+            self._made / runtime.wheel,
+            self._needs.bundles,
+            self._needs.operators,
+            self._device,
+            version=runtime.onnxruntime,
+            binutils=_COMPILER,
+            private=(self._steps.work, Path.home(), Path(sys.prefix)),
+            downloads=self._downloads,
+            on_progress=self._steps.on_progress,
+        )
+        proof_file.write_bytes(_pretty(proof))
+
+
+def _pretty(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _check_format(tree: sources.Tree, needed: int) -> None:
+    """Raise IncompatibleError where the source does not read that version of the ORT format."""
+    file = tree.root / "onnxruntime" / "core" / "flatbuffers" / "ort_format_version.h"
+    found = _FORMAT.search(file.read_text(encoding="utf-8"))
+    if found is None:
+        raise UsageError(f"{file}: no kOrtModelVersion there, expected a source of ONNX Runtime")
+    if needed > int(found[1]):
+        raise IncompatibleError(
+            f"the bundles' models have version {needed} of the ORT format, ONNX Runtime {tree.version} reads "
+            f"{found[1]} and older"
+        )
+
+
+def _reduce(steps: _Steps, tree: sources.Tree, needs: Needs, objects: Path) -> None:
+    """Write the files that register kernels with those of the needed operators only, and what is not compiled then.
+
+    Raises:
+        IncompatibleError: the source has no kernel for an operator.
+    """
+    config = objects / "operators.config"
+    if config.is_file() and config.read_text() == needs.config:
+        return  # what is written is newer than its objects, and would be compiled again
+    config.unlink(missing_ok=True)
+    script = tree.root / "tools" / "ci_build" / "reduce_op_kernels.py"
+    options: list[str | Path] = ["--enable_type_reduction", "--is_extended_minimal_build_or_higher"]
+    fresh = objects / "operators.fresh"
+    fresh.write_text(needs.config)
+    steps.run("reduce", [sys.executable, script, *options, "--cmake_build_dir", objects, fresh], objects)
+    found = registered(objects / "op_reduction.generated")
+    missing = ", ".join(sorted({*needs.operators} - found))
+    if missing:
+        raise IncompatibleError(f"ONNX Runtime {tree.version} has no {missing} for the CPU")
+    _write_unneeded(objects, unneeded_sources(tree.root, found))
+    fresh.rename(config)
+
+
+def _write_unneeded(objects: Path, files: Iterable[Path]) -> None:
+    (objects / UNNEEDED).write_text("".join(f"{path}\n" for path in sorted(files)))
+
+
+def _restore_sources(objects: Path, undefined: Sequence[str]) -> bool:
+    """Have those sources compiled that seem to define symbols, all of them where none does; return whether any were."""
+    unneeded = {Path(line) for line in (objects / UNNEEDED).read_text().splitlines()}
+    if not undefined or not unneeded:
+        return False  # the proof refuses symbols that are still undefined
+    _write_unneeded(objects, unneeded - (defining(undefined, unneeded) or unneeded))
+    return True

@@ -1,0 +1,214 @@
+"""Put the compiled library and ONNX Runtime's Python files together as a wheel, and describe it.
+
+The wheel is named `onnxruntime`, so that it takes the place of the stock one, with a `.post1` version, so that it can
+be told from that. It holds a record of its operators (`edge_sdk.bundle.manifest.ReducedRuntime`), by which a device
+refuses a bundle that it cannot run. The same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+
+import edge_sdk
+from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
+from edge_sdk.core.errors import EdgeError
+from edge_sdk_tools.packages import last_words
+from edge_sdk_tools.runtime.sources import Component, Tree
+
+LIBRARY = "onnxruntime_pybind11_state.so"
+"""The library's name in the folder where it was compiled."""
+_CAPI = (
+    "_ld_preload.py",
+    "onnxruntime_collect_build_info.py",
+    "onnxruntime_inference_collection.py",
+    "onnxruntime_validation.py",
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can hold
+_UNUSED = re.compile(r"^@\w+@$", re.MULTILINE)  # places for an import of PyTorch and for flags of dlopen
+_SECTION = re.compile(r"^(\.\S+)\s+(\d+)\s+\d+$", re.MULTILINE)
+_SMALLEST_SECTION = 1000  # bytes; smaller ones are not listed
+_TAG = re.compile(r"platform tag:\s*\"(\w+)\"")
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """Sizes in bytes: the wheel, what it unpacks to, the library, and the library's larger sections by name."""
+
+    wheel: int
+    unpacked: int
+    library: int
+    sections: dict[str, int]
+
+
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """A reduced runtime, as runtime.json describes it.
+
+    Attributes:
+        wheel: file name.
+        sha256: of the wheel, in hex.
+        onnxruntime: version of the source.
+        python: minor version.
+        target: the device that it was built for.
+        compiler: what it says of itself, one line.
+        flags: CMake's definitions that decide what is built.
+        operators: lines of `domain;opset;Operator{types},…`.
+        patches: what was changed in the source.
+        bundles: SHA-256 of the manifest of each bundle that it was built for, by name.
+        components: the sources that are in it.
+    """
+
+    wheel: str
+    sha256: str
+    onnxruntime: str
+    python: str
+    target: str
+    compiler: str
+    flags: dict[str, str]
+    operators: tuple[str, ...]
+    patches: tuple[str, ...]
+    bundles: dict[str, str]
+    sizes: Sizes
+    components: tuple[Component, ...]
+    edge_sdk: str = edge_sdk.__version__
+
+
+def write_wheel(
+    tree: Tree, library: Path, record: ReducedRuntime, python: str, binutils: str, tools: Path, folder: Path
+) -> tuple[Path, Sizes]:
+    """Write the wheel into an empty folder, with the platform tag that its library's symbols allow.
+
+    Args:
+        tree: the source, for the Python files.
+        library: as it was linked; a stripped copy goes into the wheel.
+        record: what a device reads of it.
+        python: minor version, such as "3.11".
+        binutils: prefix of `strip` and `size` for the library's machine.
+        tools: folder with auditwheel.
+        folder: where it is written.
+
+    Raises:
+        EdgeError: `strip` or auditwheel failed.
+        OSError: the disk is full.
+    """
+    stripped = folder / LIBRARY
+    said([f"{binutils}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
+    number = python.replace(".", "")
+    files = _files(tree, stripped.read_bytes(), record, number)
+    sections = _sections(said([f"{binutils}size", "-A", str(stripped)]))
+    version, tag = f"{tree.version}.post1", f"cp{number}-cp{number}"
+    loose = _write(folder, version, f"{tag}-linux_aarch64", files, python)
+    found = _TAG.search(said([sys.executable, "-m", "auditwheel", "show", str(loose)], PYTHONPATH=str(tools)))
+    if found is None:
+        raise EdgeError(f"{loose.name}: auditwheel finds no platform on which it runs")
+    wheel = _write(folder, version, f"{tag}-{found[1]}", files, python)
+    loose.unlink()
+    unpacked = sum(map(len, files.values()))
+    sizes = Sizes(wheel.stat().st_size, unpacked, stripped.stat().st_size, sections)
+    stripped.unlink()
+    return wheel, sizes
+
+
+def said(command: list[str], **environment: str) -> str:
+    """Run a program and return its standard output; raise EdgeError with its last words where it fails."""
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, errors="replace", env={**os.environ, **environment}
+    )
+    if done.returncode:
+        raise EdgeError(f"{Path(command[0]).name} failed: {last_words(done.stderr)}")
+    return done.stdout
+
+
+def _sections(text: str) -> dict[str, int]:
+    sizes = {name: int(size) for name, size in _SECTION.findall(text)}
+    large = {name: size for name, size in sizes.items() if size >= _SMALLEST_SECTION}
+    return dict(sorted(large.items(), key=lambda item: -item[1]))
+
+
+def _files(tree: Tree, library: bytes, record: ReducedRuntime, number: str) -> dict[str, bytes]:
+    """Return the content of the package by path."""
+    source = tree.root / "onnxruntime"
+    python = source / "python"
+    about = f"package_name = 'onnxruntime'\n__version__ = '{tree.version}.post1'\n"
+    state = _UNUSED.sub("", (python / "_pybind_state.py.in").read_text(encoding="utf-8"))
+    capi = {name: (python / name).read_bytes() for name in _CAPI}
+    capi |= {
+        "__init__.py": (python / "__init__.py").read_bytes(),
+        "_pybind_state.py": state.encode(),
+        "build_and_package_info.py": about.encode(),
+        f"onnxruntime_pybind11_state.cpython-{number}-aarch64-linux-gnu.so": library,
+        REDUCED_FILE: msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n",
+    }
+    top = {
+        "__init__.py": (source / "__init__.py").read_bytes(),
+        "LICENSE": (tree.root / "LICENSE").read_bytes(),
+        "ThirdPartyNotices.txt": (tree.root / "ThirdPartyNotices.txt").read_bytes(),
+    }
+    files = {f"onnxruntime/{name}": data for name, data in top.items()}
+    return files | {f"onnxruntime/capi/{name}": data for name, data in capi.items()}
+
+
+def _write(folder: Path, version: str, tag: str, files: dict[str, bytes], python: str) -> Path:
+    major, minor = python.split(".")
+    information = f"onnxruntime-{version}.dist-info"
+    metadata = (
+        f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {version}\nLicense: MIT License\n"
+        "Summary: ONNX Runtime with the operators of some models only, built by edge-sdk\n"
+        f"Requires-Python: >={python},<{major}.{int(minor) + 1}\nRequires-Dist: numpy>=1.21.6\n"
+    )
+    wheel = f"Wheel-Version: 1.0\nGenerator: edge-sdk\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    every = {
+        **files,
+        f"{information}/METADATA": metadata.encode(),
+        f"{information}/WHEEL": wheel.encode(),
+    }
+    rows = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in every.items()]
+    every[f"{information}/RECORD"] = f"{''.join(rows)}{information}/RECORD,,\n".encode()
+    path = folder / f"onnxruntime-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in every.items():
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
+    return path
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+
+
+def bill_of_materials(runtime: Runtime) -> bytes:
+    """Return the SBOM of a runtime as CycloneDX 1.5 in JSON."""
+
+    def component(one: Component) -> dict[str, object]:
+        described: dict[str, object] = {"type": "library", "name": one.name, "version": one.version}
+        described["licenses"] = [{"license": {"id": one.licence}}]
+        if one.sha256:
+            described["hashes"] = [{"alg": "SHA-256", "content": one.sha256}]
+        if one.purl:
+            described["purl"] = one.purl
+        return described
+
+    _, version, *_ = runtime.wheel.split("-")
+    subject = {
+        "type": "library",
+        "name": "onnxruntime",
+        "version": version,
+        "hashes": [{"alg": "SHA-256", "content": runtime.sha256}],
+        "purl": f"pkg:pypi/onnxruntime@{version}",
+    }
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": subject, "tools": [{"name": "edge-sdk", "version": runtime.edge_sdk}]},
+        "components": [component(one) for one in runtime.components],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"

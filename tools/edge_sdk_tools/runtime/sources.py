@@ -1,0 +1,226 @@
+"""Where the sources and tools of a reduced ONNX Runtime come from, and unpacking them.
+
+Debian's archives come through apt, which verifies them by its own signed lists. A folder with a source of ONNX Runtime
+is copied, never changed. CMake, Ninja and auditwheel are fetched with pip into a folder that nothing else sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.core.errors import MissingDependencyError, OutputError, UsageError
+from edge_sdk_tools.arm_cost.installation import Apt, debian_sources, host_architecture, require_apt, unpack
+from edge_sdk_tools.packages import last_words
+from edge_sdk_tools.runtime.recipe import DEPENDENCIES, HEADERS, Dependency, apply_patches, write_stubs
+
+_RELEASE = "trixie"
+_ONNXRUNTIME = Dependency("onnxruntime", "onnxruntime", "MIT")
+_COMPILED = (_ONNXRUNTIME, *DEPENDENCIES)
+_PYTHONS = {"3.11": "bookworm"}  # the Debian release that has it, for its headers on arm64
+_TOOLS = ("cmake==3.31.10", "ninja==1.13.0", "auditwheel==6.8.2")
+_PIP_TIMEOUT_S = 600
+
+
+class Component(msgspec.Struct, frozen=True):
+    """One source that is in the runtime, as the SBOM names it.
+
+    Attributes:
+        licence: SPDX identifier.
+        sha256: of the archive, in hex; empty for a folder.
+        purl: package URL; empty for a folder.
+    """
+
+    name: str
+    version: str
+    licence: str
+    sha256: str = ""
+    purl: str = ""
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """Patched sources, ready for CMake.
+
+    Attributes:
+        root: the source of ONNX Runtime.
+        version: of ONNX Runtime, such as "1.21.0".
+        dependencies: folder by FetchContent's name; empty where CMake fetches them itself.
+    """
+
+    root: Path
+    version: str
+    dependencies: dict[str, Path]
+    components: tuple[Component, ...]
+
+
+def download_debian(folder: Path) -> None:
+    """Fetch what is missing of the sources that Debian's trixie has of ONNX Runtime and its dependencies.
+
+    Raises:
+        MissingDependencyError: apt-get is missing, or the package server cannot be reached.
+    """
+    require_apt()
+    sources = debian_sources(_RELEASE, with_sources=True)
+    apt = Apt(host_architecture(), folder / "apt", folder / "archives", sources)
+    for each in _COMPILED:
+        apt.fetch(["source", "--download-only", "--tar-only", each.package], folder)
+    apt.fetch(["download", *(header.dependency.package for header in HEADERS)], folder)
+
+
+def unpack_debian(downloads: Path, folder: Path) -> Tree:
+    """Unpack and patch what was downloaded in an empty folder."""
+    for each in _COMPILED:
+        _unpack_source(_archive(downloads, each), folder / each.name)
+    packages = {}
+    for header in HEADERS:
+        packages[header.dependency.name] = folder / "headers" / header.dependency.name
+        packages[header.dependency.name].mkdir(parents=True)
+        unpack(_archive(downloads, header.dependency), packages[header.dependency.name])
+    root = folder / _ONNXRUNTIME.name
+    version = version_of(root)
+    apply_patches(root, version)
+    dependencies = {each.name: folder / each.name for each in DEPENDENCIES}
+    dependencies |= write_stubs(folder / "stubs", packages)
+    every = (*_COMPILED, *(header.dependency for header in HEADERS))
+    return Tree(root, version, dependencies, tuple(_component(_archive(downloads, each), each) for each in every))
+
+
+def copy_checkout(source: Path, folder: Path) -> Tree:
+    """Copy and patch a source of ONNX Runtime in an empty folder; CMake fetches its dependencies, or is told of them.
+
+    Raises:
+        UsageError: it is no such source, of no known version, or not as published.
+    """
+    version = version_of(source)
+    root = folder / _ONNXRUNTIME.name
+    shutil.copytree(source, root, symlinks=True, ignore=shutil.ignore_patterns(".git", "build"))
+    apply_patches(root, version)
+    return Tree(root, version, {}, (Component(_ONNXRUNTIME.name, version, _ONNXRUNTIME.licence),))
+
+
+def version_of(source: Path) -> str:
+    """Return the version that a source of ONNX Runtime gives itself; raise UsageError if it is none."""
+    file = source / "VERSION_NUMBER"
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as cause:
+        raise UsageError(f"{source}: no VERSION_NUMBER to be read, expected a source of ONNX Runtime") from cause
+    if not re.fullmatch(r"\d+\.\d+\.\d+", text):
+        raise UsageError(f"{file}: expected a version such as 1.21.0, got {text[:40]!r}")
+    return text
+
+
+def fetch_python_headers(python: str, folder: Path) -> None:
+    """Fetch the headers of an arm64 Python and unpack them into the folder `pythonVERSION`.
+
+    Raises:
+        UsageError: Debian has no such Python.
+        MissingDependencyError: they cannot be fetched, or are those of another Python.
+    """
+    if python not in _PYTHONS:
+        known = " and ".join(_PYTHONS)
+        raise UsageError(f"Python {python}: a reduced runtime can be built and proved for {known} only")
+    system = folder / f"python{python}"
+    if not system.is_dir():
+        require_apt()
+        apt = Apt("arm64", folder / "apt-arm64", folder / "archives-arm64", debian_sources(_PYTHONS[python]))
+        package = f"libpython{python}-dev"
+        apt.fetch(["download", package], folder)
+        partial = folder / f".python{python}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        unpack(max(folder.glob(f"{package}_*.deb"), key=_age), partial)
+        partial.rename(system)
+    check_python_headers(system, python)
+
+
+def check_python_headers(system: Path, python: str) -> None:
+    """Raise MissingDependencyError where the headers in `system` are not those of this Python on arm64."""
+    minor = python.split(".")[1]
+    header = system / "usr" / "include" / f"python{python}" / "patchlevel.h"
+    for path, wanted in (
+        (header, f"#define PY_MINOR_VERSION {minor}"),
+        (
+            system / "usr" / "include" / "aarch64-linux-gnu" / f"python{python}" / "pyconfig.h",
+            "#define SIZEOF_VOID_P 8",
+        ),
+    ):
+        try:
+            text = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
+        except OSError as cause:
+            raise MissingDependencyError(f"{path} is missing, expected the headers of Python {python}") from cause
+        if wanted not in re.sub(r"\s+", " ", text):
+            raise MissingDependencyError(f"{path}: expected {wanted!r}; these are not the headers of Python {python}")
+
+
+def state_of(source: Path) -> str:
+    """Return a digest of the names, sizes and times of all files of a source, which a change to one of them changes."""
+    digest = hashlib.sha256()
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and ".git" not in path.parts:
+            state = path.stat()
+            digest.update(f"{path.relative_to(source)} {state.st_size} {state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def tools_folder(downloads: Path) -> Path:
+    """Return the folder of the tools, whose name has their versions."""
+    return downloads / "-".join(_TOOLS).replace("==", "-")
+
+
+def fetch_tools(folder: Path) -> None:
+    """Install CMake, Ninja and auditwheel of known versions into a folder of their own."""
+    ready = tools_folder(folder)
+    if ready.is_dir():
+        return
+    partial = folder / ".tools"
+    shutil.rmtree(partial, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    command += ["--only-binary=:all:", "--target", str(partial), *_TOOLS]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, errors="replace", timeout=_PIP_TIMEOUT_S
+    )
+    if done.returncode:
+        raise MissingDependencyError(
+            f"pip cannot fetch {', '.join(_TOOLS)} ({last_words(done.stderr)}); is the package index reachable?"
+        )
+    partial.rename(ready)
+
+
+def _age(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _archive(folder: Path, dependency: Dependency) -> Path:
+    """Return the newest archive of a package; the server may have had an older one earlier."""
+    found = [*folder.glob(f"{dependency.package}_*.orig.tar.*"), *folder.glob(f"{dependency.package}_*.deb")]
+    if not found:
+        raise MissingDependencyError(f"{folder}: nothing of {dependency.package} was fetched")
+    return max(found, key=_age)
+
+
+def _unpack_source(archive: Path, folder: Path) -> None:
+    """Unpack a source archive, whose one outermost folder becomes `folder`."""
+    partial = folder.with_name(f".{folder.name}")
+    partial.mkdir()
+    command = ["tar", "-x", "--no-same-owner", "-f", str(archive), "-C", str(partial)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        raise OutputError(f"{archive}: cannot be unpacked: {last_words(done.stderr)}")
+    [content] = partial.iterdir()
+    content.rename(folder)
+    partial.rmdir()
+
+
+def _component(archive: Path, dependency: Dependency) -> Component:
+    """Describe an archive, whose name is `PACKAGE_VERSION.orig.tar.gz` or `PACKAGE_VERSION_ARCHITECTURE.deb`."""
+    version = archive.name.removeprefix(f"{dependency.package}_").split(".orig.tar")[0].split("_")[0]
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    purl = f"pkg:deb/debian/{dependency.package}@{version.replace('+', '%2B')}?distro={_RELEASE}"
+    return Component(dependency.name, version.split("+dfsg")[0], dependency.licence, digest, purl)
