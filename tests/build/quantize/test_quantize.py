@@ -41,7 +41,7 @@ from edge_sdk_tools.quantize.calibration import (
 )
 from edge_sdk_tools.quantize.convert import convert, integer_mac_share
 from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, quantize
-from edge_sdk_tools.quantize.simplified import Simplified, convolution_macs, decoding_tail, simplify
+from edge_sdk_tools.quantize.simplified import Simplified, convolution_macs, decoding_tail, join_hard_sigmoids, simplify
 from edge_sdk_tools.search.sensitivity import LocalNoise, local_noise
 from tests.support import models as tiny
 from tests.support.models import Head
@@ -101,6 +101,40 @@ def test_scores_survive_beside_boxes_because_the_tail_is_float(tmp_path: Path) -
     assert expected[:, :4].max() > 10
     assert np.abs(got[:, 4:] - expected[:, 4:]).max() < 0.1
     assert len(np.unique(got[:, 4:])) > 20
+
+
+_HARD = ("h = Add(x, three)", "c = Clip(h, zero, six)")
+_JOINED = ["HardSigmoid", "Mul"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "operators"),
+    [
+        ((*_HARD, "m = Mul(x, c)", "y = Div(m, six)"), _JOINED),
+        ((*_HARD, "m = Mul(c, x)", "y = Mul(sixth, m)"), _JOINED),
+        ((*_HARD, "d = Div(c, six)", "y = Mul(d, x)"), _JOINED),
+        (("h = Add(three, x)", *_HARD[1:], "d = Mul(c, sixth)", "y = Mul(x, d)"), _JOINED),
+        ((*_HARD, "y = Div(c, six)"), _JOINED[:1]),
+        ((*_HARD, "m = Mul(x, c)", "y = Div(m, three)"), ["Add", "Clip", "Mul", "Div"]),
+        ((*_HARD, "y = Div(six, c)"), ["Add", "Clip", "Div"]),
+        (("h = Add(x, six)", *_HARD[1:], "m = Mul(x, c)", "y = Div(m, six)"), ["Add", "Clip", "Mul", "Div"]),
+        ((*_HARD, "d = Div(c, six)", "y = Mul(d, c)"), ["Add", "Clip", "Div", "Mul"]),
+    ],
+)
+def test_a_hard_swish_of_several_nodes_becomes_a_hard_sigmoid_and_a_product(
+    lines: tuple[str, ...], operators: list[str]
+) -> None:
+    constants = "<float three = {3}, float six = {6}, float zero = {0}, float sixth = {0.16666667}>"
+    text = f"g (float[9, 99] x) => (float[9, 99] y) {constants} {{ {' '.join(lines)} }}"
+    proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 13]> ' + text)
+    for number, node in enumerate(proto.graph.node):
+        node.name = str(number)
+    x = np.random.default_rng(0).uniform(-9, 9, (9, 99)).astype(np.float32)
+    before = Session(proto.SerializeToString(), SessionSettings(), "before").run(x)[0].copy()
+    join_hard_sigmoids(proto)
+    after = Session(proto.SerializeToString(), SessionSettings(), "after").run(x)[0]
+    assert [node.op_type for node in proto.graph.node] == operators
+    np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
 
 
 def test_macs_are_those_of_the_definition(tmp_path: Path) -> None:

@@ -138,6 +138,23 @@ def share_ranges(
     return shared
 
 
+def cut_ranges(proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Return ranges, from which HardSwish's inputs miss what it makes 0 of anyway: all below -beta/alpha, which is -3.
+
+    Integers are finer for it. What another node reads too keeps its range.
+    """
+    links, cut = GraphIndex(proto.graph), dict(ranges)
+    for hard in proto.graph.node:
+        x = hard.input[0] if hard.op_type == "HardSigmoid" else ""
+        product = links.only_reader(hard.output[0], "Mul") if x in ranges else None
+        slope = attribute(hard, "alpha", 0.2)
+        if product is None or x not in product.input or len(links.readers(x)) != 2 or x in links.outputs or slope <= 0:
+            continue
+        low, high = ranges[x]
+        cut[x] = max(low, min(-attribute(hard, "beta", 0.5) / slope, high)), high
+    return cut
+
+
 def softmax_along_last_axis(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Replace, in place, each float Softmax along another axis by one along the last, between two Transposes.
 
@@ -312,6 +329,7 @@ def quantized_proto(
     copy, shapes = copy_of(proto), shapes_of(proto)
     shuffle_by_gather(copy, shapes)
     add_infer_metadata(copy)  # or the quantizer would write the model to the disk and infer its shapes once more
+    ranges = cut_ranges(proto, ranges)
     if recipe.shared_scales:
         ranges = share_ranges(proto, ranges, set(float_nodes))
     as_floats = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}

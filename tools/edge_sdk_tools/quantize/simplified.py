@@ -14,12 +14,13 @@ import msgspec
 import numpy as np
 import onnx
 import onnxruntime as ort
+from onnx import helper
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.graph.index import GraphIndex, attribute, keep_used_domains, nodes_of
+from edge_sdk_tools.graph.index import GraphIndex, attribute, keep_used_domains, nodes_of, replace_all
 from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
 
 
@@ -95,6 +96,58 @@ def _follows_softmax(name: str, links: GraphIndex) -> bool:
     return node is not None and node.op_type == "Softmax"
 
 
+_THREE, _SIX = 3, 6
+
+
+def join_hard_sigmoids(proto: onnx.ModelProto) -> None:
+    """Replace, in place, each HardSigmoid and HardSwish that is written as several nodes by HardSigmoid, and a Mul.
+
+    HardSigmoid is min(max(x + 3, 0), 6) / 6 and HardSwish x times that, where the division may come last or be a
+    product with 1/6. Each node of it in integers would round with a scale of its own. Constants must be initializers.
+    """
+    graph, links = proto.graph, GraphIndex(proto.graph)
+    placed: dict[str, list[onnx.NodeProto]] = {}  # what stands in the place of a node, by the tensor that it made
+    for clip in graph.node:
+        add = links.maker(clip.input[0], "Add") if clip.op_type == "Clip" and _is_clip_to_six(clip, links) else None
+        if add is None or links.only_reader(add.output[0], "Clip") is None:
+            continue
+        read = [one for one, other in (add.input, add.input[::-1]) if _is(other, _THREE, links)]
+        made = clip.output[0]
+        product = links.only_reader(made, "Mul")
+        if product is None or sorted(product.input) != sorted([*read, made]):
+            product = None
+        value = made if product is None else product.output[0]
+        last = links.only_reader(value, "Mul", "Div")
+        if not read or last is None or not _is_sixth(last, value, links):
+            continue
+        result = last.output[0] if product is None else made
+        hard = helper.make_node("HardSigmoid", read, [result], clip.name, alpha=1 / _SIX, beta=_THREE / _SIX)
+        placed |= {add.output[0]: [], last.output[0]: [], made: [hard]}
+        if product is not None:
+            placed[value] = [helper.make_node("Mul", [*read, made], last.output, product.name)]
+    replace_all(graph.node, [one for node in graph.node for one in placed.get(node.output[0], [node])])
+
+
+def _is_clip_to_six(node: onnx.NodeProto, links: GraphIndex) -> bool:
+    if len(node.input) == 1:  # before opset 11
+        return (attribute(node, "min"), attribute(node, "max")) == (0, _SIX)
+    return len(node.input) == 3 and _is(node.input[1], 0, links) and _is(node.input[2], _SIX, links)
+
+
+def _is_sixth(node: onnx.NodeProto, value: str, links: GraphIndex) -> bool:
+    """Tell whether a Mul or Div makes a sixth of a value."""
+    if node.op_type == "Div":
+        return node.input[0] == value and _is(node.input[1], _SIX, links)
+    return any(_is(name, 1 / _SIX, links) for name in node.input)
+
+
+def _is(name: str, number: float, links: GraphIndex) -> bool:
+    value = links.value(name)
+    if value is None or value.dtype != np.float32 or value.shape not in ((), (1,)):
+        return False
+    return bool(np.isclose(value.item(), number))
+
+
 QUANTIZED_TYPES = tuple(sorted({*QLinearOpsRegistry, *QDQRegistry}))
 """Operators that ONNX Runtime's quantizer takes."""
 
@@ -139,6 +192,7 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
             raise ValueError("nothing was written")
         # ONNX Runtime writes down every domain that this process has ever heard of, as of custom operators.
         keep_used_domains(simplified, nodes_of(simplified.graph.node))
+        join_hard_sigmoids(simplified)
         onnx.save(simplified, result)
     except Exception as cause:  # it raises whatever its parts raise
         raise_if_full(folder, cause)
