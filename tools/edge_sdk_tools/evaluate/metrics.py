@@ -147,11 +147,11 @@ class TaskMetrics(ABC):
         return len(observed.records)
 
     def finds_nothing(self, _observed: Observed, _which: int) -> bool:
-        """Whether a model found nothing on any image."""
+        """Return whether a model found nothing on any image."""
         return False
 
     def stands_still(self, observed: Observed, which: int) -> bool:
-        """Whether a model says the same of all images."""
+        """Return whether a model gives the same result for all images."""
         return len({record.fingerprints[which] for record in observed.records}) == 1
 
     def pairs(self, _observed: Observed) -> Pairs | None:
