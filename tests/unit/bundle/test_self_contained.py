@@ -27,8 +27,8 @@ from edge_sdk.bundle.model_file import (
 )
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, SessionError
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from tests.support import models as tiny
 from tests.support.bundles import FILES, golden_file, make_manifest, write_bundle
 

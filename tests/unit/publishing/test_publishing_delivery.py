@@ -10,10 +10,9 @@ from contextlib import closing
 
 import pytest
 
-from edge_sdk.core.threads import Backoff
+from edge_sdk.core.threads import Backoff, Wakeup
 from edge_sdk.messages.schema import Identity, Message
 from edge_sdk.publishing.client import MqttConnection
-from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import ConnectionState, PoisonMessageDetector

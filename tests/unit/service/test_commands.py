@@ -28,8 +28,7 @@ from edge_sdk.messages.commands import (
     ResponseMessage,
     Resume,
 )
-from edge_sdk.messages.schema import Topics, message_schema
-from edge_sdk.publishing.connection import Incoming
+from edge_sdk.messages.schema import Incoming, Topics, message_schema
 from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandHandler, Reply
 from edge_sdk.service.runner import Controls, Shot
