@@ -82,8 +82,7 @@ def _resident_kb() -> int:
 
 
 @pytest.mark.parametrize(
-    "make_server",
-    [pytest.param(partial(rtsp_server, encoder=JPEG), id="rtsp"), pytest.param(http_server, id="http")],
+    "make_server", [pytest.param(partial(rtsp_server, encoder=JPEG), id="rtsp"), pytest.param(http_server, id="http")]
 )
 def test_a_stream_that_ends_is_opened_again_without_leaving_anything(make_server: Callable[[], StreamServer]) -> None:
     """Two hundred times: no thread, no descriptor, and no memory that grows with them."""

@@ -27,13 +27,7 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.demo.bundle import Media, demo_bundle, fetch_media
 from edge_sdk_tools.packages import cache_folder
 from tests.support.absent import not_installed
-from tests.support.broker import (
-    Broker,
-    Subscriber,
-    free_port,
-    require_program,
-    wait_until,
-)
+from tests.support.broker import Broker, Subscriber, free_port, require_program, wait_until
 from tests.support.bundles import NATIVE_TARGET
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
 from tests.support.connections import put
@@ -167,10 +161,7 @@ def test_the_classifier_tells_what_is(broker: Broker, cell_bundle: Path, cell_pi
     assert (unsigned.returncode, "not signed" in unsigned.stderr) == (7, True)
     config = _edited(_CLASSIFIER, tmp_path, {**values, "bundle": f'"{bundle}"'})
     said = tmp_path / "said.txt"
-    with (
-        Subscriber(broker) as listener,
-        _writing_to(said, "sh", "-c", _shell_line(_CLASSIFIER, broker)),
-    ):
+    with Subscriber(broker) as listener, _writing_to(said, "sh", "-c", _shell_line(_CLASSIFIER, broker)):
         _wait_subscribed(broker, 2)
         done = edge_sdk("run", "--config", config, "--duration", 120)
         assert done.returncode == 0, done.stderr

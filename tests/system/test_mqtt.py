@@ -279,8 +279,7 @@ def test_a_broker_that_wants_a_certificate_gets_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["tlsv1.2", "tlsv1.3"])
 @pytest.mark.parametrize(
-    ("has_one", "expected"),
-    [(False, "wants a certificate of this device"), (True, "does not take the certificate in")],
+    ("has_one", "expected"), [(False, "wants a certificate of this device"), (True, "does not take the certificate in")]
 )
 def test_a_broker_that_wants_another_certificate(tmp_path: Path, version: str, has_one: bool, expected: str) -> None:
     clients, others = Authority(tmp_path, "clients"), Authority(tmp_path, "others")

@@ -40,13 +40,7 @@ def test_every_version_that_a_target_names_has_a_table() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "expected"),
-    [
-        ("1.20.2", "1.20.1"),
-        ("1.21.0", "1.20.1"),
-        ("1.23.2", "1.23.2"),
-        ("99.0", "1.31.1"),
-        ("1.20.0", None),
-    ],
+    [("1.20.2", "1.20.1"), ("1.21.0", "1.20.1"), ("1.23.2", "1.23.2"), ("99.0", "1.31.1"), ("1.20.0", None)],
 )
 def test_the_nearest_older_table_is_used(wanted: str, expected: str | None) -> None:
     table = kernel_table(wanted)

@@ -496,11 +496,7 @@ def _macs(operator: str, *shapes: tuple[int, ...], output: tuple[int, ...], **at
     ],
 )
 def test_multiply_accumulates(
-    operator: str,
-    inputs: list[tuple[int, ...]],
-    output: tuple[int, ...],
-    attributes: dict[str, object],
-    expected: int,
+    operator: str, inputs: list[tuple[int, ...]], output: tuple[int, ...], attributes: dict[str, object], expected: int
 ) -> None:
     assert _macs(operator, *inputs, output=output, **attributes) == expected
 

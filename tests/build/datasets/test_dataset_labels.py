@@ -127,11 +127,7 @@ def test_folders_that_are_no_class_are_named(tmp_path: Path, folders: list[str],
 
 @pytest.mark.parametrize(
     ("folders", "task"),
-    [
-        (["day", "night", "plane"], "classification"),
-        (["tench", "crane"], "detection"),
-        (["."], "segmentation"),
-    ],
+    [(["day", "night", "plane"], "classification"), (["tench", "crane"], "detection"), (["."], "segmentation")],
 )
 def test_other_folders_are_images_without_labels(tmp_path: Path, folders: list[str], task: Task) -> None:
     for number, folder in enumerate(folders):

@@ -21,12 +21,7 @@ from scipy.special import softmax
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Detections, Frame, Geometry, Masks
 from edge_sdk_tools.distillation.gate import compared_classes, mcnemar
-from edge_sdk_tools.evaluate.average_precision import (
-    AveragePrecision,
-    Boxes,
-    LabelledBoxes,
-    judge,
-)
+from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, LabelledBoxes, judge
 from edge_sdk_tools.evaluate.classification import divergences, probabilities_of, ranks_of, restricted, softened
 from edge_sdk_tools.evaluate.detection import likeness_of, match
 from edge_sdk_tools.evaluate.evaluation import evaluate

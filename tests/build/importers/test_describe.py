@@ -317,13 +317,7 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
             ModelError,
             "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes",
         ),
-        (
-            {"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]},
-            {},
-            {},
-            ModelError,
-            "are those of no decoder",
-        ),
+        ({"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]}, {}, {}, ModelError, "are those of no decoder"),
         ({"y": [1, 17, 16, 12]}, {}, {}, ModelError, "looks like 17 heatmaps of a person's keypoints"),
         ({"y": [1, 1, 16, 16]}, {}, {}, ModelError, "if it is one for detection or anomaly, say so with --task"),
         (

@@ -404,14 +404,7 @@ def test_the_record_is_of_the_graph_that_was_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"largest": -1},
-        {"largest": "0"},
-        {"graph_sha256": "0" * 64},
-        {"more": "x" * 5000},
-    ],
-    ids=str,
+    "change", [{"largest": -1}, {"largest": "0"}, {"graph_sha256": "0" * 64}, {"more": "x" * 5000}], ids=str
 )
 def test_a_record_that_no_import_writes_is_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
     proto = _recorded(tmp_path)

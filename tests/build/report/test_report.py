@@ -40,16 +40,7 @@ from edge_sdk_tools.report.schema import (
     Verdict,
     WorstImage,
 )
-from tests.support.reports import (
-    Page,
-    change,
-    empty_report,
-    full_report,
-    jpeg,
-    noisy_layers,
-    output_change,
-    top1,
-)
+from tests.support.reports import Page, change, empty_report, full_report, jpeg, noisy_layers, output_change, top1
 
 
 def _hostile(text: str) -> BuildReport:

@@ -163,11 +163,7 @@ def test_lines_that_the_documentation_explains_are_said() -> None:
 # Links between the pages of the documentation lead somewhere.
 
 
-_PAGES = [
-    _ROOT / "README.md",
-    *sorted((_ROOT / "docs").rglob("*.md")),
-    *sorted((_ROOT / "examples").rglob("*.md")),
-]
+_PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md")), *sorted((_ROOT / "examples").rglob("*.md"))]
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 

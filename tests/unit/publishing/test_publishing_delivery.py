@@ -292,12 +292,7 @@ def _names(outbox: MemoryOutbox) -> list[str]:
 
 @pytest.mark.parametrize(
     ("max_messages", "max_bytes", "size", "kept"),
-    [
-        (3, 1000, 10, [7, 8, 9]),
-        (100, 30, 10, [7, 8, 9]),
-        (100, 1000, 10, list(range(10))),
-        (100, 9, 10, []),
-    ],
+    [(3, 1000, 10, [7, 8, 9]), (100, 30, 10, [7, 8, 9]), (100, 1000, 10, list(range(10))), (100, 9, 10, [])],
 )
 def test_the_oldest_make_room(max_messages: int, max_bytes: int, size: int, kept: list[int]) -> None:
     outbox = MemoryOutbox(max_messages, max_bytes)

@@ -102,11 +102,7 @@ def test_the_first_line_of_a_password_file_is_the_password(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [
-        (b"\nx", "has 0 bytes"),
-        (b"\xff", "not UTF-8"),
-        (b"x" * 70000, "expected 1 to 65535 in the first line"),
-    ],
+    [(b"\nx", "has 0 bytes"), (b"\xff", "not UTF-8"), (b"x" * 70000, "expected 1 to 65535 in the first line")],
 )
 def test_password_files_that_are_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "password").write_bytes(content)

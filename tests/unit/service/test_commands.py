@@ -182,9 +182,7 @@ def test_bytes_from_the_wire_are_shown_and_never_acted_on(commanded: CommandedDe
     assert line.startswith("command pause (camera 'gate\\x1b]0;pwn\\x07\\x1b[2J\\nNov 22 ")
 
 
-def test_a_control_that_a_camera_lacks_is_not_set(
-    commanded: CommandedDevice,
-) -> None:
+def test_a_control_that_a_camera_lacks_is_not_set(commanded: CommandedDevice) -> None:
     control = commanded.controls.of("gate")
     commanded.hear("set_threshold", camera="gate", confidence=0.5)
     control.known = CameraTraits(name="gate", task="classification", refusals={"confidence": "no threshold"})
