@@ -1,7 +1,5 @@
 """Many thousands of frames and hundreds of reopenings: neither memory nor descriptors grow."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading

@@ -1,7 +1,5 @@
 """Bundles for tests: any bytes behind a manifest, real ones, several variants, models that misbehave."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

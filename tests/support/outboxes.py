@@ -1,7 +1,5 @@
 """What tests of the event outbox do: make one over a file, put numbered events, take what would go to a broker."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading

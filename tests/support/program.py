@@ -1,7 +1,5 @@
 """The installed program, run as a user runs it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Events through faults of network, broker, process and clock: none is lost, and what is wrong is said."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The examples: each configuration with only source, bundle and broker changed, and what the pages say."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

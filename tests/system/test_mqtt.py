@@ -1,7 +1,5 @@
 """The publisher, and `Publisher` of a program, against a real Mosquitto, with TLS and without."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

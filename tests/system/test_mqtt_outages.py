@@ -1,7 +1,5 @@
 """The publisher while its broker is absent, killed, frozen or slow; and what brokers answer, forbid and do not know."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The programs in README.md and docs/library.md, as they stand there: run on a real bundle, and type-checked."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`edge-sdk run` as a user runs it: a process of its own, a real bundle, a real broker."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import signal

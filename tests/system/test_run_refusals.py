@@ -1,7 +1,5 @@
 """`edge-sdk run` says no in one line, `--check` says beforehand what will run, and no secret is anywhere."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A run tunes itself while results go out, and takes another model or fewer threads where the machine changes."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Counts and estimates of a core that is not here: classes of instructions, setting up a counter, the command."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

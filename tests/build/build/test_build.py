@@ -1,7 +1,5 @@
 """build: a bundle that keeps what its manifest promises, or an error and nothing changed."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """Builds in several processes, interrupted, killed and continued: the same bundle, or what was there before."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

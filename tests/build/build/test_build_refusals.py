@@ -1,7 +1,5 @@
 """build says no, is interrupted, or meets a full disk: one line, the right exit code, and nothing changed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The export gate and its command: what passes is fixed and loads, what does not is named."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

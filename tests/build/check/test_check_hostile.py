@@ -1,7 +1,5 @@
 """Files that were made to do harm, or that took some: one clear line, and nothing happens to whoever asked."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import resource

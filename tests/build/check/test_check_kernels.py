@@ -1,7 +1,5 @@
 """Operators and types against the kernel table of a runtime: what it lacks is named, what it works around is said."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

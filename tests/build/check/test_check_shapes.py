@@ -1,7 +1,5 @@
 """What the gate makes of a model: sides are fixed, old opsets raised, and what stands against it is named."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labels of each kind: labels.csv, class folders, COCO's JSON, YOLO's text files, masks, and which of them is read."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

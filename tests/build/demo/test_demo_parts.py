@@ -1,7 +1,5 @@
 """The demo's parts: frames, tally, picture, folder, broker and subscriber, and what it says of what is missing."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """distill-check: the verdict follows the figures, and the figures follow from what both models say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

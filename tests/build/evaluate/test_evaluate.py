@@ -1,7 +1,5 @@
 """`edge-sdk evaluate`, and the judgement of a float model by its own answers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

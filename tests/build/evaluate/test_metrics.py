@@ -1,7 +1,5 @@
 """Figures of every task and their intervals, against pycocotools, scikit-learn and scipy, and by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math

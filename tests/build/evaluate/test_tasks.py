@@ -1,7 +1,5 @@
 """evaluate and build of class maps, and of detectors with several outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

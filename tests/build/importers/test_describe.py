@@ -1,7 +1,5 @@
 """`edge-sdk init`: what a file says about itself becomes a model.toml; what no decoder reads is never described."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

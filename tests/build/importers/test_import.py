@@ -1,7 +1,5 @@
 """`edge-sdk import`: what is printed, refused, compared, written and recorded, whatever the source."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

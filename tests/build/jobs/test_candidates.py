@@ -1,7 +1,5 @@
 """Jobs on this machine: the same results however many at once, kept on disk, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

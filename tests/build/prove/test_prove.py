@@ -1,7 +1,5 @@
 """The forms of a model beside each other, their memory, and golden inputs replayed in other runtimes."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """Models that take uint8 levels: the same outputs to the last bit or a reason in words, and the race against floats."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

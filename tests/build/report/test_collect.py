@@ -1,7 +1,5 @@
 """The record of a build: what it refuses, what of it is JSON, and what a real build fills it with."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The report page: closed, escaped, the same every time, and charts whose marks lie on them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

@@ -3,8 +3,6 @@
 CMake, Ninja and the compiler are stand-ins here; `make runtime` builds and proves a real one.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import os

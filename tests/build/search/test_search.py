@@ -1,7 +1,5 @@
 """The recipe search: what holds at once is taken, what is lost is bought back, and FP32 carries what nothing helps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Variants: sizes and precisions of one bundle, each measured, each within its gates or left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """Bundles: verified or refused, never half-valid; signed by keys that are made once, and the model that is kept."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Which differences of quality are noise, and that the comparison with golden outputs sees every value."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import msgspec

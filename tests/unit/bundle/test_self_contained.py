@@ -1,7 +1,5 @@
 """A model chooses no files of the device: what names some is refused before ONNX Runtime sees it."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 from collections.abc import Callable, Iterator

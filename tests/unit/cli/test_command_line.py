@@ -1,7 +1,5 @@
 """The command line: errors are one line with an exit code, it works on devices, and the docs explain what it says."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

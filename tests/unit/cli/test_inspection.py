@@ -1,7 +1,5 @@
 """`edge-sdk inspect`: what a bundle is, where its time goes, the graph as it runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The configuration file: what it says becomes what a daemon runs, and when a run goes by it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever is wrong with a configuration file: exit code 2, lines that name file and key, no traceback, no secret."""
 
-from __future__ import annotations
-
 import random
 import re
 import time

@@ -1,7 +1,5 @@
 """Errors and JSON are text that a terminal, a journal and a parser take; errors of other code become one line."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

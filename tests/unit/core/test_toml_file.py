@@ -1,7 +1,5 @@
 """TOML files: what is wrong with one is said in the words of whoever wrote it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

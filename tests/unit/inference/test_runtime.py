@@ -1,7 +1,5 @@
 """What runs a model: custom operators of a package or a signed bundle, and execution providers."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

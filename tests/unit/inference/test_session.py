@@ -1,7 +1,5 @@
 """Sessions are bound once and equal to a bare run, replay golden inputs, and are shared while somebody has them."""
 
-from __future__ import annotations
-
 import gc
 import io
 import math

@@ -1,7 +1,5 @@
 """A new bundle is tried in a process of its own: what crashes, hangs or takes all memory does it there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

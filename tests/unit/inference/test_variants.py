@@ -1,7 +1,5 @@
 """Several models in one bundle: the one that is chosen runs, in its size, and replays its own golden inputs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

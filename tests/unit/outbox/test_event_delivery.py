@@ -1,7 +1,5 @@
 """Events on their way to a broker: before results, in order, once more after a break, and put aside where refused."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import sqlite3

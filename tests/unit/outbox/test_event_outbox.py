@@ -1,7 +1,5 @@
 """The event outbox: what is acknowledged, in which order it comes, what is lost with which name, and its bounds."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import threading

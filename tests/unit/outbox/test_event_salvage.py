@@ -1,7 +1,5 @@
 """Of a damaged file, a log after a kill or a disk that fails nothing is missing that is not counted."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

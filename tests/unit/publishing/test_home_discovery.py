@@ -1,7 +1,5 @@
 """What Home Assistant is told, as a value: ids, what is left out, what is taken away, and names that are no code."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

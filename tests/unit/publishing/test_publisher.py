@@ -1,7 +1,5 @@
 """Publisher: what it refuses, what it numbers and what it keeps, with no broker anywhere."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

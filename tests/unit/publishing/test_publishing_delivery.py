@@ -1,7 +1,5 @@
 """Delivery over a connection made by hand: windows, refusals, breaks, goodbyes, and callbacks that raise."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Events and pictures through a publisher beside results, and at most so many a second."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Results as lines: whole, in order, and never at the cost of the loop."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """The wire format: what subscribers rely on, and the schemas of all messages."""
 
-from __future__ import annotations
-
 import uuid
 from datetime import datetime, timezone
 from pathlib import Path

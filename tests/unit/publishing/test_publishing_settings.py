@@ -1,7 +1,5 @@
 """Which broker: URLs, names, secrets, and this device's certificate and key."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

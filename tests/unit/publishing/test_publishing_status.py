@@ -1,7 +1,5 @@
 """What a device says of itself: its status, the state of its cameras, and its doubts, after a break too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal

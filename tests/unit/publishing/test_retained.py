@@ -1,7 +1,5 @@
 """When a device says what it has to say, by a manual clock: retained, single messages, and what a broker refuses."""
 
-from __future__ import annotations
-
 import math
 from datetime import datetime, timezone
 

@@ -1,7 +1,5 @@
 """A run that is looked at before it runs."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands: what is let in on the `cmd` topic, what is done and answered, and what docs/commands.md says of it."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A budget that this machine cannot keep: what starts, what is said, and with which exit code."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

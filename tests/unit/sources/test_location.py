@@ -1,7 +1,5 @@
 """Where a source is and what is asked of it: kinds of locations, options, and that nothing secret is shown."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Anomalies: a score, a map, or both, and the region that reaches the threshold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

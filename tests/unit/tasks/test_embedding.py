@@ -1,7 +1,5 @@
 """Embeddings: the nearest name of a gallery, published with or without its vector."""
 
-from __future__ import annotations
-
 import io
 
 import msgspec

@@ -1,7 +1,5 @@
 """Output shapes: which a decoder reads, and what is said of those that it does not read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Segmentation: outputs are read as numpy's argmax reads them, and laid back where the picture was."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

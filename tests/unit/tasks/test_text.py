@@ -1,7 +1,5 @@
 """Text recognition: the likeliest characters, repeated ones once, with the dictionary's own spaces."""
 
-from __future__ import annotations
-
 import cv2
 import msgspec
 import numpy as np

@@ -1,7 +1,5 @@
 """`edge-sdk tune`, `edge-sdk run` with what it found, and `edge-sdk bench` with settings, on a tiny bundle."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2
