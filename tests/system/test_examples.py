@@ -18,7 +18,6 @@ import jinja2
 import pytest
 
 from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk.cli.root import run
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk_tools.build.pipeline import build
@@ -30,7 +29,7 @@ from tests.support.bundles import NATIVE_TARGET
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
 from tests.support.connections import put
 from tests.support.event_device import encoded
-from tests.support.program import edge_sdk
+from tests.support.program import Cli, edge_sdk
 from tests.support.projects import write_project
 from tests.support.requester import running
 from tests.support.results import IDENTITY
@@ -179,7 +178,7 @@ def test_the_classifiers_description_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(_EXAMPLES.rglob("README.md")), ids=lambda page: page.parent.name)
-def test_files_and_flags_that_a_page_names_are_there(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_and_flags_that_a_page_names_are_there(page: Path, cli: Cli) -> None:
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"examples/raspberry_pi/[\w/]+\.toml", text):
         assert (_EXAMPLES.parents[1] / name).is_file(), name
@@ -190,8 +189,7 @@ def test_files_and_flags_that_a_page_names_are_there(page: Path, capsys: pytest.
         words = verb.split()
         if words[0] not in ("build", "import", "keygen", "sign", "run"):
             continue  # a service of that name
-        assert run([*words, "--help"]) == 0
-        shown = capsys.readouterr().out
+        shown = cli(0, *words, "--help").out
         for flag in re.findall(r"(?<!\S)--[\w-]+", rest):
             assert flag in shown, (verb, flag)
 

@@ -13,7 +13,6 @@ import pytest
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Provenance
-from edge_sdk.cli.root import run
 from edge_sdk_tools import progress
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
@@ -22,7 +21,7 @@ from tests.support import models as tiny
 from tests.support.connections import until
 from tests.support.jobs import local_cluster
 from tests.support.models import uneven
-from tests.support.program import started
+from tests.support.program import Cli, started
 from tests.support.projects import DETECTOR, write_boxes, write_labelled, write_project
 
 
@@ -79,20 +78,20 @@ def test_boxes_and_the_teacher_are_part_of_what_decides_a_result(tmp_path: Path)
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_project(tmp_path)
     (tmp_path / "cache").write_text("a file")
     monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path / "cache"))
-    assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 0
-    assert "results cannot be kept: Not a directory; an interrupted build will begin anew" in capsys.readouterr().err
+    printed = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "a.edge")
+    assert "results cannot be kept: Not a directory; an interrupted build will begin anew" in printed.err
 
 
 @pytest.mark.parametrize(
     ("jobs", "number"), [(1, signal.SIGTERM), pytest.param(2, signal.SIGINT, marks=pytest.mark.long)]
 )
 def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, jobs: int, number: int
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, jobs: int, number: int
 ) -> None:
     model, cache, scratch = write_project(tmp_path, pictures=150), tmp_path / "cache", tmp_path / "scratch"
     scratch.mkdir()
@@ -112,11 +111,9 @@ def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
     assert not (tmp_path / "a.edge").exists()
     assert not list(cache.glob("builds/.*"))
     assert not list(scratch.iterdir())
-    assert run(command) == 0
-    assert "finished step" in capsys.readouterr().out
+    assert "finished step" in cli(0, *command).out
     assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].precision == "int8"
-    assert run([*command, "--fresh"]) == 0
-    assert "finished step" not in capsys.readouterr().out
+    assert "finished step" not in cli(0, *command, "--fresh").out
 
 
 _PROGRAM = """
@@ -245,13 +242,11 @@ def test_a_cluster_need_not_see_the_images(tmp_path: Path) -> None:
     assert report.agreement.images == 60
 
 
-def test_nobody_at_the_scheduler_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_at_the_scheduler_is_one_line(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path)
     command = ["build", str(model), "--target", "x86_64", "--scheduler", "tcp://127.0.0.1:9"]
-    assert run([*command, "-o", str(tmp_path / "a.edge")]) == 2
-    assert "scheduler tcp://127.0.0.1:9: nobody answers" in capsys.readouterr().err
-    assert run([*command, "--jobs", "2"]) == 2
-    assert "leave out jobs" in capsys.readouterr().err
+    assert "scheduler tcp://127.0.0.1:9: nobody answers" in cli(2, *command, "-o", tmp_path / "a.edge").err
+    assert "leave out jobs" in cli(2, *command, "--jobs", "2").err
     assert not list(tmp_path.glob("*.edge"))
 
 

@@ -27,6 +27,7 @@ from edge_sdk.core.errors import (
 from edge_sdk_tools.build.pipeline import build
 from tests.support import models as tiny
 from tests.support.logs import refusal
+from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, DETECTOR, picture, write_detector, write_pictures, write_project
 
 
@@ -108,18 +109,12 @@ def test_a_detector_that_finds_nothing_is_a_failure_and_not_an_agreement_of_one(
     ],
 )
 def test_errors_are_one_line_with_the_right_exit_code(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    exit_code: int,
-    expected: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, arguments: list[str], exit_code: int, expected: str
 ) -> None:
     write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert run(["build", *arguments]) == exit_code
-    captured = capsys.readouterr()
+    captured = cli(exit_code, "build", *arguments)
     assert expected in captured.err
     assert captured.err.count("\n") == 1, captured.err
     assert sorted(tmp_path.rglob("*")) == before

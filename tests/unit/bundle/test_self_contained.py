@@ -23,12 +23,12 @@ from edge_sdk.bundle.model_file import (
     length_field,
     refuse_other_files,
 )
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, SessionError
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from tests.support import models as tiny
 from tests.support.bundles import FILES, golden_file, make_manifest, write_bundle
+from tests.support.program import Cli
 
 
 def _elsewhere(name: str = "w1", file: str = "secret.bin") -> onnx.TensorProto:
@@ -45,9 +45,7 @@ def _spy(classes: int = 2) -> onnx.ModelProto:
     return proto
 
 
-def test_a_bundle_cannot_read_the_files_of_a_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_cannot_read_the_files_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     (tmp_path / "secret.bin").write_bytes(np.ones((8, 3, 3, 3), np.float32).tobytes())
     monkeypatch.chdir(tmp_path)
     model = _spy().SerializeToString()
@@ -62,8 +60,7 @@ def test_a_bundle_cannot_read_the_files_of_a_device(
         Session.open(bundle)
     with pytest.raises(BundleError, match="takes weights from another file"):
         Session(model, SessionSettings(), "m")
-    assert run(["bench", str(bundle.path)]) == 7
-    refusal = capsys.readouterr().err.splitlines()[-1]
+    refusal = cli(7, "bench", bundle.path).err.splitlines()[-1]
     assert refusal.startswith("edge-sdk: ")
     assert "model.int8.ort: takes weights from another file, which no manifest names" in refusal
 

@@ -9,10 +9,10 @@ import pytest
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE
-from edge_sdk.cli.root import run
 from edge_sdk.inference.profile import ProfileEvent, profile_of
 from tests.support import models as tiny
 from tests.support.bundles import edit_manifest, write_real_bundle
+from tests.support.program import Cli
 
 MODEL = tiny.classifier(classes=2)
 
@@ -60,14 +60,12 @@ def test_a_loop_does_not_count_what_its_body_takes() -> None:
         profile_of(events, warm_up=1)
 
 
-def test_a_bundle_is_shown_with_every_node_of_its_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_is_shown_with_every_node_of_its_profile(tmp_path: Path, cli: Cli) -> None:
     folder = write_real_bundle(tmp_path / "a.edge", MODEL)
-    assert run(["inspect", str(folder), "--profile", "--runs", "3"]) == 0
-    text = capsys.readouterr().out
+    text = cli(0, "inspect", folder, "--profile", "--runs", "3").out
     for expected in ("tiny 1, built", "model.int8.ort", "nothing speaks against it", "nodes on CPU", "Softmax"):
         assert expected in text
-    assert run(["inspect", str(folder), "--profile", "--runs", "3", "--json"]) == 0
-    document = msgspec.json.decode(capsys.readouterr().out)
+    document = msgspec.json.decode(cli(0, "inspect", folder, "--profile", "--runs", "3", "--json").out)
     bundle, profile = document["bundle"], document["run"]["profile"]
     assert (bundle["digest"], bundle["labels"], bundle["signature"]) == (Bundle.open(folder).digest, 2, "none")
     assert profile["runs"] == 3
@@ -79,43 +77,39 @@ def test_a_bundle_is_shown_with_every_node_of_its_profile(tmp_path: Path, capsys
     assert 0 < sum(times) <= profile["run_ms"] * 1.5
 
 
-def test_a_bundle_for_another_machine_is_shown_and_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_for_another_machine_is_shown_and_not_run(tmp_path: Path, cli: Cli) -> None:
     folder = write_real_bundle(tmp_path / "a.edge", MODEL)
     edit_manifest(folder, machine="aarch64" if Bundle.open(folder).manifest.machine == "x86_64" else "x86_64")
-    assert run(["inspect", str(folder)]) == 0
-    assert "this machine is" in capsys.readouterr().out
-    assert run(["inspect", str(folder), "--profile"]) == 6
+    assert "this machine is" in cli(0, "inspect", folder).out
+    cli(6, "inspect", folder, "--profile")
 
 
-def test_what_is_said_of_the_signature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_of_the_signature(tmp_path: Path, cli: Cli) -> None:
     folder = write_real_bundle(tmp_path / "a.edge", MODEL)
-    assert run(["keygen", str(tmp_path / "fleet.key")]) == 0
+    cli(0, "keygen", tmp_path / "fleet.key")
     public = tmp_path / "fleet.key.pub"
-    assert run(["inspect", str(folder), "--trust", str(public)]) == 7
-    assert run(["sign", str(folder), "--key", str(tmp_path / "fleet.key")]) == 0
-    capsys.readouterr()
+    cli(7, "inspect", folder, "--trust", public)
+    cli(0, "sign", folder, "--key", tmp_path / "fleet.key")
     for trust, expected in (((), "not checked"), (("--trust", str(public)), "by a trusted key")):
-        assert run(["inspect", str(folder), *trust]) == 0
-        assert expected in capsys.readouterr().out
+        assert expected in cli(0, "inspect", folder, *trust).out
 
 
-def test_the_graph_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_graph_is_written_once(tmp_path: Path, cli: Cli) -> None:
     folder, graph = write_real_bundle(tmp_path / "a.edge", MODEL), tmp_path / "graph.onnx"
-    assert run(["inspect", str(folder), "--graph", str(graph)]) == 0
+    cli(0, "inspect", folder, "--graph", graph)
     operators = [node.op_type for node in onnx.load(graph).graph.node]
     assert "Softmax" in operators
     assert "Relu" not in operators  # fused: it is the graph as it runs
     before = graph.read_bytes()
-    assert run(["inspect", str(folder), "--graph", str(graph)]) == 2
-    assert "a graph is never overwritten" in capsys.readouterr().err
+    assert "a graph is never overwritten" in cli(2, "inspect", folder, "--graph", graph).err
     assert graph.read_bytes() == before
-    assert run(["inspect", str(folder), "--graph", str(tmp_path / "graph.txt")]) == 2
-    assert run(["inspect", str(folder), "--graph", str(tmp_path / "nowhere/graph.onnx")]) == 1
+    cli(2, "inspect", folder, "--graph", tmp_path / "graph.txt")
+    cli(1, "inspect", folder, "--graph", tmp_path / "nowhere/graph.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.edge", "graph.onnx"]
 
 
 def test_a_reduced_runtime_is_shown_and_refuses_what_it_lacks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_real_bundle(tmp_path / "a.edge", MODEL)
     (tmp_path / "capi").mkdir()
@@ -125,7 +119,5 @@ def test_a_reduced_runtime_is_shown_and_refuses_what_it_lacks(
         (b"{}", "cannot be read", ""),
     ):
         (tmp_path / "capi" / REDUCED_FILE).write_bytes(text)
-        assert run(["inspect", str(folder), "--profile"]) == 6
-        assert re.search(expected, capsys.readouterr().err)
-        assert run(["inspect", str(folder)]) == (0 if shown else 6)
-        assert shown in capsys.readouterr().out
+        assert re.search(expected, cli(6, "inspect", folder, "--profile").err)
+        assert shown in cli(0 if shown else 6, "inspect", folder).out

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.cli.root import run
 from edge_sdk.config import load
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import ConfigError
 from edge_sdk.service.settings import run_settings_of
 from tests.support.certificates import Authority
 from tests.support.configs import STREAM, write_config
+from tests.support.program import Cli
 
 _MQTT = '[mqtt]\nurl = "mqtt://edge@h"\n'
 _GATE = 'pipelines[0] ("gate")'
@@ -101,14 +101,13 @@ _BAD = [
 
 @pytest.mark.parametrize(("text", "expected"), _BAD, ids=range(len(_BAD)))
 def test_each_mistake_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, expected: str
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
 ) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
     monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
     monkeypatch.setattr(load, "_CORES", 4)
     path = write_config(tmp_path, text)
-    assert run(["run", "--config", str(path)]) == 2
-    out, err = capsys.readouterr()
+    out, err = cli(2, "run", "--config", path)
     lines = err.splitlines()
     assert expected in lines[0]
     assert all(line.startswith(f"edge-sdk: {path}: ") or "nowhere" in line or "mqtt." in line for line in lines)
@@ -127,10 +126,9 @@ def test_each_mistake_is_one_line(
         ("version = 2\nnew = 3\n", "version is 2, expected version = 1 at the top, above the first [table]; a newer"),
     ],
 )
-def test_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str], version: str, expected: str) -> None:
+def test_versions(tmp_path: Path, cli: Cli, version: str, expected: str) -> None:
     path = write_config(tmp_path, version=version)
-    assert run(["run", "--config", str(path)]) == 2
-    assert capsys.readouterr().err.startswith(f"edge-sdk: {path}: {expected}")
+    assert cli(2, "run", "--config", path).err.startswith(f"edge-sdk: {path}: {expected}")
 
 
 def test_all_wrong_values_are_said_at_once_and_then_all_that_contradict_each_other(tmp_path: Path) -> None:

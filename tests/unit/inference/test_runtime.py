@@ -27,6 +27,7 @@ from tests.support import models as tiny
 from tests.support.bundles import SIDE, open_real_bundle, write_real_bundle
 from tests.support.logs import refusal
 from tests.support.models import MIX, unmixing
+from tests.support.program import Cli
 
 HAS_EXTENSIONS = importlib.util.find_spec("onnxruntime_extensions") is not None
 needs_extensions = pytest.mark.skipif(not HAS_EXTENSIONS, reason="onnxruntime-extensions is not installed here")
@@ -74,10 +75,9 @@ def test_an_operator_of_the_extensions_runs_in_a_bundle(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named_with_its_remedy_and_inspect_names_the_operator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    assert run(["inspect", str(_bundle(tmp_path / "a.edge"))]) == 0
-    assert OPERATOR in capsys.readouterr().out
+    assert OPERATOR in cli(0, "inspect", _bundle(tmp_path / "a.edge")).out
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     with pytest.raises(
         MissingDependencyError, match=r"Inverse .* pip install 'onnxruntime-extensions>=0\.15'"

@@ -16,6 +16,7 @@ from edge_sdk.core.errors import BundleError, UsageError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from tests.support.bundles import SIDES, edit_manifest, write_variants
+from tests.support.program import Cli
 
 
 @pytest.mark.parametrize("name", list(SIDES))
@@ -62,10 +63,9 @@ def test_resizing_has_as_many_threads(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("verb", [["run", "--source", "none.png"], ["bench"]])
-def test_an_unknown_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]) -> None:
+def test_an_unknown_name_is_refused(tmp_path: Path, cli: Cli, verb: list[str]) -> None:
     folder = write_variants(tmp_path / "a.edge")
-    assert run([*verb, str(folder), "--variant", "int8.9x9"]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = cli(2, *verb, folder, "--variant", "int8.9x9").err.splitlines()[-1]
     assert "has no variant 'int8.9x9', expected one of: int8, int8.8x8, fp32" in error
     with pytest.raises(UsageError, match="has no variant ''"):
         Bundle.open(folder).with_primary("")
