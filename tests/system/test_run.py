@@ -79,9 +79,7 @@ def test_only_the_classes_that_are_named_count(cell_bundle: Path, cell_pictures:
         assert "labels: 'bleu' is no label of cells; did you mean 'blue'?" in refused.stderr
 
 
-def test_a_second_bundle_looks_at_what_the_first_one_finds(
-    cell_bundle: Path, cell_pictures: Path, tmp_path: Path
-) -> None:
+def test_a_second_bundle_looks_at_what_the_first_finds(cell_bundle: Path, cell_pictures: Path, tmp_path: Path) -> None:
     colours, drawn = write_real_bundle(tmp_path / "colours.edge", coloured()), tmp_path / "drawn.png"
     ran = edge_sdk(
         *("run", cell_bundle, "--then", colours, "--source", cell_pictures, "--no-tune", "--annotate", drawn, "--json")

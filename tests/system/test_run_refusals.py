@@ -150,9 +150,7 @@ def test_a_check_says_what_will_run(
     assert "\x1b" not in shown
 
 
-def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(
-    check: Check, cell_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_check_as_json_lists_all_problems_the_worst_last(check: Check, cell_bundle: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "altered.edge"
     shutil.copytree(cell_bundle, bundle)
     (bundle / "labels.txt").write_text("x")

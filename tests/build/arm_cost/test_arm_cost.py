@@ -402,9 +402,7 @@ def _use(monkeypatch: pytest.MonkeyPatch, counter: _Fixed) -> None:
     monkeypatch.setattr("edge_sdk_tools.arm_cost.estimate.find_counter", lambda: cast("Counter", counter))
 
 
-def test_an_estimate_is_promised_reported_and_called_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_an_estimate_is_promised_and_called_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     _use(monkeypatch, _Fixed(60))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
     printed = cli(0, "build", model, "--target", "raspberry_pi_5", "-o", bundle)

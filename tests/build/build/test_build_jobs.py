@@ -77,9 +77,7 @@ def test_boxes_and_the_teacher_are_part_of_what_decides_a_result(tmp_path: Path)
     assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1
 
 
-def test_a_cache_that_cannot_be_written_costs_a_warning(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_project(tmp_path)
     (tmp_path / "cache").write_text("a file")
     monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path / "cache"))

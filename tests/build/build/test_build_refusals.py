@@ -56,11 +56,7 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
         (_one_picture, DataError, "a.png; equal files count once), expected 2 or more"),
         (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
-        (
-            _edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"),
-            AccuracyGateError,
-            "of the best: INT8 agrees with",
-        ),
+        (_edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"), AccuracyGateError, "of the best: INT8 agrees"),
         (_edit('"softmax"', '"logits"'), ModelError, "comes from a Softmax, so that it has probabilities already"),
     ],
 )
@@ -247,11 +243,7 @@ def _raw_scores() -> onnx.ModelProto:
         (CLASSIFIER, tiny.classifier(), ""),
         (CLASSIFIER, _quantized(tiny.classifier()), "is quantized already (1 DequantizeLinear, 1 QuantizeLinear)"),
         (_LOGITS, tiny.classifier(), "decoder: output probabilities comes from a Softmax, so that it has prob"),
-        (
-            _LOGITS,
-            _hidden_softmax(tiny.classifier()),
-            "decoder: the outputs are probabilities already (they sum to 1); ",
-        ),
+        (_LOGITS, _hidden_softmax(tiny.classifier()), "decoder: the outputs are probabilities already (they sum to 1)"),
         (CLASSIFIER, _without_softmax(tiny.classifier()), "decoder: the outputs are no probabilities (they sum to "),
         (CLASSIFIER, _named(tiny.classifier()), "line 1 is 'a', and the names in the file's metadata have 'c' there"),
         (CLASSIFIER, tiny.classifier(opset=99), "opset 99"),

@@ -423,9 +423,7 @@ def test_what_sees_is_let_through(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_model_that_finds_nothing_of_the_labels_is_refused_with_what_would(tmp_path: Path, data: Path) -> None:
-    expected = (
-        r"on 12 labelled images its mAP50-95 is 0; .*with color = \"RGB\".* the score of an image by its labels is"
-    )
+    expected = r"on 12 labelled images its mAP50-95 is 0; .*with color = \"RGB\".* the score of an image by its"
     with pytest.raises(ModelError, match=expected):
         _judged(tmp_path / "p", _BGR, _red_detector(), data, labelled=True)
 

@@ -141,9 +141,7 @@ def test_a_graph_of_signed_integers_takes_them_too(tmp_path: Path, model: onnx.M
 
 
 @pytest.mark.parametrize(("shared", "changes", "color"), [(False, {"per_channel": False}, "BGR"), (True, {}, "RGB")])
-def test_colours_change_places_unless_weights_are_shared(
-    tmp_path: Path, shared: bool, changes: Any, color: str
-) -> None:
+def test_colours_swap_unless_weights_are_shared(tmp_path: Path, shared: bool, changes: Any, color: str) -> None:
     model = tiny.classifier(size=SIDE)
     if shared:
         model = _convolution(3, group=1)

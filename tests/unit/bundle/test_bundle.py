@@ -139,11 +139,7 @@ def test_anything_wrong_is_refused(tmp_path: Path, damage: Callable[[Path], None
 
 def test_no_bundle_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for name, expected in (
-        ("none.edge", "no such bundle"),
-        ("file", "not a bundle, expected a NAME"),
-        (".", "not a bundle"),
-    ):
+    for name, expected in (("none.edge", "no such bundle"), ("file", "not a bundle, expected"), (".", "not a bundle")):
         with pytest.raises(UsageError, match=expected):
             Bundle.open(tmp_path / name)
 

@@ -67,9 +67,7 @@ def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, cli: Cli) -> Non
     assert cli(6, "run", hostile, "--source", tmp_path, "-q").err.count("\n") == 1
 
 
-def test_a_sound_one_is_tried_once_whatever_its_name_and_only_newest_records_are_kept(
-    state: Path, tmp_path: Path
-) -> None:
+def test_a_sound_one_is_tried_once_whatever_its_name_and_the_newest_are_kept(state: Path, tmp_path: Path) -> None:
     state.mkdir(parents=True)
     for number in range(80):
         (state / f"{number}.json").touch()

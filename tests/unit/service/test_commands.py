@@ -196,9 +196,7 @@ def test_a_control_that_a_camera_lacks_is_not_set(commanded: CommandedDevice) ->
     ("task", "decoder", "has_one"),
     [("classification", "softmax", False), ("classification", "sigmoid", True), ("detection", "yolox", True)],
 )
-def test_models_whose_classes_do_not_exclude_each_other_have_a_confidence(
-    task: str, decoder: str, has_one: bool
-) -> None:
+def test_models_of_independent_classes_have_a_confidence(task: str, decoder: str, has_one: bool) -> None:
     manifest = msgspec.structs.replace(make_manifest(), task=task, decoder=decoder)
     [control] = [control for control in CONTROLS if control.name == "confidence"]
     assert (control.refusal(manifest, True) == "") is has_one

@@ -129,13 +129,7 @@ def test_where_a_server_is() -> None:
 
 
 def test_what_names_no_server() -> None:
-    for url in (
-        "rtsp:///live",
-        "http://cam:port/v",
-        "http://cam:70000/v",
-        "rtsp://bob:s3cret@cam:0/v",
-        "http://[::1/v",
-    ):
+    for url in ("rtsp:///live", "http://cam:port/v", "http://cam:70000/v", "rtsp://b:s3cret@cam:0/v", "http://[::1/v"):
         said = refusal(CameraError, kind_of, url)
         assert "no host, or no possible port" in said
         assert "s3cret" not in said
@@ -190,9 +184,7 @@ def test_what_no_source_can_have_is_refused(options: dict[str, Any], expected: s
 ASKED = SourceOptions(size_wh=(1280, 720), fps=15, pixel_format="MJPG")
 
 
-def test_a_v4l2_camera_is_asked_for_its_format_first_and_for_nothing_that_nobody_wants(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_v4l2_camera_is_asked_for_its_format_first_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_place(monkeypatch, "f", "f", "!")
     assert opencv.open_device("/dev/null").remarks == ()
     capture = opencv.open_device("/dev/null", ASKED)

@@ -44,9 +44,7 @@ GALLERY = _gallery(("anna", [2, 0]), ("bert", [0, 1]), ("anna", [-1, 0]))
         ([0, 0], "unknown", -1, 0),
     ],
 )
-def test_the_name_is_that_of_the_nearest_vector(
-    vector: list[float], label: str, class_id: int, confidence: float
-) -> None:
+def test_the_nearest_vector_gives_the_name(vector: list[float], label: str, class_id: int, confidence: float) -> None:
     output = np.array([vector], np.float32)
     inferred = Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame()))
     result = make_stage(SPEC, GALLERY, [output.shape])(inferred)

@@ -78,9 +78,7 @@ def _comes_to(monkeypatch: pytest.MonkeyPatch, tuned: Tuned, remark: str = "") -
     monkeypatch.setattr("edge_sdk.cli.tune.tune", lambda *_arguments, **_options: (tuned, remark))
 
 
-def test_the_table_says_what_was_before_what_is_after_and_why(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_the_table_says_before_after_and_why(bundle: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     _comes_to(monkeypatch, TUNED)
     lines = cli(0, "tune", bundle, "--fps", FPS).out.splitlines()
     assert lines.pop(1).endswith(f"ONNX Runtime {TunedMachine.here().onnxruntime}")
@@ -129,9 +127,7 @@ def test_run_takes_what_was_found_for_the_same_wish_only(bundle: Path, record: P
         assert ("tuning for 100 frames a second" in error) is tunes, flags
 
 
-def test_another_rate_is_tuned_anew_and_a_damaged_record_too(
-    bundle: Path, record: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_another_rate_and_a_damaged_record_are_tuned_anew(bundle: Path, record: Path, tmp_path: Path, cli: Cli) -> None:
     slower = write_video(tmp_path / "v.avi", range(100), fps=50)
     command = ["run", str(bundle), "--source", str(slower), "--frames", "3", "--latency-ms", "1000"]
     error = cli(0, *command).err
@@ -143,9 +139,7 @@ def test_another_rate_is_tuned_anew_and_a_damaged_record_too(
     assert "tuning was not finished: nothing is remembered" in error
 
 
-def test_images_are_not_tuned_on_nor_run_by_what_was_tuned(
-    bundle: Path, record: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_images_are_neither_tuned_on_nor_run_as_tuned(bundle: Path, record: Path, tmp_path: Path, cli: Cli) -> None:
     cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
     error = cli(0, "run", bundle, "--source", tmp_path / "one.png", "--latency-ms", "1000").err
     assert "stopped by end of source; 1 results" in error
@@ -199,7 +193,7 @@ def test_bench_runs_the_variant_threads_and_spinning_that_are_given(
         ("empty.png", "empty.png: not an image that can be read, or of more than 67 million pixels"),
     ],
 )
-def test_a_frame_that_is_no_image(
+def test_a_frame_of_no_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, image: str, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
