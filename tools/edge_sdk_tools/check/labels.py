@@ -14,7 +14,7 @@ from typing import Any
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import ModelError, one_line
 from edge_sdk.tasks.decoders import TABLE, WrongLabelsError, decoder_of, labels_hint, make_stage
-from edge_sdk.tasks.spec import TRAITS
+from edge_sdk.tasks.spec import TRAITS, Task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
 from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
@@ -151,14 +151,20 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
 
 
-_TASKS_SAID = {**dict.fromkeys(("detect", "pose", "segment", "obb"), "detection"), "classify": "classification"}
+ULTRALYTICS_TASKS: dict[str, Task] = {
+    **dict.fromkeys(("detect", "pose", "segment", "obb"), "detection"),
+    "classify": "classification",
+}
+"""The task of this SDK for each task that Ultralytics' metadata may name and a decoder reads."""
 
 
 def _check_said(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
     """Compare the decoder with the task that Ultralytics' metadata name."""
     said = report.metadata.get("task", "")
     reads = decoder_of(spec).said if spec.task == "detection" else spec.task
-    if said in _TASKS_SAID and (_TASKS_SAID[said] != spec.task or (spec.task == "detection" and reads != said)):
+    if said in ULTRALYTICS_TASKS and (
+        ULTRALYTICS_TASKS[said] != spec.task or (spec.task == "detection" and reads != said)
+    ):
         what = f"the file's metadata say task {said}, and model.toml says task {spec.task} with decoder {spec.decoder}"
         step = "correct task and decoder in model.toml; `edge-sdk init` writes those that fit"
         yield finding("error", spec, what, step)
