@@ -19,16 +19,30 @@ _WORST = 5
 
 @click.command("distill-check")
 @click.argument("student", type=PATH)
-@click.option("--teacher", type=PATH, help="model.toml or bundle.  [default: the student's]")
-@click.option("--data", type=PATH, help="Images, labelled or not.  [default: the student's]")
 @click.option(
-    "--max-drop-points", type=NumberRange(0, 100), help="Labelled: points below the teacher.  [default: gates]"
+    "--teacher",
+    type=PATH,
+    help="The teacher: a model.toml or a bundle.  [default: [teacher] in the student's model.toml]",
 )
-@click.option("--min-agreement", type=NumberRange(0, 1), help="Without labels: agreement.  [default: gates]")
-@click.option("--temperature", type=NumberRange(min=0.1, max=100), help="One more softmax temperature to compare at.")
+@click.option(
+    "--data", type=PATH, help="Images, with labels or without.  [default: [data] in the student's model.toml]"
+)
+@click.option(
+    "--max-drop-points",
+    type=NumberRange(0, 100),
+    help="With labels: how many points it may fall below the teacher.  [default: [gates] in model.toml]",
+)
+@click.option(
+    "--min-agreement",
+    type=NumberRange(0, 1),
+    help="Without labels: least agreement with the teacher, 0-1.  [default: [gates] in model.toml]",
+)
+@click.option(
+    "--temperature", type=NumberRange(min=0.1, max=100), help="Another softmax temperature at which to compare."
+)
 @measuring_options
 def command(student: Path, teacher: Path | None, data: Path | None, as_json: bool, **options: Any) -> None:
-    """Compare STUDENT, a model.toml or a bundle, with the teacher that it was distilled from."""
+    """Compare STUDENT, a model.toml or a bundle, with its teacher; exit with 3 if it falls short of the gates."""
     with host_tools("`edge-sdk distill-check`"):
         from edge_sdk_tools.distillation.gate import distill_check
         from edge_sdk_tools.progress import StepProgress

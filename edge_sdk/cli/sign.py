@@ -18,7 +18,7 @@ from edge_sdk.core.errors import OutputError
 @click.argument("path", type=PATH, default=Path("edge-sdk.key"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def keygen(path: Path, as_json: bool) -> None:
-    """Make a key pair: PATH (edge-sdk.key by default) stays secret here, PATH.pub goes to every device."""
+    """Make a key pair: keep PATH (edge-sdk.key by default) secret, and copy PATH.pub to every device."""
     public = signing.generate_key(path)
     if as_json:
         echo_json({"private_key": str(path), "public_key": str(public)})
@@ -33,7 +33,7 @@ def keygen(path: Path, as_json: bool) -> None:
 @click.option("--key", required=True, type=PATH, help="Private key from `edge-sdk keygen`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def sign_bundle(bundle: Path, key: Path, as_json: bool) -> None:
-    """Verify BUNDLE and sign its manifest, which names and hashes every other file."""
+    """Verify BUNDLE and sign its manifest, which has the name and hash of every other file."""
     private_key = signing.load_private_key(key)
     opened = Bundle.open(bundle)
     signature = signing.sign(opened.manifest_bytes, private_key)

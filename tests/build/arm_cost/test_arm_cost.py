@@ -34,19 +34,19 @@ from edge_sdk.core.errors import (
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk_tools.arm_cost import installation
 from edge_sdk_tools.arm_cost.counter import (
+    CLASSES,
     CORES,
     CPUS,
     Counter,
     Counts,
     board_outputs,
+    classify,
     count_classes,
     current_recipe,
     find_counter,
 )
-from edge_sdk_tools.arm_cost.estimate import CYCLES, board_counter, check_latency, estimate
+from edge_sdk_tools.arm_cost.estimate import CYCLES, board_counter, check_latency, estimate, kernels_ms
 from edge_sdk_tools.arm_cost.installation import Apt, set_up
-from edge_sdk_tools.arm_cost.instructions import CLASSES, classify
-from edge_sdk_tools.arm_cost.kernels import kernels_ms
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
 from edge_sdk_tools.prove import golden

@@ -26,9 +26,8 @@ from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
-from edge_sdk_tools.check.labels import ULTRALYTICS_TASKS, literal_in, names_in
+from edge_sdk_tools.check.labels import ULTRALYTICS_TASKS, literal_in, names_in, resemblance
 from edge_sdk_tools.check.report import CheckReport, show_shape
-from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels

@@ -25,8 +25,7 @@ from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.arm_cost.counter import Counter
-from edge_sdk_tools.arm_cost.estimate import estimate_board
-from edge_sdk_tools.arm_cost.kernels import cores_of, kernels_ms
+from edge_sdk_tools.arm_cost.estimate import cores_of, estimate_board, kernels_ms
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset, carried
