@@ -63,7 +63,9 @@ def _fetch(name: str, output: Path | None) -> None:
 @click.option("-o", "--output", type=PATH, help="The folder to write into.  [default: the model's]")
 @click.option("--task", help="What the model does, such as detection; docs/model-toml.md has the list.")
 @click.option("--decoder", help="How its outputs are read; docs/model-toml.md has the list.")
-@click.option("--labels", type=PATH, help="A file with one label a line, or coco80, imagenet1k or voc20.")
+@click.option(
+    "--labels", type=PATH, help="A file with one label a line, or the name of a list, such as coco80 or imagenet1k."
+)
 @click.option("--size", help="The input's size where the file leaves it free, such as 640x384, or 416 for a square.")
 def init(
     model: Path, output: Path | None, task: str | None, decoder: str | None, labels: Path | None, size: str | None
@@ -104,7 +106,7 @@ def init(
     "prove_runtimes",
     multiple=True,
     metavar="VERSION",
-    help="As of `build`: check for this older ONNX Runtime, which the bundle will admit too. Repeatable.",
+    help="Also check for this older ONNX Runtime, as `build` with the same option would allow it. Repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def check(model: Path, target: str | None, prove_runtimes: tuple[str, ...], as_json: bool) -> None:
