@@ -150,7 +150,7 @@ _SIGNATURES = {
 @click.command("inspect")
 @click.argument("bundle", type=PATH)
 @click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
-@click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature. Repeatable.")
+@click.option("--trust", multiple=True, type=PATH, help="Public key; requires a signature by it. Repeatable.")
 @click.option("--profile", "with_profile", is_flag=True, help="Run the golden inputs and show where the time goes.")
 @click.option("--runs", type=click.IntRange(min=1, max=10_000), default=50, show_default=True, help="With --profile.")
 @click.option("--graph", type=PATH, help="Write the graph as it runs here to a new .onnx file.")

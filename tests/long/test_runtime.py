@@ -1,7 +1,5 @@
 """`make runtime`: a reduced ONNX Runtime is built from nothing and proved."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

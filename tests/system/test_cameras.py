@@ -1,7 +1,5 @@
 """Real streams: RTSP and HTTP servers that are absent, killed, paused, restarted, slow or strange."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

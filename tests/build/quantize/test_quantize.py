@@ -1,7 +1,5 @@
 """Quantization: types as the target says, the decoding tail found by structure, integers proved, local noise."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

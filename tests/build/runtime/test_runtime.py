@@ -3,8 +3,6 @@
 CMake, Ninja and the compiler are stand-ins here; `make runtime` builds and proves a real one.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import os
@@ -21,7 +19,6 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import load_target
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.arm_cost.installation import Apt
 from edge_sdk_tools.packages import cache_folder
@@ -32,6 +29,7 @@ from edge_sdk_tools.runtime.recipe import HEADERS, PATCHES, apply_patches, write
 from tests.support import models as tiny
 from tests.support.bundles import FILES, make_manifest, write_bundle
 from tests.support.logs import refusal
+from tests.support.program import Cli
 
 PI = "raspberry_pi_5"
 OPERATORS = "ai.onnx;11;Conv\nai.onnx;13;Softmax{types}\n"
@@ -257,20 +255,18 @@ def test_a_server_that_cannot_be_reached_is_said(tmp_path: Path, programs: Path)
 
 
 def test_missing_programs_and_a_full_disk_are_found_before_anything_is_fetched(
-    tmp_path: Path, made: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, made: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     bundle = pi_bundle(tmp_path / "a.edge", made["classifier"])
     command = ["runtime", "build", str(bundle), "--target", PI, "-o", str(tmp_path / "out")]
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert run(command) == 8
-    assert "apt-get install g++-aarch64-linux-gnu protobuf-compiler" in capsys.readouterr().err
+    assert "apt-get install g++-aarch64-linux-gnu protobuf-compiler" in cli(8, *command).err
     program(tmp_path / "empty", "aarch64-linux-gnu-g++")
     program(tmp_path / "empty", "protoc", "echo libprotoc 3.12.4")
-    assert run(command) == 8
-    assert "protoc is 3.12.4, expected 3.21" in capsys.readouterr().err
+    assert "protoc is 3.12.4, expected 3.21" in cli(8, *command).err
     with pytest.raises(OutputError, match=r"0\.5 GB are free, a runtime's build needs 3"):
         build.check_room(tmp_path, 500_000_000)
-    assert run([*command, "--source", ".", "--from-debian"]) == 2
+    cli(2, *command, "--source", ".", "--from-debian")
 
 
 class Stage:
@@ -327,9 +323,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, bytes
     return Stage(tmp_path, monkeypatch, everything.operators)
 
 
-def test_steps_are_done_once_and_again_for_what_has_changed(
-    tmp_path: Path, made: dict[str, bytes], stage: Stage
-) -> None:
+def test_steps_are_done_again_for_what_has_changed(tmp_path: Path, made: dict[str, bytes], stage: Stage) -> None:
     first, second = (pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items())
     built = stage.build(first)
     assert ("compile", 2, 2) in stage.told

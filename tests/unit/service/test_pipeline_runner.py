@@ -1,7 +1,5 @@
 """Stepping: the loop of one stream is stepped until there is a reason to stop, and told of meanwhile."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
