@@ -63,8 +63,10 @@ def read_centernet(confidence: float, are_logits: bool, outputs: Sequence[Tensor
     """
     heat: Floats = outputs[0][0]
     rows, columns = heat.shape[1:]
-    lowest = lowest_logit(confidence) if are_logits else np.float32(confidence)
-    class_ids, places = np.divmod(np.flatnonzero(heat >= lowest), rows * columns)
+    may_count = (heat >= (lowest_logit(confidence) if are_logits else np.float32(confidence))).reshape(len(heat), -1)
+    cells = np.flatnonzero(may_count.any(axis=0))  # few of many: faster than a search in every class
+    class_ids, places = np.nonzero(may_count[:, cells])
+    places = cells[places]
     if not len(places):
         return NO_CANDIDATES
     row, column = np.divmod(places, columns)

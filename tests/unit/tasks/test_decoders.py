@@ -726,21 +726,25 @@ def _iou(a: list[float], b: list[float]) -> float:
     return width * height / (sum(area) - width * height)
 
 
-def test_suppression_equals_the_greedy_definition() -> None:
+@pytest.mark.parametrize(
+    ("count", "span", "iou"), [(40, 60, 0.45), (200, 60, 0.45), (300, 60, 0.5), (300, 400, 0.0), (450, 3, 0.5)]
+)
+def test_suppression_equals_the_greedy_definition(count: int, span: int, iou: float) -> None:
+    """Few boxes, many, and many in one place take different ways; whole numbers give equal confidences and limits."""
     random = np.random.default_rng(5)
-    corners = random.uniform(0, 60, (200, 2))
-    boxes = np.concatenate([corners, corners + random.uniform(5, 30, (200, 2))], axis=1).astype(np.float32)
-    scores = random.permutation(np.linspace(0.3, 0.99, 200)).astype(np.float32)
-    classes = random.integers(0, 3, 200)
+    corners = random.integers(-20, span, (count, 2))
+    boxes = np.concatenate([corners, corners + random.integers(5, 30, (count, 2))], axis=1).astype(np.float32)
+    scores = (random.integers(30, 99, count) / 100).astype(np.float32)
+    classes = random.integers(0, 3, count) * (span > 3)
     sizes = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
-    got = suppress(Candidates(sizes, scores, classes), Thresholds(confidence=0.4, iou=0.45))
+    got = suppress(Candidates(sizes, scores, classes), Thresholds(confidence=0.4, iou=iou))
 
     kept: list[int] = []
-    for index in np.argsort(-scores).tolist():
-        if scores[index] < 0.4:
+    for index in np.argsort(-scores, kind="stable").tolist():
+        if scores[index] < np.float32(0.4):
             break
         rivals = [k for k in kept if classes[k] == classes[index]]
-        if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= 0.45 for k in rivals):
+        if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= iou for k in rivals):
             kept.append(index)
     assert got.tolist() == kept
 
