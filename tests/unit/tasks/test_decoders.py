@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import cv2
 import msgspec
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
 from edge_sdk.tasks.boxes import Candidates
+from edge_sdk.tasks.centernet import read_centernet
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk.tasks.detection import suppress
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
@@ -771,6 +773,15 @@ def test_noise_costs_no_more_than_the_strongest_thousand() -> None:
     chosen = np.sort(order[:1000])
     assert np.array_equal(read.boxes_xywh, candidates.boxes_xywh[chosen])
     assert np.array_equal(read.class_ids, candidates.class_ids[chosen])
+
+
+def test_of_a_noisy_heatmap_the_strongest_peaks_are_found() -> None:
+    heat = np.random.default_rng(4).uniform(0.3, 1, (1, 8, 64, 64)).astype(np.float32)
+    read = read_centernet(0.25, False, [heat, *np.ones((2, 1, 2, 64, 64), np.float32)])
+    around = np.stack([cv2.dilate(of_class, np.ones((3, 3))) for of_class in heat[0]])
+    peaks = np.sort(heat[0][heat[0] == around])[::-1]
+    assert np.sort(read.confidences)[::-1][:300].tolist() == peaks[:300].tolist()
+    assert len(read.confidences) < 10_000 < np.count_nonzero(heat > 0.25)
 
 
 def test_boxes_beyond_the_border_suppress_no_other_class() -> None:
