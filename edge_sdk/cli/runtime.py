@@ -102,6 +102,8 @@ def _show(built: BuiltRuntime) -> None:
     ]
     marks = ("start, emulated", "import, CPU s", "load", "first run", "peak MB")
     print_table("start with the smallest model", marks, starts)
+    for step, (clock_s, cpu_s) in built.took.items():
+        click.echo(f"{step}: {clock_s:.0f} s, {cpu_s:.0f} s of CPU")
     if built.remembered:
         click.echo(f"finished by an earlier build: {', '.join(built.remembered)}")
     click.echo(folded(f"needs {', '.join(proof.needed)} on the device"))
