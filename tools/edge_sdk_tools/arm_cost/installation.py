@@ -98,10 +98,19 @@ class Apt:
 
     def fetch(self, arguments: Sequence[str], folder: Path) -> None:
         """Fetch packages or source archives into `folder`: `download NAME…` or `source …`, nothing they depend on."""
-        if not any((self._state / "lists").glob("*Packages*")):
-            subprocess.run([*self._command, "update"], check=False, capture_output=True, timeout=_TIMEOUT_S)
-        command = [*self._command, *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=folder)
+
+        def run(*words: str) -> subprocess.CompletedProcess[str]:
+            command = [*self._command, *words]
+            return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=folder)
+
+        def has_lists() -> bool:
+            return any((self._state / "lists").glob("*Packages*"))
+
+        done = run(*arguments) if has_lists() else None
+        if done is None or done.returncode:  # there are no lists, or the server has replaced what they name
+            done = run("-o", "APT::Update::Error-Mode=any", "update")
+            if has_lists():
+                done = run(*arguments)
         if done.returncode:
             raise MissingDependencyError(
                 f"apt-get {' '.join(arguments)} failed ({last_words(done.stderr)}); is the package server reachable?"

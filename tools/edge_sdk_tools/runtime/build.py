@@ -112,6 +112,10 @@ def build_runtime(
         EdgeError: CMake or the compiler failed; with the last lines of what it said.
     """
     device = load_target(target)
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output}: a file, expected a folder")
+    if wrong := [definition for definition in definitions if "=" not in definition]:
+        raise UsageError(f"--cmake {wrong[0]}: expected NAME=VALUE")
     needs = read_needs(bundles, device)
     check_programs()
     work = cache_folder() / "runtime"
