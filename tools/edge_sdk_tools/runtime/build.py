@@ -351,8 +351,14 @@ class _Build:
         # The wheel must not name folders of this machine; of several that match, the last one counts.
         folders = (self._steps.work, self._objects, tree.root.parent, tree.root)
         maps = dict(zip(folders, ("runtime", "build", "dependencies", "onnxruntime"), strict=True))
-        options = [f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items()]
+        options = [f"-ffile-prefix-map={folder}=dependencies" for folder in self._given_folders()]
+        options += [f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items()]
         return " ".join((*options, f"-isystem {self._headers / 'usr' / 'include'}"))
+
+    def _given_folders(self) -> list[Path]:
+        """Return the folders of dependencies among the definitions."""
+        pairs = (definition.split("=", 1) for definition in self._definitions)
+        return [Path(value) for name, value in pairs if name.startswith("FETCHCONTENT_SOURCE_DIR_")]
 
     def _configure(self, tree: sources.Tree, flags: str) -> None:
         objects = self._objects
@@ -426,7 +432,7 @@ class _Build:
             self._device,
             version=runtime.onnxruntime,
             binutils=_COMPILER,
-            private=(self._steps.work, Path.home(), Path(sys.prefix)),
+            private=(self._steps.work, Path.home(), Path(sys.prefix), *self._given_folders()),
             downloads=self._downloads,
             on_progress=self._steps.on_progress,
         )
