@@ -21,6 +21,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import OutputError, UsageError, first_line
+from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.runtime.package import pack_wheel
@@ -87,7 +88,9 @@ def make_wheelhouse(
             fetched, made = Path(scratch) / "fetched", Path(scratch) / "made"
             fetched.mkdir()
             made.mkdir()
-            _fetch(device, [wheel, *([runtime] if runtime else [])], constraints, fetched)
+            operators = {name for bundle in opened for name in bundle.manifest.operators}
+            extra = [EXTENSIONS_PACKAGE] if any(name.startswith(f"{EXTENSIONS_DOMAIN}:") for name in operators) else []
+            _fetch(device, [wheel, *([runtime] if runtime else [])], extra, constraints, fetched)
             if not runtime:
                 stock = next(fetched.glob("onnxruntime-*.whl"))
                 _check_bundles(opened, device, _read_wheel(stock, "onnxruntime", device))
@@ -135,13 +138,15 @@ def _check_bundles(bundles: Sequence[Bundle], device: Target, runtime: _Runtime)
         bundle.check_device(device.machine, *runtime)
 
 
-def _fetch(device: Target, wheels: Sequence[Path], constraints: Path | None, folder: Path) -> None:
-    """Have pip fetch what these wheels need, and the wheels themselves."""
+def _fetch(
+    device: Target, wheels: Sequence[Path], requirements: Sequence[str], constraints: Path | None, folder: Path
+) -> None:
+    """Have pip fetch requirements, these wheels, and what they need."""
     glibc, machine = device.wheel_platform.removeprefix("manylinux_2_").split("_", 1)
     tags = platforms(machine, int(glibc))
     # A reduced runtime may want a newer C library than the target's wheels: it was proved on that of the target.
     tags += [wheel.stem.rsplit("-", 1)[1] for wheel in wheels if wheel.stem.endswith(machine)]
-    arguments = [str(wheel) for wheel in wheels]
+    arguments = [*map(str, wheels), *requirements]
     if constraints:
         try:
             lines = constraints.read_text(encoding="utf-8").splitlines(keepends=True)
