@@ -529,7 +529,8 @@ def test_a_wheelhouse_with_the_stock_runtime_compares_it_with_the_bundle_s_range
     assert "found 1.99.0" in capsys.readouterr().err
     assert not (tmp_path / "second").exists()
     (index.folder / "onnxruntime-1.99.0-cp311-cp311-manylinux_2_27_aarch64.whl").unlink()
-    contrib = pi_bundle(tmp_path / "b.edge", made["classifier"], operators=("ai.onnx.contrib:Inverse",))
+    operators = ("ai.onnx.contrib:Inverse", *Bundle.open(bundle).manifest.operators)
+    contrib = pi_bundle(tmp_path / "b.edge", made["classifier"], operators=operators)
     assert run([*command, str(tmp_path / "second"), str(contrib)]) == 8
     assert "onnxruntime-extensions" in capsys.readouterr().err
     next(index.folder.glob("numpy*")).unlink()
