@@ -1,10 +1,10 @@
 """INT8 by a recipe: QuantizeLinear and DequantizeLinear around every node that the recipe does not leave float.
 
 Five rewrites make integers cheaper. The inputs of a Concat share one range, so that it only copies. HardSigmoid is no
-computation, but another scale of the integers that it reads, which saturate where it does. A shuffle of channels is one Gather, because a Transpose of five axes moves each byte by itself. A
-nearest-neighbour Resize becomes Concats of rows of bytes with channels last, because ONNX Runtime's Resize computes an
-address for every byte. Softmax runs along the last axis, because along any other axis ONNX Runtime moves every value
-twice.
+computation, but another scale of the integers that it reads, which saturate where it does. A shuffle of channels is one
+Gather, because a Transpose of five axes moves each byte by itself. A nearest-neighbour Resize becomes Concats of rows
+of bytes with channels last, because ONNX Runtime's Resize computes an address for every byte. Softmax runs along the
+last axis, because along any other axis ONNX Runtime moves every value twice.
 """
 
 from __future__ import annotations
@@ -159,12 +159,12 @@ _HARD_STEPS = 254  # between HardSigmoid's 0 and 1: with 255 its middle, 1/2, wo
 
 
 def scale_hard_sigmoids(proto: onnx.ModelProto) -> None:
-    """Replace, in place, each HardSigmoid between unsigned integers by a scale: it costs nothing, and no float is made.
+    """Replace, in place, each HardSigmoid between unsigned integers by a scale, which costs nothing.
 
-    Steps of 1/254 / alpha around the zero point 254 * beta + 1 put x = -beta/alpha at 1 and x = (1 - beta)/alpha at 255,
-    where integers saturate as it does; read with steps of 1/254 from 1 they are HardSigmoid's values. What another node
-    reads too, as HardSwish's product does, keeps its own scale, and a LeakyRelu without a slope, which ONNX Runtime
-    computes by a table of bytes, makes the others.
+    It reads integers in steps of 1/254 / alpha around a zero point of 254 * beta + 1: at -beta/alpha they are 1, and at
+    (1 - beta)/alpha 255, where they saturate as it does. In steps of 1/254 from 1 they are its values. What another
+    node reads too, as HardSwish's product does, keeps its own scale: a LeakyRelu without a slope, which ONNX Runtime
+    computes by a table of bytes, then makes those integers.
     """
     graph, links = proto.graph, GraphIndex(proto.graph)
     gone: set[str] = set()
