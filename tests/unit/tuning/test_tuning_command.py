@@ -153,7 +153,7 @@ def test_another_rate_is_tuned_anew_and_a_damaged_record_too(
     record.write_bytes(b"{}")
     assert run(command) == 0
     error = capsys.readouterr().err
-    assert f"tuning anew: {record} is of another version of edge-sdk" in error
+    assert f"tuning anew: {record} was written by another version of edge-sdk" in error
     assert "tuned at" not in error
     assert "tuning was not finished: nothing is remembered" in error
 
