@@ -199,7 +199,7 @@ class Tuning:
         change = _change(record.tuned, wanted, stages.session.providers.got)
         if change:
             del stages  # before another one is loaded
-            _log.info(f"tuning anew: {change} since the measurement at {record.at}")
+            _log.info(f"tuning anew: {change} since {record.at}, the time of the measurement")
             return self.open_promised()
         self.tuned = record.tuned
         _log.info(f"tuned at {record.at}: {chosen.candidate} ({figures(chosen)}); {record.tuned.reason}")
