@@ -70,7 +70,9 @@ def _fetch(name: str, output: Path | None) -> None:
 @click.option("-o", "--output", type=PATH, help="The folder to write into.  [default: the model's]")
 @click.option("--task", help="What the model does, such as detection; docs/model-toml.md has the list.")
 @click.option("--decoder", help="How its outputs are read; docs/model-toml.md has the list.")
-@click.option("--labels", type=PATH, help="A file with one label a line, or coco80, imagenet1k or voc20.")
+@click.option(
+    "--labels", type=PATH, help="A file with one label a line, or the name of a list, such as coco80 or imagenet1k."
+)
 @click.option("--size", help="The input's size where the file leaves it free, such as 640x384, or 416 for a square.")
 def init(
     model: Path, output: Path | None, task: str | None, decoder: str | None, labels: Path | None, size: str | None
@@ -111,7 +113,7 @@ def init(
     "prove_runtimes",
     multiple=True,
     metavar="VERSION",
-    help="As of `build`: check for this older ONNX Runtime, which the bundle will admit too. Repeatable.",
+    help="Also check for this older ONNX Runtime, as `build` with the same option would allow it. Repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def check(model: Path, target: str | None, prove_runtimes: tuple[str, ...], as_json: bool) -> None:
@@ -223,7 +225,7 @@ def demo(output: Path, frames: int | None, as_json: bool) -> None:
 @click.argument("path", type=PATH, default=Path("edge-sdk.key"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def keygen(path: Path, as_json: bool) -> None:
-    """Make a key pair: PATH (edge-sdk.key by default) stays secret here, PATH.pub goes to every device."""
+    """Make a key pair: keep PATH (edge-sdk.key by default) secret, and copy PATH.pub to every device."""
     public = signing.generate_key(path)
     if as_json:
         echo_json({"private_key": str(path), "public_key": str(public)})
@@ -238,7 +240,7 @@ def keygen(path: Path, as_json: bool) -> None:
 @click.option("--key", required=True, type=PATH, help="Private key from `edge-sdk keygen`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def sign(bundle: Path, key: Path, as_json: bool) -> None:
-    """Verify BUNDLE and sign its manifest, which names and hashes every other file."""
+    """Verify BUNDLE and sign its manifest, which has the name and hash of every other file."""
     private_key = signing.load_private_key(key)
     opened = Bundle.open(bundle)
     signature = signing.sign(opened.manifest_bytes, private_key)
@@ -258,16 +260,30 @@ def sign(bundle: Path, key: Path, as_json: bool) -> None:
 
 @click.command("distill-check")
 @click.argument("student", type=PATH)
-@click.option("--teacher", type=PATH, help="model.toml or bundle.  [default: the student's]")
-@click.option("--data", type=PATH, help="Images, labelled or not.  [default: the student's]")
 @click.option(
-    "--max-drop-points", type=NumberRange(0, 100), help="Labelled: points below the teacher.  [default: gates]"
+    "--teacher",
+    type=PATH,
+    help="The teacher: a model.toml or a bundle.  [default: [teacher] in the student's model.toml]",
 )
-@click.option("--min-agreement", type=NumberRange(0, 1), help="Without labels: agreement.  [default: gates]")
-@click.option("--temperature", type=NumberRange(min=0.1, max=100), help="One more softmax temperature to compare at.")
+@click.option(
+    "--data", type=PATH, help="Images, with labels or without.  [default: [data] in the student's model.toml]"
+)
+@click.option(
+    "--max-drop-points",
+    type=NumberRange(0, 100),
+    help="With labels: how many points it may fall below the teacher.  [default: [gates] in model.toml]",
+)
+@click.option(
+    "--min-agreement",
+    type=NumberRange(0, 1),
+    help="Without labels: least agreement with the teacher, 0-1.  [default: [gates] in model.toml]",
+)
+@click.option(
+    "--temperature", type=NumberRange(min=0.1, max=100), help="Another softmax temperature at which to compare."
+)
 @measuring_options
 def distill_check(student: Path, teacher: Path | None, data: Path | None, as_json: bool, **options: Any) -> None:
-    """Compare STUDENT, a model.toml or a bundle, with the teacher that it was distilled from."""
+    """Compare STUDENT, a model.toml or a bundle, with its teacher; exit with 3 if it falls short of the gates."""
     with host_tools("`edge-sdk distill-check`"):
         from edge_sdk_tools.distillation import gate
         from edge_sdk_tools.progress import StepProgress

@@ -42,7 +42,7 @@ _CLEAR = "\r\x1b[K"  # return to the start of the line and erase the line
 @key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--seconds", type=POSITIVE, help=_SECONDS_HELP)
 @click.option("--variant", metavar="NAME", help="Only this one of the bundle's models.")
-@click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature.")
+@click.option("--trust", multiple=True, type=PATH, help="Public key; requires a signature by it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     bundle: Path,

@@ -233,7 +233,7 @@ def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collecti
     if settings is None or not settings.is_enabled:
         return []
     of = "is no label of a bundle here, so it has no entity"
-    return [f"home_assistant.labels: {line}" for line in missing_labels(settings.labels, labels, of)]
+    return [f"home_assistant.labels: {line}" for line in missing_labels(settings.labels, sorted(labels), of)]
 
 
 class HomeAssistantReporter:

@@ -1,7 +1,5 @@
 """Broker connections made by hand, publishers over them, and messages of devices that are not there."""
 
-from __future__ import annotations
-
 import select
 import threading
 import time

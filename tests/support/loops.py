@@ -230,13 +230,7 @@ class Board:
         promise = Candidate.promised(self.bundle.manifest)
         home = self.open(promise)
         plan = Plan.of(
-            self.bundle,
-            Limits(budget_ms),
-            only_first=False,
-            providers=CPU,
-            fps=fps,
-            seconds=seconds,
-            cores=cores(2),
+            self.bundle, Limits(budget_ms), only_first=False, providers=CPU, fps=fps, seconds=seconds, cores=cores(2)
         )
         self.tuner = LiveTuner(
             plan,

@@ -1,7 +1,5 @@
 """What the pipelines of one process share, and a command handler beside it."""
 
-from __future__ import annotations
-
 import select
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Device forms: rewrites of quantized graphs that keep their values, signed integers, offset weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The library: what `edge_sdk` names, loaded when it is used, with sources, sinks and pictures of one's own."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

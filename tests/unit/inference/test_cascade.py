@@ -1,7 +1,5 @@
 """A second model on the objects of the first: which of them go on, for how long, and what a failure costs."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Events on their way to a broker: before results, in order, once more after a break, and put aside where refused."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import sqlite3
@@ -87,9 +85,7 @@ def test_what_a_broker_acknowledged_just_before_it_broke_comes_again(tmp_path: P
 
 
 @pytest.mark.parametrize("is_heard", [False, True], ids=["silence", "a sign of life"])
-def test_an_answer_is_believed_once_more_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard: bool
-) -> None:
+def test_an_answer_counts_once_more_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard: bool) -> None:
     """A machine that dies, and whose disk forgets what the broker had answered, ends no connection for a while."""
     links = FakeLink(), FakeLink()
     with _door(tmp_path, *links) as door:

@@ -1,7 +1,5 @@
 """The service: the pipelines of one process end together, and a reload changes what it must and nothing else."""
 
-from __future__ import annotations
-
 import io
 import math
 import sys

@@ -1,7 +1,5 @@
 """Health: what the service manager is told, how process and machine are, and how long a start took."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

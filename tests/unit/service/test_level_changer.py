@@ -1,7 +1,5 @@
 """A pipeline moves between levels: real models loaded beside a loop whose clock is moved by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

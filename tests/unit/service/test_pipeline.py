@@ -1,7 +1,5 @@
 """Pipeline: one stream from its source to the outbox, its source's handover to the next one, and the output of all."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import math

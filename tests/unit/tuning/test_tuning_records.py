@@ -1,7 +1,5 @@
 """What tuning found is remembered for the same bundle, machine and wish only, and used by the next start."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable
