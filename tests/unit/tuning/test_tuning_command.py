@@ -134,7 +134,7 @@ def test_another_rate_and_a_damaged_record_are_tuned_anew(bundle: Path, record: 
     assert "tuning for 50 frames a second, and not 100: what runs best is measured" in error
     record.write_bytes(b"{}")
     error = cli(0, *command).err
-    assert f"tuning anew: {record} is of another version of edge-sdk" in error
+    assert f"tuning anew: {record} was written by another version of edge-sdk" in error
     assert "tuned at" not in error
     assert "tuning was not finished: nothing is remembered" in error
 

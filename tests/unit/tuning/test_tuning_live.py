@@ -241,7 +241,7 @@ def test_without_a_measurement_the_next_step_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     bundle, limits = Bundle.open(write_variants(tmp_path / "a.edge")), Limits(1000)
     tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8", open_stages=open_candidate)
-    told = r"; mend what the lines above tell of, or give more --seconds$"
+    told = r"; mend what the lines above report, or give more --seconds$"
     with contextlib.closing(golden_camera(bundle, 3, "c")) as camera, pytest.raises(SessionError, match=told):
         tune(tuning, limits, camera, 1000, 0.1)
     assert SAID == ["tuning could measure nothing: what runs stays"]
