@@ -14,7 +14,7 @@ from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.frame import Image
-from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.sources.opencv import MAX_READ_PX, decode
 
 _MOST_IMAGE_BYTES = 1 << 28  # 67,108,864 pixels without compression are 201 MB

@@ -48,8 +48,8 @@ _VERBS = {
     "arm-cost": "Count what an inference costs on an ARM board that is not here.",
     "targets": "List the devices that edge-sdk can build for.",
 }
-_SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo")
-_PLACES = {"import": "import_model.command", "keygen": "sign.keygen", "sign": "sign.sign_bundle"} | {
+_SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo", "keygen", "sign")
+_PLACES = {"import": "import_model.command", "distill-check": "models.distill_check"} | {
     verb: f"models.{verb}" for verb in _SHARED
 }
 """Functions of verbs that share a module or whose name is a Python keyword; all others are `VERB.command`."""

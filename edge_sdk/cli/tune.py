@@ -16,9 +16,8 @@ from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.core.opencv import cv2
 from edge_sdk.core.protocols import Source
 from edge_sdk.core.threads import Stop, stopping_on_signals
-from edge_sdk.inference.runtime import ProviderWarnings, check_device
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import ProviderWarnings, SessionSettings, check_device
+from edge_sdk.inference.session import Stages
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.settings import read_password

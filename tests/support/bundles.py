@@ -28,10 +28,8 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import onnxruntime_version
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
+from edge_sdk.inference.session import Session, Stages
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
 from edge_sdk.tuning.candidates import Candidate
 from edge_sdk_tools.build.pipeline import build

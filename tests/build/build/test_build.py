@@ -19,9 +19,8 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import Session, Stages
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.arm_cost.estimate import board_counter
 from edge_sdk_tools.build.pipeline import build

@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 
 from edge_sdk.bundle.model_spec import Gates, load_model_spec
 from edge_sdk.core.errors import AccuracyGateError, DataError, EdgeError, ModelError, UsageError
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.datasets.dataset import Dataset

@@ -17,8 +17,8 @@ from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.frame import Frame
 from edge_sdk.inference.prepare import Prepare, integer_tables
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.evaluate.evaluation import evaluate

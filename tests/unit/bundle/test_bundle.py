@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.bundle import rollback
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, ReducedRuntime, decode_manifest, encode_manifest, manifest_schema
 from edge_sdk.bundle.model_file import (
@@ -35,13 +34,14 @@ from edge_sdk.bundle.model_file import (
     length_field,
     refuse_other_files,
 )
-from edge_sdk.bundle.rollback import refuse_older, remember_version
 from edge_sdk.bundle.signing import generate_key, load_private_key, load_public_key, sign
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, ConfigError, IncompatibleError, OutputError, SessionError, UsageError
 from edge_sdk.core.files import write_record
+from edge_sdk.inference import trial
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.trial import refuse_older, remember_version
 from tests.support import models as tiny
 from tests.support.bundles import FILES, edit_manifest, golden_file, make_manifest, write_bundle, write_graded
 from tests.support.logs import refusal
@@ -365,7 +365,7 @@ def test_the_newer_is_remembered(record: Path, tmp_path: Path, key: Path, monkey
             other.join(0.1)
         write_record(path, data)
 
-    monkeypatch.setattr(rollback, "write_record", write_later)
+    monkeypatch.setattr(trial, "write_record", write_later)
     remember_version(older)
     other.join(10)
     assert record.read_bytes() == b'{"version":3}'

@@ -307,7 +307,7 @@ def test_a_label_that_the_bundle_does_not_have_is_refused_with_the_nearest(tmp_p
     rules = (EventRule(labels=labels) for labels in (("dog", "catt"), ("fox",)))
     of = "is no label of tiny, so nothing is told of it"
     said = refusal(UsageError, EventWatch.for_bundle, bundle, rules, Told())
-    assert said == f"event rules: 'catt' {of}; did you mean 'cat'?; 'fox' {of}"
+    assert said == f"event rules: 'catt' {of}; did you mean 'cat'?; 'fox' {of}; expected one of 'cat', 'dog'"
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,8 @@ from edge_sdk.bundle.target import CudaOptions, ProviderOptions, TensorrtOptions
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, IncompatibleError, MissingDependencyError, UsageError
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import Providers, options_of
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import Providers, SessionSettings, options_of
+from edge_sdk.inference.session import Session, Stages
 from tests.support import models as tiny
 from tests.support.bundles import SIDE, SIDES, edit_manifest, open_real_bundle, write_real_bundle, write_variants
 from tests.support.logs import refusal

@@ -24,9 +24,8 @@ from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError
 from edge_sdk.core.frame import Classification, Frame
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.session import RunGuard, Session, SessionCache, guarded
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import RunGuard, Session, SessionCache, Stages, guarded
 from tests.support import bundles
 from tests.support import models as tiny
 from tests.support.logs import refusal

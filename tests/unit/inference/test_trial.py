@@ -15,7 +15,7 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import BundleError, IncompatibleError
 from edge_sdk.core.threads import Stop
-from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.trial import TrialLimits, prove_here
 from tests.support.bundles import deep, edit_manifest, endless_of_hostile, sound, wants, write_hostile
 from tests.support.logs import SAID, refusal

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.core.threads import Backoff
+from edge_sdk.core.threads import Backoff, Wakeup
 from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox import outbox
 from edge_sdk.outbox.event import Losses
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.store import EventStore
 from edge_sdk.outbox.writer import Writer
-from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings, Sender

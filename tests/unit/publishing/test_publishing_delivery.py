@@ -14,11 +14,10 @@ import msgspec
 import pytest
 
 from edge_sdk.core.protocols import Event
-from edge_sdk.core.threads import Backoff, RateLimiter
+from edge_sdk.core.threads import Backoff, RateLimiter, Wakeup
 from edge_sdk.messages.schema import Channel, Identity, Message
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.client import MqttConnection
-from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import ConnectionState, PoisonMessageDetector

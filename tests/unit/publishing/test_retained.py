@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from edge_sdk.messages.commands import PERMISSIONS, SetRate, SetThreshold
-from edge_sdk.messages.schema import Message, Topics
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, Incoming, PublishOutcome
+from edge_sdk.messages.schema import Incoming, Message, Topics
 from edge_sdk.publishing.discovery import (
     CameraTraits,
     DiscoveredMachine,
@@ -24,7 +23,7 @@ from edge_sdk.publishing.discovery import (
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
-from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.settings import NOT_AUTHORIZED, MqttSettings, PublishOutcome
 from edge_sdk.publishing.subscriber import ReceiveQueue
 from edge_sdk.service.commands import CommandInbox
 from tests.support.connections import FakeLink, door_over, put, until

@@ -15,8 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from edge_sdk.events.snapshots import Jpeg
 from edge_sdk.messages import commands
-from edge_sdk.messages.schema import Topics, message_schema
-from edge_sdk.publishing.connection import Incoming
+from edge_sdk.messages.schema import Incoming, Topics, message_schema
 from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandHandler, Reply
 from edge_sdk.service.runner import Controls, Shot

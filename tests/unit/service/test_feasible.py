@@ -17,9 +17,8 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import IncompatibleError
 from edge_sdk.core.frame import Inferred, Prepared
 from edge_sdk.core.machine import CpuTime
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import Session, Stages
 from edge_sdk.service import model_selector
 from edge_sdk.service.model_selector import (
     ModelSelector,

@@ -22,7 +22,8 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import CameraHealth, Channel, TelemetryMessage
 from edge_sdk.service.health import Alarms, Gauges, HealthReporter, Readings
 from edge_sdk.service.output import Output
-from edge_sdk.service.process import Notifier, Progress, Start
+from edge_sdk.service.process import Notifier, Start
+from edge_sdk.service.runner import Progress
 from edge_sdk.service.settings import PipelineSettings
 from tests.support.connections import until
 from tests.support.logs import SAID

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from edge_sdk.core.errors import IncompatibleError, StoppedError
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Tick
 from edge_sdk.messages.schema import Running
 from tests.support.bundles import LARGE, SMALL, open_variant, write_graded

@@ -27,8 +27,8 @@ from edge_sdk.service import pipeline as pipeline_module
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import begin_opening
+from edge_sdk.service.process import Gate
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.service.shared import Gate
 from edge_sdk.sources.slot import OpenedSource
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.results import make_encoder

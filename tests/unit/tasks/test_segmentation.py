@@ -17,8 +17,8 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import NO_CLASS, Frame, Geometry, Inferred, Prepared, Segmentation
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.decoders import make_stage
 from tests.support import models as tiny
 from tests.support.bundles import FILES, edit_manifest, for_here, make_manifest, write_bundle

@@ -14,7 +14,7 @@ from edge_sdk.core.errors import OutputError, SessionError
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import Cpu
 from edge_sdk.inference.runtime import available_providers
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Candidate, Limits, Tuned
 from edge_sdk.tuning.live import LiveTuner

@@ -21,9 +21,8 @@ from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.core.errors import IncompatibleError, ModelError, SessionError, UsageError
 from edge_sdk.core.frame import Frame, Image, Inferred, Result, Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.decoders import decoder_of, make_stage
 from edge_sdk.tasks.spec import TRAITS, Thresholds, has_background
 from edge_sdk_tools.check.gate import CheckedModel, check_model

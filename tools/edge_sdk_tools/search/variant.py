@@ -22,8 +22,8 @@ from edge_sdk.bundle.manifest import Agreement, BoardEstimate, InputTensor, Prec
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.arm_cost.counter import Counter
 from edge_sdk_tools.arm_cost.estimate import cores_of, estimate_board, kernels_ms
 from edge_sdk_tools.bundle_folder import is_full
