@@ -64,15 +64,9 @@ class Board(NamedTuple):
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python with `arguments` to its end, in `/`: in the checkout, `-m` would take the packages from there."""
         return subprocess.run(
-            [*self.command, *arguments],
-            env=self.environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
+            [*self.command, *arguments], env=self.environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, check=False, timeout=600,
+        )  # fmt: skip
 
     def checked(self, *arguments: str) -> str:
         done = self.run(*arguments)

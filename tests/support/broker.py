@@ -273,14 +273,10 @@ class Subscriber(PahoUser):
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         properties = message.properties
         received = Received(
-            message.topic,
-            bytes(message.payload),
-            message.qos,
-            message.retain,
-            getattr(properties, "ContentType", None),
-            tuple(getattr(properties, "UserProperty", ())),
+            message.topic, bytes(message.payload), message.qos, message.retain,
+            getattr(properties, "ContentType", None), tuple(getattr(properties, "UserProperty", ())),
             getattr(properties, "MessageExpiryInterval", None),
-        )
+        )  # fmt: skip
         with self._lock:
             self._messages.append(received)
 

@@ -140,14 +140,10 @@ def publisher_over(
 ) -> MqttPublisher:
     remaining = iter(links)
     return MqttPublisher(
-        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),
-        IDENTITY,
-        on_state=on_state,
-        events=events,
-        backoff=Backoff(0.001, 0.002),
-        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))),
-        **changes,
-    )
+        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s), IDENTITY, on_state=on_state,
+        events=events, backoff=Backoff(0.001, 0.002),
+        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))), **changes,
+    )  # fmt: skip
 
 
 def door_over(*links: FakeLink, **changes: Any) -> Door:

@@ -109,18 +109,10 @@ class Scene:
         self.loop = Loop(self, self.open_here(LARGE), self, Budget(100), then=self.look_again, clock_ns=self.clock)
         self._open_stages = open_stages
         self.governing = LevelChanger(
-            Bundle.open(folder).manifest,
-            self.open,
-            limit_ns=100 * MS,
-            fps=10,
-            fixed=fixed,
-            announce=self.announced.append,
-            throttled=lambda: self.heat,
-            is_tuning=lambda: self.is_held,
-            controller=DegradationController(),
-            load_s=load_s,
-            clock_ns=self.clock,
-        )
+            Bundle.open(folder).manifest, self.open, limit_ns=100 * MS, fps=10, fixed=fixed,
+            announce=self.announced.append, throttled=lambda: self.heat, is_tuning=lambda: self.is_held,
+            controller=DegradationController(), load_s=load_s, clock_ns=self.clock,
+        )  # fmt: skip
         self.governing.begin(LARGE, "start")
 
     def look_again(self, result: Result, _deadline_ns: float) -> Result:

@@ -86,15 +86,9 @@ def measurement(
 def plan(promise: Candidate | None = None, limits: Limits | None = None, **changes: Any) -> Plan:
     """What one would measure for a tiny bundle with one variant, at 30 frames a second, unless told otherwise."""
     made = Plan(
-        promise=promise or candidate(),
-        metric="agreement",
-        ratings={},
-        threads=(1,),
-        limits=limits or Limits(50),
-        fps=30,
-        window_s=1,
-        seconds=1,
-    )
+        promise=promise or candidate(), metric="agreement", ratings={}, threads=(1,), limits=limits or Limits(50),
+        fps=30, window_s=1, seconds=1,
+    )  # fmt: skip
     return msgspec.structs.replace(made, **changes)
 
 

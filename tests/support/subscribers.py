@@ -160,15 +160,9 @@ def publishing_to(
         return links[-1]
 
     publisher = MqttPublisher(
-        settings,
-        IDENTITY,
-        on_state=on_state,
-        on_warning=on_warning,
-        versions={"edge_sdk": "0.0"},
-        events=event_outbox,
-        backoff=Backoff(0.05, 0.2),
-        make_link=None if links is None else make_link,
-    )
+        settings, IDENTITY, on_state=on_state, on_warning=on_warning, versions={"edge_sdk": "0.0"}, events=event_outbox,
+        backoff=Backoff(0.05, 0.2), make_link=None if links is None else make_link,
+    )  # fmt: skip
     try:
         yield Door(publisher, publisher.stream("door", encoder or make_encoder()))
     finally:

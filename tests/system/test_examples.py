@@ -260,13 +260,9 @@ class ExampleBroker(Broker):
             steps = steps.replace("-o mosquitto -g mosquitto ", "").replace("chown mosquitto:mosquitto", "true")
         path = f"{self._work}{os.pathsep}{os.environ['PATH']}"
         result = subprocess.run(
-            ["/bin/sh", "-e", "-c", steps],
-            cwd=self._work,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            ["/bin/sh", "-e", "-c", steps], cwd=self._work, env={**os.environ, "PATH": path}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
         assert result.returncode == 0, result.stdout + result.stderr
 
     def _finish(self) -> None:
@@ -410,14 +406,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
 
 def _output_of(program: str, folder: Path, **environment: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
+        [sys.executable, "-c", program], cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}, capture_output=True, text=True,
+        check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()

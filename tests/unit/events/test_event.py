@@ -46,17 +46,9 @@ def _document(event: Event, encoder: EventEncoder | None = None, seq: int = 7) -
 def test_every_field_of_an_event() -> None:
     detail = {"after_s": 0.5, "door": "front", "count": 2, "open": True}
     event = Event(
-        kind="appeared",
-        camera="elsewhere",
-        at=NOON,
-        label="cat",
-        class_id=0,
-        confidence=0.123456,
-        box_xyxy=(0.04, 1.26, 2, 3.999),
-        frame_wh=(640, 480),
-        frame_seq=12,
-        detail=detail,
-    )
+        kind="appeared", camera="elsewhere", at=NOON, label="cat", class_id=0, confidence=0.123456,
+        box_xyxy=(0.04, 1.26, 2, 3.999), frame_wh=(640, 480), frame_seq=12, detail=detail,
+    )  # fmt: skip
     who = {"device": "pi", "boot_id": "boot", "run_id": "run", "camera": "door", "seq": 7}
     what = {"kind": "appeared", "label": "cat", "class_id": 0, "confidence": 0.1235, "box_xyxy": [0.0, 1.3, 2.0, 4.0]}
     when = {"at": "2026-03-02T11:00:00.123000Z", "frame": {"width": 640, "height": 480}, "frame_seq": 12}

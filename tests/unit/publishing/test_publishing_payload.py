@@ -188,19 +188,10 @@ def _device_state() -> DeviceState:
 
 def _telemetry() -> TelemetryMessage:
     return TelemetryMessage(
-        **msgspec.structs.asdict(WHO),
-        at=NOW,
-        uptime_s=17.0,
-        temperature_c=-3.5,
-        throttled=["under-voltage"],
-        memory_free_mb=411.5,
-        memory_rss_mb=131.0,
-        disk_free_mb=0.0,
-        cpu_share=1.63,
-        load1=0.0,
-        open_files=41,
+        **msgspec.structs.asdict(WHO), at=NOW, uptime_s=17.0, temperature_c=-3.5, throttled=["under-voltage"],
+        memory_free_mb=411.5, memory_rss_mb=131.0, disk_free_mb=0.0, cpu_share=1.63, load1=0.0, open_files=41,
         cameras={"door": CameraHealth(fps=14.9, age_p50_ms=61.4, results=1841, dropped=0, reopenings=2)},
-    )
+    )  # fmt: skip
 
 
 def _examples(stream: str) -> list[bytes]:
