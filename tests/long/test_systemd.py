@@ -111,12 +111,9 @@ class Container:
         if probe.returncode:
             not_allowed(f"systemd-nspawn cannot start a container here: {probe.stderr.strip()[-500:]}")
         self._process = subprocess.Popen(
-            [*self._command(), "--console=pipe", "--boot"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+            [*self._command(), "--console=pipe", "--boot"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
         try:
             wait_until(self._is_up, "the container's systemd is up")
             self._install()

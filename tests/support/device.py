@@ -54,12 +54,9 @@ class Device:
         self._config = config
         self.process = subprocess.Popen(
             [*before, sys.executable, "-m", "edge_sdk", "run", "--config", str(config), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            env={**os.environ, **{name: str(value) for name, value in (environment or {}).items()}},
-            cwd=_ROOT,
-        )
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            env={**os.environ, **{name: str(value) for name, value in (environment or {}).items()}}, cwd=_ROOT,
+        )  # fmt: skip
         self._said: list[str] = []
         self._printed: list[str] = []
         self._ears = [

@@ -351,16 +351,10 @@ def _tiny_values() -> onnx.ModelProto:
 def _opset_7() -> onnx.ModelProto:
     """What exporters wrote then: bounds, pads and scales are attributes."""
     weights = {
-        "w1": _values(8, 3, 3, 3),
-        "s": np.abs(_values(8, scale=1.0)) + 0.5,
-        "o": _values(8),
-        "m": _values(8),
-        "v": np.abs(_values(8, scale=1.0)) + 0.5,
-        "w2": _values(4, 8, 1, 1, scale=1.0),
-        "w3": _values(4, 3, scale=1.0),
-        "b3": _values(3),
-        "shape": np.array([1, 4]),
-    }
+        "w1": _values(8, 3, 3, 3), "s": np.abs(_values(8, scale=1.0)) + 0.5, "o": _values(8), "m": _values(8),
+        "v": np.abs(_values(8, scale=1.0)) + 0.5, "w2": _values(4, 8, 1, 1, scale=1.0), "w3": _values(4, 3, scale=1.0),
+        "b3": _values(3), "shape": np.array([1, 4]),
+    }  # fmt: skip
     text = """a = Conv(images, w1) n = BatchNormalization(a, s, o, m, v) k = Clip<min=0.0, max=6.0>(n)
         p = Pad<pads=[0,0,1,1,0,0,1,1]>(k) d = Dropout<ratio=0.3>(p)
         u = Upsample<mode="nearest", scales=[1.0,1.0,2.0,2.0]>(d) c = Conv(u, w2) g = GlobalAveragePool(c)

@@ -33,12 +33,9 @@ def make_detections(count: int = 1, frame: Frame | None = None) -> Detections:
     rng = np.random.default_rng(count)
     corners = np.sort(rng.uniform(0, 480, (count, 2, 2)), axis=1).reshape(count, 4)
     return Detections(
-        frame or make_frame(),
-        12_345_678,
-        corners.astype(np.float32),
-        np.sort(rng.uniform(0.25, 1, count))[::-1].astype(np.float32),
-        rng.integers(0, 2, count),
-    )
+        frame or make_frame(), 12_345_678, corners.astype(np.float32),
+        np.sort(rng.uniform(0.25, 1, count))[::-1].astype(np.float32), rng.integers(0, 2, count),
+    )  # fmt: skip
 
 
 def make_classification(class_ids: list[int], frame: Frame | None = None) -> Classification:

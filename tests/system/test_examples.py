@@ -480,17 +480,10 @@ def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Pa
     with edge_sdk.Publisher.open("mqtt://127.0.0.1:9", outbox=tmp_path) as publisher:
         stats = publisher.stats()
     owners = {
-        "Bundle": bundle,
-        "Model": model,
-        "Loop": loop,
-        "Frame": edge_sdk.Frame.of(cell_picture(0)),
-        "Event": edge_sdk.Event(kind="door opened"),
-        "EventRule": edge_sdk.EventRule(labels=("red",)),
-        "PublisherStats": stats,
-        "EventStats": stats.events,
-        "Tick": edge_sdk.Tick,
-        "Session": model.session,
-    }
+        "Bundle": bundle, "Model": model, "Loop": loop, "Frame": edge_sdk.Frame.of(cell_picture(0)),
+        "Event": edge_sdk.Event(kind="door opened"), "EventRule": edge_sdk.EventRule(labels=("red",)),
+        "PublisherStats": stats, "EventStats": stats.events, "Tick": edge_sdk.Tick, "Session": model.session,
+    }  # fmt: skip
     table = (_CHECKOUT / "docs/library.md").read_text(encoding="utf-8").partition("## Attributes")[2]
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.M)
     assert {owner for owner, _ in rows} == set(owners)

@@ -206,19 +206,11 @@ def test_rows_of_a_suppression_in_the_graph_are_filled_up(
     """As exporters write a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
     boxes = np.float32([[8, 8 + 8 * row, 24, 40 + 8 * row] for row in range(5)])
     weights = {
-        "boxes": boxes[None],
-        "corners": boxes,
-        "side": np.float32(64),
-        "yxyx": np.array([1, 0, 3, 2]),
-        "scores": np.float32([[[0.9, 0.1, 0.8, 0.2, 0.7]]]),
-        "sure": np.float32([0.9, 0.1, 0.8, 0.2, 0.7]),
-        "most": np.array([5]),
-        "iou": np.float32([1.0]),
-        "least": np.float32([0.5]),
-        "last": np.array([2]),
-        "flat": np.array([-1]),
-        "zero": np.array([0]),
-    }
+        "boxes": boxes[None], "corners": boxes, "side": np.float32(64), "yxyx": np.array([1, 0, 3, 2]),
+        "scores": np.float32([[[0.9, 0.1, 0.8, 0.2, 0.7]]]), "sure": np.float32([0.9, 0.1, 0.8, 0.2, 0.7]),
+        "most": np.array([5]), "iou": np.float32([1.0]), "least": np.float32([0.5]), "last": np.array([2]),
+        "flat": np.array([-1]), "zero": np.array([0]),
+    }  # fmt: skip
     text = f"""pixels = Cast<to = 1>(images) dark = ReduceMin<keepdims = 0>(pixels) nothing = Mul(dark, dark)
         all = Add(scores, nothing) found = NonMaxSuppression(boxes, all, most, iou, least)
         places = Gather<axis = 1>(found, last) rows = Reshape(places, flat) {text}"""

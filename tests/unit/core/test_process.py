@@ -388,12 +388,8 @@ def test_processors_are_busy_but_for_what_they_idle_or_wait(tmp_path: Path) -> N
     # user, nice, system, idle, iowait, irq, softirq, steal, and guests, which are in the first two already
     cpus = ("1 2 4 8 16 32 64 128 1000 1000", "0 0 0 0 0 0 0 0 0 0", "9999 0 0 0 0 0 0 0 0 0")
     rows = [
-        "cpu  0 0 0 0 0 0 0 0 0 0",
-        *(f"cpu{n} {times}" for n, times in enumerate(cpus)),
-        "intr 7 0 0",
-        "",
-        "btime 1",
-    ]
+        "cpu  0 0 0 0 0 0 0 0 0 0", *(f"cpu{n} {times}" for n, times in enumerate(cpus)), "intr 7 0 0", "", "btime 1",
+    ]  # fmt: skip
     found = CpuTime.read(_write(tmp_path, {"proc/stat": "\n".join(rows)}), cpus=[0, 1])
     assert found.total_s == pytest.approx(255 / hertz)
     assert found.busy_s == pytest.approx((255 - 24) / hertz)

@@ -61,12 +61,9 @@ def test_every_field_of_a_detection_message() -> None:
     encoder = make_encoder(Identity("pi", "boot", "run"), clock_ns=lambda: 5_041_237_999)
     frame = make_frame(seq=7, captured_ns=5_000_000_000, captured_at=1_700_000_000.1234)
     result = Detections(
-        frame,
-        12_345_678,
-        np.array([[0.04, 12.34, 640.0, 479.96]], np.float32),
-        np.array([0.87654], np.float32),
+        frame, 12_345_678, np.array([[0.04, 12.34, 640.0, 479.96]], np.float32), np.array([0.87654], np.float32),
         np.array([1]),
-    )
+    )  # fmt: skip
     assert msgspec.json.decode(encoder.encode(result)) == {
         "task": "detection",
         "schema": 1,
