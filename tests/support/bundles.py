@@ -253,14 +253,9 @@ def picture(level: int) -> Tensor:
 
 
 def write_real_bundle(
-    folder: Path,
-    model: onnx.ModelProto,
-    *,
-    golden: list[tuple[Tensor, Tensor]] | None = None,
-    operators: tuple[str, ...] = (),
-    extra: dict[str, bytes] | None = None,
-    **changes: object,
-) -> Path:
+    folder: Path, model: onnx.ModelProto, *, golden: list[tuple[Tensor, Tensor]] | None = None,
+    operators: tuple[str, ...] = (), extra: dict[str, bytes] | None = None, **changes: object,
+) -> Path:  # fmt: skip
     """A bundle of two classes that this machine can run."""
     data = model.SerializeToString()
     replayed = golden_file(*golden) if golden else _golden(data, InputSpec(size_wh=(SIDE, SIDE)), brightest=100)

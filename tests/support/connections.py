@@ -27,17 +27,10 @@ class FakeLink:
     """A connection whose broker is a few lines: answers at once, or when told to."""
 
     def __init__(
-        self,
-        *,
-        phase: Phase = "up",
-        detail: str = "",
-        error: Exception | None = None,
-        window: int = 20,
-        answers: bool = True,
-        complaint: str = "",
-        judge: Callable[[MessageKind, Message], tuple[str, int]] | None = None,
-        limit: int = 10**9,
-    ) -> None:
+        self, *, phase: Phase = "up", detail: str = "", error: Exception | None = None, window: int = 20,
+        answers: bool = True, complaint: str = "",
+        judge: Callable[[MessageKind, Message], tuple[str, int]] | None = None, limit: int = 10**9,
+    ) -> None:  # fmt: skip
         self.phase: Phase = "opening"
         self.detail = ""
         self.window = window

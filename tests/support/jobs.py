@@ -121,11 +121,7 @@ def local_cluster(workers: int) -> LocalCluster:
 
 
 def run(
-    job_runner: JobRunner,
-    function: Callable[..., Any],
-    items: Sequence[Recipe],
-    *,
-    shared: object = None,
+    job_runner: JobRunner, function: Callable[..., Any], items: Sequence[Recipe], *, shared: object = None,
     **options: Any,
-) -> list[Measured]:
+) -> list[Measured]:  # fmt: skip
     return job_runner.run(function, items, shared=shared, key=key, result=Measured, **options)

@@ -89,14 +89,9 @@ class Scene:
     """A loop under a governor. Delivering a result takes what `costs_ms` says of the variant that made it."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        fixed: bool = False,
-        open_stages: Callable[[str], Stages] | None = None,
-        load_s: float = WAIT_S,
-        then_ms: float = 0.0,
-    ) -> None:
+        self, folder: Path, *, fixed: bool = False, open_stages: Callable[[str], Stages] | None = None,
+        load_s: float = WAIT_S, then_ms: float = 0.0,
+    ) -> None:  # fmt: skip
         self.folder, self.clock, self.then_ms = folder, Clock(), then_ms
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
         self.heat = ""
@@ -196,19 +191,10 @@ class Board:
     """A bundle of three variants, a camera, a loop and a tuner."""
 
     def __init__(
-        self,
-        folder: Path,
-        work: Work,
-        *,
-        budget_ms: float = 50,
-        fps: float = 30,
-        seconds: float | None = 20,
-        frames: int = 10_000,
-        refused: Sequence[str] = (),
-        disk_is_full: bool = False,
-        others: float = 0.0,
+        self, folder: Path, work: Work, *, budget_ms: float = 50, fps: float = 30, seconds: float | None = 20,
+        frames: int = 10_000, refused: Sequence[str] = (), disk_is_full: bool = False, others: float = 0.0,
         hangs: threading.Event | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
         self.variants, self.ran = list[tuple[int, str]](), list[str]()
         self.lines, self.outcome, self.remembered = SAID, list[tuple[Tuned, str]](), list[Tuned]()

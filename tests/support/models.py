@@ -15,15 +15,10 @@ IR_VERSION = 9
 
 
 def model(
-    nodes: Sequence[onnx.NodeProto],
-    input_shape: Sequence[int | str],
-    outputs: dict[str, Sequence[int | str]],
-    weights: dict[str, np.ndarray] | None = None,
-    *,
-    opset: int = OPSET,
-    input_type: int = TensorProto.FLOAT,
+    nodes: Sequence[onnx.NodeProto], input_shape: Sequence[int | str], outputs: dict[str, Sequence[int | str]],
+    weights: dict[str, np.ndarray] | None = None, *, opset: int = OPSET, input_type: int = TensorProto.FLOAT,
     output_type: int = TensorProto.FLOAT,
-) -> onnx.ModelProto:
+) -> onnx.ModelProto:  # fmt: skip
     graph = helper.make_graph(
         list(nodes),
         "tiny",
@@ -35,13 +30,9 @@ def model(
 
 
 def parsed(
-    text: str,
-    outputs: dict[str, Sequence[int | str]],
-    weights: dict[str, np.ndarray] | None = None,
-    *,
-    shape: Sequence[int | str] = (1, 3, 16, 16),
-    opset: int = OPSET,
-) -> onnx.ModelProto:
+    text: str, outputs: dict[str, Sequence[int | str]], weights: dict[str, np.ndarray] | None = None, *,
+    shape: Sequence[int | str] = (1, 3, 16, 16), opset: int = OPSET,
+) -> onnx.ModelProto:  # fmt: skip
     """A model of nodes in ONNX's text form, each named like its first output, with one input named `images`."""
     nodes = onnx.parser.parse_graph(f"nodes (float images) => (float y) {{ {text} }}").node
     for node in nodes:

@@ -242,25 +242,17 @@ IMAGE = [1, 3, SIZE, SIZE]
 
 
 def network(
-    text: str,
-    outputs: dict[str, list[int | str]] | None = None,
-    weights: dict[str, np.ndarray] | None = None,
-    *,
-    shape: Sequence[int | str] = IMAGE,
-    opset: int = tiny.OPSET,
-) -> onnx.ModelProto:
+    text: str, outputs: dict[str, list[int | str]] | None = None, weights: dict[str, np.ndarray] | None = None, *,
+    shape: Sequence[int | str] = IMAGE, opset: int = tiny.OPSET,
+) -> onnx.ModelProto:  # fmt: skip
     """A model of nodes in ONNX's text form; by default `y` is like the image."""
     return tiny.parsed(text, outputs or {"y": IMAGE}, weights, shape=shape, opset=opset)
 
 
 def examined(
-    folder: Path,
-    model: onnx.ModelProto | bytes | None,
-    *,
-    target: str | None = "arm64",
-    version: str | None = None,
+    folder: Path, model: onnx.ModelProto | bytes | None, *, target: str | None = "arm64", version: str | None = None,
     size: int = SIZE,
-) -> Examined:
+) -> Examined:  # fmt: skip
     """Examine a model whose image is 1x3x`size`x`size`, for a target, or for another version of ONNX Runtime."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"

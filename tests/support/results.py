@@ -52,13 +52,9 @@ def make_segmentation(shares: list[float], frame: Frame | None = None) -> Segmen
 
 
 def make_encoder(
-    identity: Identity = IDENTITY,
-    *,
-    model: ModelRef = MODEL,
-    labels: Sequence[str] = ("cat", "dog"),
-    clock_ns: Callable[[], int] = time.monotonic_ns,
-    wall_clock: WallClock | None = None,
-) -> ResultEncoder:
+    identity: Identity = IDENTITY, *, model: ModelRef = MODEL, labels: Sequence[str] = ("cat", "dog"),
+    clock_ns: Callable[[], int] = time.monotonic_ns, wall_clock: WallClock | None = None,
+) -> ResultEncoder:  # fmt: skip
     return ResultEncoder(identity, dict(enumerate(labels)), model, clock_ns=clock_ns, wall_clock=wall_clock)
 
 

@@ -29,13 +29,9 @@ COCO80, COCO91, IMAGENET = ([*read_labels(LISTS[name])] for name in ("coco80", "
 
 
 def _file(
-    folder: Path,
-    shapes: dict[str, list[int]],
-    metadata: dict[str, str] | None = None,
-    *,
-    last: str = "Add",
+    folder: Path, shapes: dict[str, list[int]], metadata: dict[str, str] | None = None, *, last: str = "Add",
     image: list[int | str] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """A model whose outputs have these shapes, whatever it sees."""
     nodes = [
         helper.make_node("ReduceMean", ["images"], ["mean"], keepdims=0),
@@ -134,13 +130,9 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
     ],
 )  # fmt: skip
 def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
-    tmp_path: Path,
-    shapes: dict[str, list[int]],
-    last: str,
-    metadata: dict[str, str],
-    options: dict[str, str],
+    tmp_path: Path, shapes: dict[str, list[int]], last: str, metadata: dict[str, str], options: dict[str, str],
     expected: tuple[str, str, float, list[str]],
-) -> None:
+) -> None:  # fmt: skip
     spec, lines = _described(_file(tmp_path, shapes, metadata, last=last), **options)
     assert (spec.task, spec.decoder, spec.thresholds.confidence, lines) == expected
 
@@ -196,13 +188,9 @@ _AS_TENSORFLOW = """parts = Div(corners, side) turned = Gather<axis = 1>(parts, 
     ],
 )
 def test_rows_of_a_suppression_in_the_graph_are_filled_up(
-    tmp_path: Path,
-    decoder: str,
-    text: str,
-    shapes: dict[str, list[int | str]],
-    fixed: list[tuple[int, ...]],
+    tmp_path: Path, decoder: str, text: str, shapes: dict[str, list[int | str]], fixed: list[tuple[int, ...]],
     found: list[float],
-) -> None:
+) -> None:  # fmt: skip
     """As exporters write a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
     boxes = np.float32([[8, 8 + 8 * row, 24, 40 + 8 * row] for row in range(5)])
     weights = {
@@ -283,13 +271,9 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_right_is_refused(
-    tmp_path: Path,
-    shapes: dict[str, list[int]],
-    metadata: dict[str, str],
-    options: dict[str, object],
-    error: type[EdgeError],
-    expected: str,
-) -> None:
+    tmp_path: Path, shapes: dict[str, list[int]], metadata: dict[str, str], options: dict[str, object],
+    error: type[EdgeError], expected: str,
+) -> None:  # fmt: skip
     with pytest.raises(error, match=expected):
         describe(_file(tmp_path, shapes, metadata), **options)  # type: ignore[arg-type]
 

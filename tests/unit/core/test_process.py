@@ -262,14 +262,9 @@ SINGLE = {0: "0", 1: "1", 2: "2", 3: "3"}
 
 
 def _cores(
-    root: Path,
-    siblings: dict[int, str],
-    *,
-    online: str = "0-3",
-    mask: str = "0-3",
-    group: str = "/",
+    root: Path, siblings: dict[int, str], *, online: str = "0-3", mask: str = "0-3", group: str = "/",
     limits: dict[str, str] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     files = {
         "sys/devices/system/cpu/online": online,
         "proc/self/status": f"Name:\tpython\nCpus_allowed:\tf\nCpus_allowed_list:\t{mask}\n",

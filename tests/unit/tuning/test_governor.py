@@ -56,16 +56,10 @@ class World:
     """
 
     def __init__(
-        self,
-        load: Load = lambda _s: 1.0,
-        *,
-        heat: Callable[[float], str] = lambda _s: "",
-        budget_ms: float = 100,
-        period_ms: float = 100,
-        short: Callable[[float], str] = lambda _s: "",
-        load_s: float = 0.5,
+        self, load: Load = lambda _s: 1.0, *, heat: Callable[[float], str] = lambda _s: "", budget_ms: float = 100,
+        period_ms: float = 100, short: Callable[[float], str] = lambda _s: "", load_s: float = 0.5,
         large_ms: Callable[[World], float] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.clock, self.load, self.heat, self.large_ms = Clock(), load, heat, large_ms
         self.short, self.load_s = short, load_s
         self.governor = Governor(LADDER, int(budget_ms * MS), int(period_ms * MS), 0)
