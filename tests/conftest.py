@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _LONG in item.path.parents:
             item.add_marker(pytest.mark.long)
-            item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
         if _LONG in item.path.parents or _SYSTEM in item.path.parents:
             item.add_marker(pytest.mark.system)
     files = dict.fromkeys(item.path for item in items)

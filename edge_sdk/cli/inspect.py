@@ -199,11 +199,13 @@ def _tuned(bundle: Bundle) -> list[Record]:
 
 def _show(found: Inspection, tuned: list[Record]) -> None:
     built = f"built {found.created_at} for {found.target}"  # a manifest may have any text in both
+    is_reducible = found.machine == "aarch64" and all(one.file.endswith(".ort") for one in found.variants)
+    reduced = ", or a reduced one that was built for it" if is_reducible else ""
     click.echo(printable(f"{found.name} {found.version}, {built} ({found.machine})"))
     for name, text in (
         ("task", f"{found.task}, decoder {found.decoder}, {found.labels} labels"),
         ("budget", f"{found.latency_budget_ms:g} ms from capture to outbox"),
-        ("runs with", f"ONNX Runtime {found.onnxruntime[0]} to {found.onnxruntime[1]}"),
+        ("runs with", f"ONNX Runtime {found.onnxruntime[0]} to {found.onnxruntime[1]}{reduced}"),
         ("wants", _wishes(found)),
         ("runtime", f"{found.runtime}, installed here"),
         ("here", found.refusal or "nothing speaks against it"),

@@ -247,6 +247,12 @@ def test_a_reduced_runtime_runs_what_it_was_built_for(tmp_path: Path) -> None:
     ):
         with pytest.raises(IncompatibleError, match=expected):
             bundle.check_device("x86_64", "1.21.0.post1", reduced)
+    files["model.int8.onnx"] = files.pop("model.int8.ort")
+    variants = tuple(msgspec.structs.replace(one, file="model.int8.onnx") for one in bundle.manifest.variants)
+    manifest = msgspec.structs.replace(make_manifest(files), variants=variants)
+    whole = Bundle.open(write_bundle(tmp_path / "b.edge", manifest, files))
+    with pytest.raises(IncompatibleError, match=r"does not load model\.int8\.onnx, which is not in ORT format"):
+        whole.check_device("x86_64", "1.21.0.post1", ReducedRuntime(("ai.onnx:Conv",), (digest,)))
     with pytest.raises(IncompatibleError, match="this machine is aarch64"):
         bundle.check_device("aarch64", "1.21.0.post1", ReducedRuntime(("ai.onnx:Conv",), (digest,)))
 
