@@ -65,12 +65,9 @@ def test_a_wish_is_remembered_for_its_machine(records: Records, bundle: Bundle) 
     assert found.tuned == _tuned()
     assert found.at.endswith("Z")
     others: list[dict[str, object]] = [
-        {"digest": "f" * 64},
-        {"camera": "yard"},
-        {"variant": "int8"},
-        {"limits": Limits(101)},
+        {"digest": "f" * 64}, {"camera": "yard"}, {"variant": "int8"}, {"limits": Limits(101)},
         {"limits": Limits(100, 0.5)},
-    ]
+    ]  # fmt: skip
     for other in others:
         assert records.recall(_request(bundle, **other), HERE) is None
 
