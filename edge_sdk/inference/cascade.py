@@ -24,7 +24,7 @@ from edge_sdk.core.toml import check_fields
 from edge_sdk.tasks.spec import TRAITS
 
 if TYPE_CHECKING:
-    from edge_sdk.inference.stages import Stages
+    from edge_sdk.inference.session import Stages
 
 _log = logging.getLogger(__name__)
 _FAILURES = 3  # consecutive failures that disable the second model: one that hangs would delay every frame

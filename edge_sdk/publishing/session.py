@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from edge_sdk.core.errors import os_error_text
-from edge_sdk.core.threads import Backoff
+from edge_sdk.core.threads import Backoff, Wakeup
 from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.event import QueuedEvent
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, QUOTA_EXCEEDED, UNSENT_BYTES, PublishOutcome, Wakeup
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState
+from edge_sdk.publishing.settings import NOT_AUTHORIZED, QUOTA_EXCEEDED, UNSENT_BYTES, PublishOutcome
 
 if TYPE_CHECKING:
     from edge_sdk.publishing.client import MqttConnection  # loads paho

@@ -25,7 +25,6 @@ import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Manifest
-from edge_sdk.bundle.rollback import refuse_older, remember_version
 from edge_sdk.core.errors import (
     EdgeError,
     LatencyGateError,
@@ -39,16 +38,15 @@ from edge_sdk.core.logs import counted
 from edge_sdk.core.machine import Cores, CpuTime
 from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.inference.cascade import going_on
-from edge_sdk.inference.runtime import ProviderWarnings, check_device
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
-from edge_sdk.inference.trial import prove_here
+from edge_sdk.inference.runtime import ProviderWarnings, SessionSettings, check_device
+from edge_sdk.inference.session import Stages
+from edge_sdk.inference.trial import prove_here, refuse_older, remember_version
 from edge_sdk.loop import Loop, LoopObserver, Tick
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Running, check_name
 from edge_sdk.publishing.publisher import Stream
+from edge_sdk.service.process import Shared
 from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.shared import Shared
 from edge_sdk.tuning.candidates import Candidate, Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import DegradationController, Governor, Move, check_free_memory, levels_of
 from edge_sdk.tuning.live import LiveTuner

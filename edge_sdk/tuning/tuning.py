@@ -26,7 +26,7 @@ from edge_sdk.core.files import forget_oldest, read_regular, state_folder, write
 from edge_sdk.core.machine import Cores, Cpu
 from edge_sdk.core.protocols import Source
 from edge_sdk.inference.runtime import available_providers, onnxruntime_version
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Candidate, Limits, Plan, Tuned, figures
 from edge_sdk.tuning.degradation import check_free_memory

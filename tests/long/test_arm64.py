@@ -324,9 +324,7 @@ def _model(text: str, constants: Mapping[str, np.ndarray], ir_version: int) -> o
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_int8_costs_fewer_instructions_and_the_kernels_are_the_core_s(
-    counter: Counter, tmp_path: Path, cpu: Cpu
-) -> None:
+def test_int8_costs_less_and_the_kernels_are_the_core_s(counter: Counter, tmp_path: Path, cpu: Cpu) -> None:
     fp32 = counter.count(convolution(tmp_path / "fp32.onnx", integer=False), cpu)
     int8 = counter.count(convolution(tmp_path / "int8.onnx", integer=True), cpu)
     assert int8.total < fp32.total
@@ -471,9 +469,7 @@ def test_one_more_would_leave_them(counter: Counter, tmp_path: Path) -> None:
     assert wrong_share(counter, written(offset_anyway(proto), tmp_path / "beyond"), extreme_inputs()) > 0.01
 
 
-def test_what_is_offset_takes_fewer_instructions_and_what_is_not_would_take_more(
-    counter: Counter, tmp_path: Path
-) -> None:
+def test_what_is_offset_takes_fewer_instructions_and_nothing_else_would(counter: Counter, tmp_path: Path) -> None:
     def count(proto: onnx.ModelProto, name: str) -> int:
         return counter.count(written(proto, tmp_path / name), CORE).total
 

@@ -1,7 +1,5 @@
 """Authorities and certificates, made for one test."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from pathlib import Path

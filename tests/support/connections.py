@@ -1,7 +1,5 @@
 """Broker connections made by hand, publishers over them, and messages of devices that are not there."""
 
-from __future__ import annotations
-
 import select
 import threading
 import time
@@ -11,15 +9,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from edge_sdk.core.threads import Backoff
+from edge_sdk.core.threads import Backoff, Wakeup
 from edge_sdk.fleet.fleet import Fleet
 from edge_sdk.fleet.messages import DeviceAddress, read
-from edge_sdk.messages.schema import Message, MessageKind
+from edge_sdk.messages.schema import Message, MessageKind, Receiver
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Phase, PublishOutcome, Receiver, Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream, Stream
 from edge_sdk.publishing.session import ConnectionState
-from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.settings import MqttSettings, Phase, PublishOutcome
 from tests.support.broker import WAIT_S, wait_until
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
 

@@ -15,8 +15,8 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import EdgeError, OutputError
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.machine import CpuTime
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.messages.schema import Running
 from edge_sdk.service.model_selector import LevelChanger
@@ -230,13 +230,7 @@ class Board:
         promise = Candidate.promised(self.bundle.manifest)
         home = self.open(promise)
         plan = Plan.of(
-            self.bundle,
-            Limits(budget_ms),
-            only_first=False,
-            providers=CPU,
-            fps=fps,
-            seconds=seconds,
-            cores=cores(2),
+            self.bundle, Limits(budget_ms), only_first=False, providers=CPU, fps=fps, seconds=seconds, cores=cores(2)
         )
         self.tuner = LiveTuner(
             plan,

@@ -1,7 +1,5 @@
 """Small ONNX models made in the test: tiny ones, heads of detectors, odd graphs, models that misbehave."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a user of `edge-sdk build` has: model.toml, labels and pictures, labelled or not."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

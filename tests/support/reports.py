@@ -1,7 +1,5 @@
 """Reports, records and evaluations made by hand, and an HTML page taken apart."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

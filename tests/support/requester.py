@@ -1,7 +1,5 @@
 """A client that sends commands and waits for answers, a device that takes them, and what Home Assistant sees."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Results, measurements and the schemas of messages for tests."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any

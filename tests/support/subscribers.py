@@ -1,7 +1,5 @@
 """Subscribers and requesters that share no code with the publisher, and what they saw."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import signal

@@ -1,7 +1,5 @@
 """What a run writes, to whom, and how it ends: exit code 0, a goodbye, nothing half-written, no process left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

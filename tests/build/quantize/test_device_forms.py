@@ -1,7 +1,5 @@
 """Device forms: rewrites of quantized graphs that keep their values, signed integers, offset weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -14,8 +12,8 @@ from onnx import helper, numpy_helper
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet

@@ -1,9 +1,8 @@
 """Quantization: types as the target says, the decoding tail found by structure, integers proved, local noise."""
 
-from __future__ import annotations
-
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -23,8 +22,8 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import check_model, examine
 from edge_sdk_tools.datasets.dataset import find_images
@@ -40,7 +39,7 @@ from edge_sdk_tools.quantize.calibration import (
     watch_activations,
 )
 from edge_sdk_tools.quantize.convert import convert, integer_mac_share
-from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, quantize
+from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, quantize, quantized_proto
 from edge_sdk_tools.quantize.simplified import Simplified, convolution_macs, decoding_tail, join_hard_sigmoids, simplify
 from edge_sdk_tools.search.sensitivity import LocalNoise, local_noise
 from tests.support import models as tiny
@@ -135,6 +134,32 @@ def test_a_hard_swish_of_several_nodes_becomes_a_hard_sigmoid_and_a_product(
     after = Session(proto.SerializeToString(), SessionSettings(), "after").run(x)[0]
     assert [node.op_type for node in proto.graph.node] == operators
     np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
+
+
+def test_hard_swish_and_hard_sigmoid_compute_in_integers_alone(tmp_path: Path) -> None:
+    """A HardSigmoid is the scale of what it reads; the one whose input the product reads too is a table of bytes."""
+    hard = "HardSigmoid<alpha=0.16666667, beta=0.5>"
+    text = f"""<ir_version: 8, opset_import: ["": 13]> g (float[1,8,9,9] x) => (float[1,8,9,9] y) <float[8,8,1,1] w> {{
+        a = Conv(x, w) h = {hard}(a) b = Mul(a, h) m = ReduceMean<axes=[2,3]>(b) s = Conv(m, w) t = {hard}(s)
+        y = Mul(b, t) }}"""
+    proto = onnx.parser.parse_model(text)
+    for number, node in enumerate(proto.graph.node):
+        node.name = str(number)
+    weights = 2 * np.eye(8, dtype=np.float32).reshape(8, 8, 1, 1)
+    proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    simplified = simplify(proto, tmp_path).proto
+    x = np.random.default_rng(0).uniform(-4, 4, (1, 8, 9, 9)).astype(np.float32)
+    x += np.linspace(-4, 4, 8, dtype=np.float32).reshape(1, 8, 1, 1)
+    recipe = first_recipe(load_target("arm64"), reduce_range=False)
+    ranges = {name: (-16.0, 16.0) for node in simplified.graph.node for name in (*node.input, *node.output)}
+    int8 = quantized_proto(simplified, ranges, recipe, [])
+    kinds = Counter(node.op_type for node in int8.graph.node)
+    got, expected = (Session(one.SerializeToString(), SessionSettings(), "m").run(x)[0].copy() for one in (int8, proto))
+    assert (kinds["HardSigmoid"], kinds["ReduceMean"], kinds["LeakyRelu"]) == (0, 0, 1)
+    assert (
+        np.abs(got - expected).max() < 2 * 32 / 255
+    )  # of half a step each: x, b and y are rounded, and the gates little
+    assert np.abs(expected).max() > 10
 
 
 def test_macs_are_those_of_the_definition(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The loop and its budget on a hand-moved clock: the freshest frame, the drop rule, the order of things."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

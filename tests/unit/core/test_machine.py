@@ -1,7 +1,5 @@
 """What this machine is and does: cores, processor, the work of other programs, and what slows its board down."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the process does beside its work: signals, background tasks, threads left behind, garbage, memory, imports."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

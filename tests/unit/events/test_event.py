@@ -1,7 +1,5 @@
 """Events: when a class has appeared or disappeared, what may stand in an event, and what its message says."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """Boxes, classes and segments drawn on pictures, videos that are whole or not there, and snapshots."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import threading

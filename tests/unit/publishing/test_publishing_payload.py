@@ -1,7 +1,5 @@
 """The wire format: what subscribers rely on, and the schemas of all messages."""
 
-from __future__ import annotations
-
 import uuid
 from datetime import datetime, timezone
 from pathlib import Path
@@ -150,9 +148,7 @@ def test_results_name_the_variant_that_made_them() -> None:
 @pytest.mark.parametrize(
     ("task", "decoder", "expected"), [("classification", "softmax", "cat"), ("segmentation", "argmax", "dog")]
 )
-def test_only_a_classifier_s_ids_leave_out_the_background(
-    tmp_path: Path, task: Any, decoder: Any, expected: str
-) -> None:
+def test_only_a_classifier_s_ids_omit_the_background(tmp_path: Path, task: Any, decoder: Any, expected: str) -> None:
     manifest = msgspec.structs.replace(
         make_manifest(), task=task, decoder=decoder, classification=ClassificationSpec(background_class=True)
     )

@@ -1,7 +1,5 @@
 """What a device says of itself: its status, the state of its cameras, and its doubts, after a break too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
@@ -97,9 +95,7 @@ def test_a_camera_that_leaves_is_gone_and_its_results_arrive() -> None:
 
 
 @pytest.mark.parametrize("how", ["another model", "close and again"])
-def test_a_stream_takes_a_camera_over_and_nothing_is_lost(
-    how: Literal["another model", "close and again"],
-) -> None:
+def test_a_stream_takes_a_camera_over_and_nothing_is_lost(how: Literal["another model", "close and again"]) -> None:
     link = FakeLink(answers=False)
     publisher, before = door_over(link)
     before.report_source(SourceState(status="opened", since=SINCE))

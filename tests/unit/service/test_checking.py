@@ -1,7 +1,5 @@
 """A run that is looked at before it runs."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 from typing import Any
@@ -91,9 +89,7 @@ def test_events_of_labels_that_the_bundle_has_and_of_one_that_it_has_not(bundle:
     assert (silent.events, silent.event_topic, silent.snapshot_topic) == ((), None, None)
 
 
-def test_a_second_bundle_that_cannot_be_used_is_named_with_its_key(
-    bundle: Path, cell_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_second_bundle_that_cannot_be_used_is_named(bundle: Path, cell_bundle: Path, tmp_path: Path) -> None:
     def said(first: Path, **then: Any) -> list[tuple[int, str]]:
         return _said(_check(PipelineSettings(source="pattern", bundle=first, then=ThenConfig(**then))))
 

@@ -1,7 +1,5 @@
 """Stepping: the loop of one stream is stepped until there is a reason to stop, and told of meanwhile."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +18,7 @@ from edge_sdk.loop import Budget, Loop, LoopObserver, Tick
 from edge_sdk.messages.schema import SourceState
 from edge_sdk.service import runner as stepping_module
 from edge_sdk.service.monitors import LatencyMonitor, Undecodable, WatchedSource
-from edge_sdk.service.process import Progress
-from edge_sdk.service.runner import PipelineRunner
+from edge_sdk.service.runner import PipelineRunner, Progress
 from edge_sdk.sources.slot import SourceStats, SourceStatus
 from tests.support.bundles import LARGE, open_variant
 from tests.support.connections import until

@@ -1,7 +1,5 @@
 """Patterns, GStreamer pipelines and the Raspberry Pi's camera, and what happens to cameras of each kind."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Cameras that are lost and come back, and what they say of it: feeds of hand-written captures, and their slot."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

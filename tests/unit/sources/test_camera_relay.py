@@ -1,7 +1,5 @@
 """What FFmpeg gets of a network camera, and where it may be led: TLS, redirects, lengths, playlists."""
 
-from __future__ import annotations
-
 import random
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Decoders of detectors and classifiers read each output as a slow, independent reading of its definition does."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import product

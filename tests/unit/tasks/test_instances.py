@@ -1,7 +1,5 @@
 """Keypoints, masks and corners belong to the objects that remain, and lie in pixels of the frame."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -18,8 +18,8 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Manifest, Quality, Variant
 from edge_sdk.core.errors import NoRoomError
 from edge_sdk.core.frame import Classification, Frame, Result
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings

@@ -1,7 +1,5 @@
 """`edge-sdk tune`, `edge-sdk run` with what it found, and `edge-sdk bench` with settings, on a tiny bundle."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2
@@ -15,6 +13,7 @@ from edge_sdk.tuning.candidates import Limits, Tuned
 from edge_sdk.tuning.tuning import Records, Request, TunedMachine
 from tests.support.bundles import write_variants
 from tests.support.pictures import write_video
+from tests.support.program import Cli
 from tests.support.results import candidate, measurement, plan
 
 FPS = 100
@@ -49,15 +48,11 @@ def record(bundle: Path, state: Path) -> Path:
     return state / request.file_name
 
 
-def test_the_best_quality_is_chosen_and_remembered(
-    bundle: Path, state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_quality_is_chosen_and_remembered(bundle: Path, state: Path, cli: Cli) -> None:
     """With real sessions in real time."""
-    assert run(["inspect", str(bundle)]) == 0
-    assert "tuned " not in capsys.readouterr().out
+    assert "tuned " not in cli(0, "inspect", bundle).out
     options = ["--seconds", "1.5", "--latency-ms", "1000", "--fps", str(FPS), "--camera", "gate", "--json"]
-    assert run(["tune", str(bundle), *options]) == 0
-    captured = capsys.readouterr()
+    captured = cli(0, "tune", bundle, *options)
     assert not captured.err
     tuned = msgspec.json.decode(captured.out, type=Tuned)
     assert tuned.chosen.candidate.variant == "fp32"
@@ -67,18 +62,15 @@ def test_the_best_quality_is_chosen_and_remembered(
     assert all(0 < m.p50_ms <= m.p99_ms for m in tuned.measured)
     [kept] = state.iterdir()
     assert msgspec.convert(msgspec.json.decode(kept.read_bytes())["tuned"], Tuned) == tuned
-    assert run(["inspect", str(bundle)]) == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tuned ")]
+    [line] = [line for line in cli(0, "inspect", bundle).out.splitlines() if line.startswith("tuned ")]
     assert line.startswith(f"tuned       camera gate, {FPS} frames a second, 1000 ms: {tuned.chosen.candidate} (p99 ")
-    assert run(["inspect", str(bundle), "--json"]) == 0
-    [shown] = msgspec.json.decode(capsys.readouterr().out)["tuned"]
+    [shown] = msgspec.json.decode(cli(0, "inspect", bundle, "--json").out)["tuned"]
     assert msgspec.convert(shown["tuned"], Tuned) == tuned
 
 
-def test_a_variant_that_is_named_is_the_only_one(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variant_that_is_named_is_the_only_one(bundle: Path, cli: Cli) -> None:
     options = ["--seconds", "0.3", "--latency-ms", "1000", "--fps", str(FPS), "--json"]
-    assert run(["tune", str(bundle), *options, "--variant", "model.int8.8x8.ort"]) == 0
-    tuned = msgspec.json.decode(capsys.readouterr().out, type=Tuned)
+    tuned = msgspec.json.decode(cli(0, "tune", bundle, *options, "--variant", "model.int8.8x8.ort").out, type=Tuned)
     assert {m.candidate.variant for m in tuned.measured} == {"int8.8x8"}
 
 
@@ -86,12 +78,9 @@ def _comes_to(monkeypatch: pytest.MonkeyPatch, tuned: Tuned, remark: str = "") -
     monkeypatch.setattr("edge_sdk.cli.tune.tune", lambda *_arguments, **_options: (tuned, remark))
 
 
-def test_the_table_says_what_was_before_what_is_after_and_why(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_says_before_after_and_why(bundle: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     _comes_to(monkeypatch, TUNED)
-    assert run(["tune", str(bundle), "--fps", str(FPS)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli(0, "tune", bundle, "--fps", FPS).out.splitlines()
     assert lines.pop(1).endswith(f"ONNX Runtime {TunedMachine.here().onnxruntime}")
     assert lines == [
         "tiny 1 at 100 frames a second",
@@ -109,13 +98,12 @@ def test_the_table_says_what_was_before_what_is_after_and_why(
 
 
 def test_a_budget_that_nothing_keeps_is_exit_code_4_and_what_is_not_remembered_is_said(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     why = "a budget of 1 ms cannot be kept"
     late = msgspec.structs.replace(TUNED, meets_budget=False, reason=why, others=0.9, provisional=True)
     _comes_to(monkeypatch, late, "STATE cannot be written")
-    assert run(["tune", str(bundle), "--fps", str(FPS)]) == 4
-    captured = capsys.readouterr()
+    captured = cli(4, "tune", bundle, "--fps", FPS)
     assert "\nafter " in captured.out
     assert "\nnext " not in captured.out
     assert "\ndoubt   other programs took 90 % of the processors' time" in captured.out
@@ -125,9 +113,7 @@ def test_a_budget_that_nothing_keeps_is_exit_code_4_and_what_is_not_remembered_i
     ]
 
 
-def test_run_takes_what_was_found_for_the_same_wish_only(
-    bundle: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_takes_what_was_found_for_the_same_wish_only(bundle: Path, record: Path, tmp_path: Path, cli: Cli) -> None:
     video = write_video(tmp_path / "v.avi", range(300), fps=FPS)
     command = ["run", str(bundle), "--source", str(video), "--frames", "3", "--latency-ms", "1000"]
     for flags, takes, tunes in [
@@ -136,34 +122,26 @@ def test_run_takes_what_was_found_for_the_same_wish_only(
         (["--camera", "other"], False, True),
         (["--variant", "int8"], False, False),
     ]:
-        assert run([*command, *flags]) == 0
-        error = capsys.readouterr().err
+        error = cli(0, *command, *flags).err
         assert (": fp32, 2 threads (p99 " in error) is takes, flags
         assert ("tuning for 100 frames a second" in error) is tunes, flags
 
 
-def test_another_rate_is_tuned_anew_and_a_damaged_record_too(
-    bundle: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_rate_and_a_damaged_record_are_tuned_anew(bundle: Path, record: Path, tmp_path: Path, cli: Cli) -> None:
     slower = write_video(tmp_path / "v.avi", range(100), fps=50)
     command = ["run", str(bundle), "--source", str(slower), "--frames", "3", "--latency-ms", "1000"]
-    assert run(command) == 0
-    error = capsys.readouterr().err
+    error = cli(0, *command).err
     assert "tuning for 50 frames a second, and not 100: what runs best is measured" in error
     record.write_bytes(b"{}")
-    assert run(command) == 0
-    error = capsys.readouterr().err
+    error = cli(0, *command).err
     assert f"tuning anew: {record} is of another version of edge-sdk" in error
     assert "tuned at" not in error
     assert "tuning was not finished: nothing is remembered" in error
 
 
-def test_images_are_not_tuned_on_nor_run_by_what_was_tuned(
-    bundle: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_are_neither_tuned_on_nor_run_as_tuned(bundle: Path, record: Path, tmp_path: Path, cli: Cli) -> None:
     cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
-    assert run(["run", str(bundle), "--source", str(tmp_path / "one.png"), "--latency-ms", "1000"]) == 0
-    error = capsys.readouterr().err
+    error = cli(0, "run", bundle, "--source", tmp_path / "one.png", "--latency-ms", "1000").err
     assert "stopped by end of source; 1 results" in error
     assert "tuned at" not in error
     assert "tuning for" not in error
@@ -180,12 +158,11 @@ def test_images_are_not_tuned_on_nor_run_by_what_was_tuned(
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, expected: str
+    bundle: Path, tmp_path: Path, cli: Cli, flags: list[str], code: int, expected: str
 ) -> None:
     cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
     places = {"IMAGE": str(tmp_path / "one.png"), "VIDEO": str(write_video(tmp_path / "v.avi", range(10), fps=FPS))}
-    assert run(["tune", str(bundle), *(places.get(flag, flag) for flag in flags)]) == code
-    captured = capsys.readouterr()
+    captured = cli(code, "tune", bundle, *(places.get(flag, flag) for flag in flags))
     assert not captured.out
     assert expected in captured.err.splitlines()[-1]
     assert "Traceback" not in captured.err
@@ -216,10 +193,9 @@ def test_bench_runs_the_variant_threads_and_spinning_that_are_given(
         ("empty.png", "empty.png: not an image that can be read, or of more than 67 million pixels"),
     ],
 )
-def test_a_frame_that_is_no_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], image: str, expected: str
+def test_a_frame_of_no_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, image: str, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.png").touch()
-    assert run(["bench", str(write_variants(tmp_path / "a.edge")), "--image", image]) == 2
-    assert capsys.readouterr().err == f"edge-sdk: {expected}\n"
+    assert cli(2, "bench", write_variants(tmp_path / "a.edge"), "--image", image).err == f"edge-sdk: {expected}\n"

@@ -1,7 +1,5 @@
 """Tuning while it runs: other stages for some frames each, every frame answered, the best of them at the end."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """What tuning found is remembered for the same bundle, machine and wish only, and used by the next start."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from edge_sdk.core.errors import OutputError, SessionError
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import Cpu
 from edge_sdk.inference.runtime import available_providers
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Candidate, Limits, Tuned
 from edge_sdk.tuning.live import LiveTuner

@@ -1,7 +1,5 @@
 """Which candidates are tried after which, and which of them runs: the best quality that keeps the limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import pytest

@@ -26,9 +26,8 @@ from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
-from edge_sdk_tools.check.labels import literal_in, names_in
+from edge_sdk_tools.check.labels import ULTRALYTICS_TASKS, literal_in, names_in, resemblance
 from edge_sdk_tools.check.report import CheckReport, show_shape
-from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
@@ -43,15 +42,6 @@ _USUAL_LABELS = {
     ("classification", 1001): ("imagenet1k", "ImageNet after a background"),
 }
 """The list of labels that are guessed by task and number of classes, and of what in words."""
-
-_TASKS: dict[str, Task] = {
-    "detect": "detection",
-    "pose": "detection",
-    "segment": "detection",
-    "obb": "detection",
-    "classify": "classification",
-}
-"""Ultralytics' words for the tasks whose outputs a decoder reads."""
 
 _LABELS_FILE = "labels.txt"
 _IMAGENET_AND_BACKGROUND = 1001
@@ -303,7 +293,7 @@ def _wanted_task(model: Path, report: CheckReport, task: str | None) -> Task | N
     said = report.metadata.get("task")
     # A dictionary beside one row of scores, not a row for each place in the picture, holds the names of classes.
     is_text = "character" in report.metadata and any(len(output.shape or ()) > 2 for output in report.outputs)
-    known = "text" if is_text else _TASKS.get(said or "")
+    known = "text" if is_text else ULTRALYTICS_TASKS.get(said or "")
     if task is not None and task not in get_args(Task):
         raise UsageError(f"--task {task}: expected one of {', '.join(get_args(Task))}")
     if known and task and known != task:
@@ -326,13 +316,13 @@ def _recognised(
     said = report.metadata.get("task")
     if decoder is not None and decoder not in {entry.name for entry in TABLE}:
         raise UsageError(f"--decoder {decoder}: expected one of {', '.join(dict.fromkeys(e.name for e in TABLE))}")
-    if said and said not in _TASKS and task is None and decoder is None:
+    if said and said not in ULTRALYTICS_TASKS and task is None and decoder is None:
         raise ModelError(
-            f"{model}: its metadata say task {one_line(said)[:40]}, expected one of {', '.join(_TASKS)}; if outputs "
-            f"{', '.join(map(show_shape, shapes))} are one of these all the same, give --task or --decoder"
+            f"{model}: its metadata say task {one_line(said)[:40]}, expected one of {', '.join(ULTRALYTICS_TASKS)}; if "
+            f"outputs {', '.join(map(show_shape, shapes))} are one of these all the same, give --task or --decoder"
         )
     read = {entry.said for entry in TABLE if entry.name == decoder}
-    if decoder is not None and _TASKS.get(said or "") == "detection" and said not in read:
+    if decoder is not None and ULTRALYTICS_TASKS.get(said or "") == "detection" and said not in read:
         raise ModelError(
             f"{model}: its metadata say task {said}, which --decoder {decoder} does not read; leave it out"
         )
@@ -341,7 +331,7 @@ def _recognised(
         for entry in TABLE
         if task in (None, entry.task)
         and decoder in (None, entry.name)
-        and (_TASKS.get(said or "") != "detection" or entry.said == said)
+        and (ULTRALYTICS_TASKS.get(said or "") != "detection" or entry.said == said)
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.

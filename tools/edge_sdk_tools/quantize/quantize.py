@@ -1,10 +1,10 @@
 """INT8 by a recipe: QuantizeLinear and DequantizeLinear around every node that the recipe does not leave float.
 
-Four rewrites make integers cheaper without changing a value. The inputs of a Concat share one range, so that it only
-copies. A shuffle of channels is one Gather, because a Transpose of five axes moves each byte by itself. A
-nearest-neighbour Resize becomes Concats of rows of bytes with channels last, because ONNX Runtime's Resize computes an
-address for every byte. Softmax runs along the last axis, because along any other axis ONNX Runtime moves every value
-twice.
+Five rewrites make integers cheaper. The inputs of a Concat share one range, so that it only copies. HardSigmoid is no
+computation, but another scale of the integers that it reads, which saturate where it does. A shuffle of channels is one
+Gather, because a Transpose of five axes moves each byte by itself. A nearest-neighbour Resize becomes Concats of rows
+of bytes with channels last, because ONNX Runtime's Resize computes an address for every byte. Softmax runs along the
+last axis, because along any other axis ONNX Runtime moves every value twice.
 """
 
 from __future__ import annotations
@@ -153,6 +153,47 @@ def cut_ranges(proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]]
         low, high = ranges[x]
         cut[x] = max(low, min(-attribute(hard, "beta", 0.5) / slope, high)), high
     return cut
+
+
+_HARD_STEPS = 254  # between HardSigmoid's 0 and 1: with 255 its middle, 1/2, would be no integer
+
+
+def scale_hard_sigmoids(proto: onnx.ModelProto) -> None:
+    """Replace, in place, each HardSigmoid between unsigned integers by a scale, which costs nothing.
+
+    It reads integers in steps of 1/254 / alpha around a zero point of 254 * beta + 1: at -beta/alpha they are 1, and at
+    (1 - beta)/alpha 255, where they saturate as it does. In steps of 1/254 from 1 they are its values. What another
+    node reads too, as HardSwish's product does, keeps its own scale: a LeakyRelu without a slope, which ONNX Runtime
+    computes by a table of bytes, then makes those integers.
+    """
+    graph, links = proto.graph, GraphIndex(proto.graph)
+    gone: set[str] = set()
+    for hard in graph.node:
+        before = links.maker(hard.input[0], "DequantizeLinear") if hard.op_type == "HardSigmoid" else None
+        after = links.only_reader(hard.output[0], "QuantizeLinear")
+        source = links.maker(before.input[0], "QuantizeLinear") if before is not None else None
+        slope, zero = attribute(hard, "alpha", 0.2), _HARD_STEPS * attribute(hard, "beta", 0.5) + 1
+        if before is None or after is None or source is None or slope <= 0 or not float(round(zero, 3)).is_integer():
+            continue
+        if numpy_helper.to_array(links.constants[after.input[2]]).dtype != np.uint8 or not 0 <= round(zero) <= 255:
+            continue
+        names = [f"{hard.name}/{kind}" for kind in ("read_scale", "read_zero", "scale", "zero")]
+        steps = (1 / _HARD_STEPS / slope, round(zero), 1 / _HARD_STEPS, 1)
+        types = (np.float32, np.uint8) * 2
+        graph.initializer.extend(
+            numpy_helper.from_array(np.array(value, dtype), name)
+            for value, dtype, name in zip(steps, types, names, strict=True)
+        )
+        is_own = links.readers(source.output[0]) == [before] and links.readers(before.output[0]) == [hard]
+        quantizer = source if is_own else after
+        quantizer.input[1:] = names[:2]
+        for reader in links.readers(after.output[0]):
+            reader.input[:] = [quantizer.output[0], *names[2:]]
+        if is_own:
+            gone.update((before.name, hard.name, after.name))
+        else:
+            hard.CopyFrom(helper.make_node("LeakyRelu", hard.input, hard.output, hard.name, alpha=1.0))
+    replace_all(graph.node, [node for node in graph.node if node.name not in gone])
 
 
 def softmax_along_last_axis(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -354,6 +395,7 @@ def quantized_proto(
         quantizer.model.topological_sort()  # ONNX wants nodes after what they read
     result: onnx.ModelProto = quantizer.model.model
     replace_all(result.metadata_props, proto.metadata_props)
+    scale_hard_sigmoids(result)
     upsample_by_copies(result, shapes)
     softmax_along_last_axis(result, shapes)
     return result

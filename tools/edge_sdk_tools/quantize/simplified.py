@@ -148,6 +148,23 @@ def _is(name: str, number: float, links: GraphIndex) -> bool:
     return bool(np.isclose(value.item(), number))
 
 
+_PLANE = ([2, 3], [-2, -1])
+
+
+def pool_by_operator(proto: onnx.ModelProto) -> None:
+    """Name, in place, each ReduceMean over height and width for what it is, GlobalAveragePool.
+
+    ONNX Runtime has no integer kernel for ReduceMean. Constants must be initializers.
+    """
+    links = GraphIndex(proto.graph)
+    for node in proto.graph.node:
+        if node.op_type != "ReduceMean" or not attribute(node, "keepdims", 1):
+            continue
+        axes = links.value(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
+        if axes is not None and list(axes) in _PLANE:
+            node.CopyFrom(helper.make_node("GlobalAveragePool", node.input[:1], node.output, node.name))
+
+
 QUANTIZED_TYPES = tuple(sorted({*QLinearOpsRegistry, *QDQRegistry}))
 """Operators that ONNX Runtime's quantizer takes."""
 
@@ -193,6 +210,7 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
         # ONNX Runtime writes down every domain that this process has ever heard of, as of custom operators.
         keep_used_domains(simplified, nodes_of(simplified.graph.node))
         join_hard_sigmoids(simplified)
+        pool_by_operator(simplified)
         onnx.save(simplified, result)
     except Exception as cause:  # it raises whatever its parts raise
         raise_if_full(folder, cause)

@@ -180,13 +180,15 @@ class RecipeSearch:
         return self._with_other_ranges() or closest_to_fp32(self._trials)
 
     def _with_other_ranges(self) -> ModelVariant | None:
-        """Try the float layers that lost least with other ranges, which may suit what is left in integers."""
+        """Try the float layers that lost least with other ranges, also of the inputs of a Concat one by one."""
         tried = [trial for trial in self._trials if trial.recipe.float_nodes]
         if not tried:
             return None
         best = min(tried, key=lambda one: relative_drop(one.proof)).recipe
-        others = [c for c in CALIBRATIONS if c != best.calibration]
-        for batch in self._batches([msgspec.structs.replace(best, calibration=c) for c in others]):
+        others = [msgspec.structs.replace(best, calibration=c) for c in CALIBRATIONS if c != best.calibration]
+        if self._joins() and best.shared_scales:
+            others.insert(0, msgspec.structs.replace(best, shared_scales=False))
+        for batch in self._batches(others):
             for trial in self._try(batch):
                 if trial.gate_failure is None:
                     return trial

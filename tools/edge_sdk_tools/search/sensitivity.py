@@ -33,7 +33,7 @@ from edge_sdk_tools.quantize.calibration import Activations, Histogram
 from edge_sdk_tools.quantize.quantize import Recipe, quantized_proto
 from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified
 
-_TELLING = 0.01  # of all noise: who puts in less is left alone
+_TELLING = 0.001  # of all noise, most of which a few layers make: who puts in less is left alone
 _TINY = 1e-30
 
 
