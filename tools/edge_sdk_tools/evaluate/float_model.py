@@ -42,8 +42,8 @@ _GOLDEN = 0.618033988749895
 
 _MIRRORED_IMAGES = 12
 _MOSTLY_OTHERS, _MOSTLY_THE_SAME = 0.5, 0.7
-"""Shares of objects that are in the mirror image too: of NanoDet, YOLOX-nano and PicoDet .81 to .83 are; with a std of 1
-.41 to .45 of NanoDet's and .03 to .07 of PicoDet's (12 and 24 images of COCO)."""
+"""Shares of objects that are in the mirror image too: of NanoDet, YOLOX-nano and PicoDet .81 to .83 are; with a std of
+1 .41 to .45 of NanoDet's and .03 to .07 of PicoDet's (12 and 24 images of COCO)."""
 
 _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
     ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
