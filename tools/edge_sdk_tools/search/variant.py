@@ -119,8 +119,9 @@ class VariantSpec:
 
     @functools.cached_property
     def timed_fp32(self) -> Session:
-        """The float model beside which others are timed, simplified as a bundle would carry it: PicoDet's HardSwish of
-        four nodes takes 1.5 times as long as it came. On the target's provider, where that is here.
+        """The float model beside which others are timed, as a bundle would carry it, on the target's provider if it is here.
+
+        It is simplified: PicoDet takes 1.5 times as long while each HardSwish is four nodes, as it came.
         """
         return Session(self.simplified.path.read_bytes(), timing_settings(self.target), "the FP32 model")
 
