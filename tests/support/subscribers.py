@@ -37,6 +37,7 @@ class KillableDevice:
     """A program that puts events in a process, and which of them were acknowledged."""
 
     def __init__(self, port: int, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)  # `Publisher.open` wants a folder that is there
         self._command = [sys.executable, "-m", "tests.support.event_device", str(port), str(folder)]
         self.acknowledged: set[int] = set()
         self._process: subprocess.Popen[str] | None = None

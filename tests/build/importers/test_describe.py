@@ -95,6 +95,7 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
         (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
         ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
         ({"y": [1, 8, 5]}, {"character": "a\n \nc\n"}, "ctc", "BGR", ["a", " ", "c"]),
+        ({"y": [1, 4]}, {"character": "0\n90\n180\n270"}, "logits", "RGB", ["0", "90", "180", "270"]),
         ({"y": [1, 1000]}, {}, "logits", "RGB", IMAGENET),
         ({"y": [1, 1001]}, {}, "logits", "RGB", ["background", *IMAGENET]),
         ({"y": [1, 24, 84]}, {}, "yolov8", "RGB", [*read_labels(LISTS["voc20"])]),

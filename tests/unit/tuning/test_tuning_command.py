@@ -147,7 +147,7 @@ def test_another_rate_and_a_damaged_record_are_tuned_anew(bundle: Path, record: 
     assert "tuning for 50 frames a second, and not 100: what runs best is measured" in error
     record.write_bytes(b"{}")
     error = cli(0, *command).err
-    assert f"tuning anew: {record} is of another version of edge-sdk" in error
+    assert f"tuning anew: {record} was written by another version of edge-sdk" in error
     assert "tuned at" not in error
     assert "tuning was not finished: nothing is remembered" in error
 
@@ -434,7 +434,7 @@ def test_without_a_measurement_the_next_step_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     bundle, limits = Bundle.open(write_variants(tmp_path / "a.edge")), Limits(1000)
     tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8", open_stages=open_candidate)
-    told = r"; mend what the lines above tell of, or give more --seconds$"
+    told = r"; mend what the lines above report, or give more --seconds$"
     with contextlib.closing(golden_camera(bundle, 3, "c")) as camera, pytest.raises(SessionError, match=told):
         tune(tuning, limits, camera, 1000, 0.1)
     assert SAID == ["tuning could measure nothing: what runs stays"]
