@@ -120,8 +120,10 @@ class VariantSpec:
 
     @functools.cached_property
     def timed_fp32(self) -> Session:
-        """The float model beside which others are timed, simplified as a bundle would carry it: PicoDet's HardSwish of
-        four nodes takes 1.5 times as long as it came. On the target's provider, where that is here."""
+        """The simplified float model, beside which others are timed; on the target's provider, where that is here.
+
+        A bundle carries FP32 simplified too: HardSwish of four nodes takes 1.5 times as long.
+        """
         return Session(self.simplified.path.read_bytes(), timing_settings(self.target), "the FP32 model")
 
     @property
