@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Image, Result, Segmentation
     from edge_sdk.core.protocols import Event, EventSink, Sink, Source
     from edge_sdk.events.rules import EventRule, EventWatch
+    from edge_sdk.inference.runtime import SessionSettings
     from edge_sdk.inference.session import Session
-    from edge_sdk.inference.settings import SessionSettings
     from edge_sdk.loop import Budget, Loop, Tick
     from edge_sdk.model import Model
     from edge_sdk.publisher import Publisher
@@ -72,8 +72,8 @@ _NAMES = {
     "core.frame": ("NO_CLASS", "Classification", "Detections", "Frame", "Image", "Result", "Segmentation"),
     "core.protocols": ("Event", "EventSink", "Sink", "Source"),
     "events.rules": ("EventRule", "EventWatch"),
+    "inference.runtime": ("SessionSettings",),
     "inference.session": ("Session",),
-    "inference.settings": ("SessionSettings",),
     "loop": ("Budget", "Loop", "Tick"),
     "model": ("Model",),
     "publisher": ("Publisher",),

@@ -21,10 +21,8 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.core.opencv import cv2
-from edge_sdk.inference.runtime import check_device, onnxruntime_version
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings, check_device, onnxruntime_version
+from edge_sdk.inference.session import Session, Stages
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Identity, Message
 from edge_sdk.publishing.queues import MemoryOutbox

@@ -17,10 +17,8 @@ from edge_sdk.core.errors import UsageError, host_tools
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import Sink, Source
 from edge_sdk.inference.cascade import Cascade, CropSettings, going_on
-from edge_sdk.inference.runtime import check_device
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings, check_device
+from edge_sdk.inference.session import Session, Stages
 from edge_sdk.loop import Budget, Loop
 from edge_sdk.tasks.spec import labels_by_id
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edge_sdk.cli.root import run
 from edge_sdk.core.errors import MissingDependencyError
 from tests.support.absent import Cache, locked
 from tests.support.broker import Broker
 from tests.support.logs import begin_recording, forget
 from tests.support.pictures import write_frames
+from tests.support.program import Cli, Printed
 
 if TYPE_CHECKING:
     from edge_sdk_tools.arm_cost.counter import Counter
@@ -37,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _LONG in item.path.parents:
             item.add_marker(pytest.mark.long)
-            item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
         if _LONG in item.path.parents or _SYSTEM in item.path.parents:
             item.add_marker(pytest.mark.system)
     files = dict.fromkeys(item.path for item in items)
@@ -118,6 +121,18 @@ def counter() -> Counter:
             return set_up(_CHECKOUT / ".cache")
     except MissingDependencyError as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    def run_here(code: int, *arguments: object) -> Printed:
+        capsys.readouterr()
+        ended = run([str(argument) for argument in arguments])
+        printed = Printed(*capsys.readouterr())
+        assert ended == code, printed
+        return printed
+
+    return run_here
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from benchmarks.rivals.by_hand import ByHand, Reader, quantize_by_hand
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check.gate import check_model
 
 FLOAT, OURS, OPENVINO = "FP32", "edge-sdk build", "OpenVINO + NNCF"

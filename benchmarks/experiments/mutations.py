@@ -179,7 +179,7 @@ class Copy:
                 found = self._sure_failure([])
         finally:
             path.write_text(before, encoding="utf-8")
-        if found.startswith("FAILED") and self._failure([_test_of(found)]):
+        if _test_of(found) and self._failure([_test_of(found)]):
             sys.exit(f"fails with nothing broken: {found}")
         return found
 
@@ -205,7 +205,7 @@ class Copy:
         """What fails, and fails again alone."""
         for _ in range(_CHANCES):
             failure = self._failure([*self._tests, *named])
-            if not failure.startswith("FAILED") or self._failure([_test_of(failure)]):
+            if not _test_of(failure) or self._failure([_test_of(failure)]):
                 return failure
         return ""
 
@@ -240,7 +240,9 @@ class Copy:
 
 
 def _test_of(failure: str) -> str:
-    return failure.removeprefix("FAILED ").partition(" - ")[0]
+    """The test that failed, itself or in a fixture; empty where none is named."""
+    kind, _, rest = failure.partition(" ")
+    return rest.partition(" - ")[0] if kind in ("FAILED", "ERROR") and "::" in rest else ""
 
 
 @click.command()

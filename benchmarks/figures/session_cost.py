@@ -20,8 +20,8 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edge_sdk.core.frame import Frame, Geometry, Prepared, Tensor
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 
 LIMIT_US = 10.0
 _CALLS = 25  # of one, then of the next: each in the caches that it would have alone

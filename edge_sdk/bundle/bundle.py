@@ -208,9 +208,15 @@ class Bundle:
     def _check_reduced(self, version: str, reduced: ReducedRuntime) -> None:
         missing = ", ".join(sorted({*self.manifest.operators} - {*reduced.operators}))
         entry = self.manifest.entry(OPERATORS_FILE)
-        if not missing and entry is not None and entry.sha256 in reduced.operator_sets:
+        whole = [variant.file for variant in self.manifest.variants if not variant.file.endswith(".ort")]
+        if missing:
+            what = f"has no {missing}"
+        elif whole:
+            what = f"does not load {whole[0]}, which is not in ORT format"
+        elif entry is None or entry.sha256 not in reduced.operator_sets:
+            what = "was built for other versions or types of its operators"
+        else:
             return
-        what = f"has no {missing}" if missing else "was built for other versions or types of its operators"
         raise IncompatibleError(
             f"{self.path}: the reduced ONNX Runtime {version} here {what}; install the stock onnxruntime, or what "
             "`edge-sdk runtime build` makes of this bundle"

@@ -1,4 +1,4 @@
-"""`edge-sdk bench`: measure the cost of each stage, compared with a bare run."""
+"""`edge-sdk bench`: measure what each stage costs, and compare the loop with a bare run of the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.frame import Image
-from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.sources.opencv import MAX_READ_PX, decode
 
 _MOST_IMAGE_BYTES = 1 << 28  # 67,108,864 pixels without compression are 201 MB
@@ -24,12 +24,12 @@ _MOST_IMAGE_BYTES = 1 << 28  # 67,108,864 pixels without compression are 201 MB
 @click.argument("bundle", type=PATH)
 @click.option("--image", type=PATH, help="The frame to measure with.  [default: a golden image at 1280x720]")
 @click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
-@click.option("--threads", type=click.IntRange(1, 256), help="Of the loop's model.  [default: as the bundle has them]")
+@click.option("--threads", type=click.IntRange(1, 256), help="Threads of the loop's model.  [default: the bundle's]")
 @click.option(
-    "--spin/--no-spin", default=None, help="Those threads spin within a run, or not.  [default: as the bundle has it]"
+    "--spin/--no-spin", default=None, help="Whether these threads spin during a run.  [default: the bundle's]"
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True)
-@click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature.")
+@click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True, help="How often to measure.")
+@click.option("--trust", multiple=True, type=PATH, help="Public key; requires a signature by it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     bundle: Path,
@@ -41,7 +41,7 @@ def command(
     trust: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Time every stage of the loop with BUNDLE, beside a bare InferenceSession.run on the same tensors."""
+    """Time every stage of the loop with BUNDLE, and a bare InferenceSession.run on the same tensors in turn."""
     opened = Bundle.open(bundle, trust)
     if variant is not None:
         opened = opened.with_primary(variant)

@@ -42,27 +42,34 @@ def _precision_flags(command: Callable[..., None]) -> Callable[..., None]:
     "--evaluation",
     multiple=True,
     type=PATH,
-    help="Folder of other images, to measure on; without it some of the calibration images measure.",
+    help="Folder of other images to measure on; without it, some calibration images are held out for that.",
 )
 @click.option("-o", "--output", type=PATH, help="The bundle; NAME.edge by default.")
 @click.option(
-    "--bundle-version", type=click.IntRange(1, _MOST_VERSION), help="Grows from build to build.  [default: the time]"
+    "--bundle-version",
+    type=click.IntRange(1, _MOST_VERSION),
+    help="A number that must grow from build to build.  [default: the time]",
 )
 @click.option(
     "--prove-runtime",
     "prove_runtimes",
     multiple=True,
     metavar="VERSION",
-    help="Also replay golden in this ONNX Runtime, fetched with pip, and admit devices that have it. Repeatable.",
+    help="Also replay the golden inputs in this ONNX Runtime, fetched with pip, and allow it on devices. Repeatable.",
 )
-@click.option("--require-int8", is_flag=True, help="Fail where INT8 does not hold, instead of carrying FP32.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Models made and measured at once, in processes.")
-@click.option("--scheduler", metavar="URL", help="Make and measure them on this Dask cluster: tcp://HOST:PORT.")
-@click.option("--fresh", is_flag=True, help="Do every step again, whatever an earlier build of the same has finished.")
+@click.option("--require-int8", is_flag=True, help="Fail if INT8 does not pass the gates, instead of carrying FP32.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    help="How many models are made and measured at once, each in a process.",
+)
+@click.option("--scheduler", metavar="URL", help="Make and measure the models on this Dask cluster: tcp://HOST:PORT.")
+@click.option("--fresh", is_flag=True, help="Do every step again, also those that an earlier build has finished.")
 @click.option(
     "--sizes",
     metavar="SIZES",
-    help="Carry the model at other input sizes too, such as 416,320 or 640x384: same recipe, ranges of their own.",
+    help="Carry the model at other input sizes too, such as 416,320 or 640x384; each is calibrated for itself.",
 )
 @_precision_flags
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
@@ -84,7 +91,7 @@ def command(
         from edge_sdk_tools.jobs.runner import JobRunner
         from edge_sdk_tools.packages import cache_folder
         from edge_sdk_tools.progress import StepProgress
-    # Graphs of thousands of nodes hold no reference cycles; collecting at every 700 objects takes 3 % of a build.
+    # Graphs of thousands of nodes have no reference cycles; a collection at every 700 objects takes 3 % of a build.
     gc.set_threshold(_GARBAGE_OBJECTS)
     precisions = frozenset(precision for precision in PRECISIONS if options.pop(precision, False))
     variants = Request(sizes=parse_sizes(sizes) if sizes is not None else (), precisions=precisions)

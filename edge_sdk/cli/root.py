@@ -45,13 +45,16 @@ _VERBS = {
     "keygen": "Make a key pair for signing bundles.",
     "sign": "Sign a bundle.",
     "runtime": "Build a small ONNX Runtime that has what given bundles need.",
+    "wheelhouse": "Gather the wheels that a device installs.",
     "arm-cost": "Count what an inference costs on an ARM board that is not here.",
     "targets": "List the devices that edge-sdk can build for.",
 }
-_SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo")
-_PLACES = {"import": "import_model.command", "keygen": "sign.keygen", "sign": "sign.sign_bundle"} | {
-    verb: f"models.{verb}" for verb in _SHARED
-}
+_SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo", "keygen", "sign")
+_PLACES = {
+    "import": "import_model.command",
+    "distill-check": "models.distill_check",
+    "wheelhouse": "runtime.wheelhouse",
+} | {verb: f"models.{verb}" for verb in _SHARED}
 """Functions of verbs that share a module or whose name is a Python keyword; all others are `VERB.command`."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)

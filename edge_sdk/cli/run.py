@@ -41,7 +41,8 @@ from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import ignore_signals, stopping_on_signals
 from edge_sdk.messages.schema import check_name, default_device
 from edge_sdk.publishing.settings import BrokerSettings, read_password
-from edge_sdk.service.process import Notifier, Progress, Start
+from edge_sdk.service.process import Notifier, Start
+from edge_sdk.service.runner import Progress
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import holds_password
 from edge_sdk.sources.opening import FORMS, SOURCE_KINDS
@@ -275,7 +276,7 @@ def _run(options: dict[str, Any], config: Path | None) -> tuple[list[RunSummary]
             first, *others = settings.pipelines  # further bundles are verified one after the other
             verified = None if others else stack.enter_context(first.begin_verifying())
             from edge_sdk.service.model_selector import begin_loading
-            from edge_sdk.service.shared import Shared
+            from edge_sdk.service.process import Shared
 
         shared = Shared(Progress(notifier.interval_s or math.inf))
         loading = None if verified is None else begin_loading(first, verified, stop, shared)

@@ -1,4 +1,4 @@
-"""`edge-sdk runtime`: an ONNX Runtime for a device that has what its bundles need and nothing else."""
+"""`edge-sdk runtime` and `edge-sdk wheelhouse`: an ONNX Runtime for given bundles, and all wheels of their device."""
 
 from __future__ import annotations
 
@@ -102,7 +102,44 @@ def _show(built: BuiltRuntime) -> None:
     ]
     marks = ("start, emulated", "import, CPU s", "load", "first run", "peak MB")
     print_table("start with the smallest model", marks, starts)
+    for step, (clock_s, cpu_s) in built.took.items():
+        click.echo(f"{step}: {clock_s:.0f} s, {cpu_s:.0f} s of CPU")
     if built.remembered:
         click.echo(f"finished by an earlier build: {', '.join(built.remembered)}")
     click.echo(folded(f"needs {', '.join(proof.needed)} on the device"))
     click.echo(f"proved: {built.output / runtime.wheel}; install that file: pip install PATH")
+
+
+@click.command("wheelhouse")
+@click.argument("bundles", metavar="[BUNDLE...]", type=PATH, nargs=-1)
+@click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
+@click.option("--wheel", required=True, type=PATH, help="edge-sdk's own wheel, from `make wheel`.")
+@click.option("--runtime", type=PATH, metavar="WHEEL", help="A reduced ONNX Runtime, from `edge-sdk runtime build`.")
+@click.option("-c", "--constraint", "constraints", type=PATH, help="pip's constraints, such as constraints.txt.")
+@click.option("-o", "--output", type=PATH, required=True, help="New folder for the wheels and their requirements.txt.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def wheelhouse(
+    bundles: tuple[Path, ...],
+    target: str,
+    wheel: Path,
+    runtime: Path | None,
+    constraints: Path | None,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Gather the wheels that a device installs without a package index, and check that each BUNDLE runs with them."""
+    with host_tools("`edge-sdk wheelhouse`"):
+        from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
+        from edge_sdk_tools.progress import print_table
+        from edge_sdk_tools.runtime.wheelhouse import REQUIREMENTS, make_wheelhouse
+    with interrupted_by_sigterm():
+        gathered = make_wheelhouse(bundles, target, wheel, output, runtime=runtime, constraints=constraints)
+    if as_json:
+        echo_json(gathered)
+        return
+    sizes = [(one.file, one.unpacked, one.left_out) for one in gathered]
+    sizes.append(("all", sum(one.unpacked for one in gathered), sum(one.left_out for one in gathered)))
+    rows = [(name, f"{unpacked / 1e6:.1f}", f"{left_out / 1e6:.1f}") for name, unpacked, left_out in sizes]
+    print_table(f"wheels for {target}", ("wheel", "unpacked, MB", "left out, MB"), rows)
+    click.echo("on the device, in the folder that holds this one:")
+    click.echo(f"pip install --no-index --find-links {output.name} --require-hashes -r {output.name}/{REQUIREMENTS}")

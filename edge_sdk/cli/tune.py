@@ -16,9 +16,8 @@ from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.core.opencv import cv2
 from edge_sdk.core.protocols import Source
 from edge_sdk.core.threads import Stop, stopping_on_signals
-from edge_sdk.inference.runtime import ProviderWarnings, check_device
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import ProviderWarnings, SessionSettings, check_device
+from edge_sdk.inference.session import Stages
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.settings import read_password
@@ -43,7 +42,7 @@ _CLEAR = "\r\x1b[K"  # return to the start of the line and erase the line
 @key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--seconds", type=POSITIVE, help=_SECONDS_HELP)
 @click.option("--variant", metavar="NAME", help="Only this one of the bundle's models.")
-@click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature.")
+@click.option("--trust", multiple=True, type=PATH, help="Public key; requires a signature by it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     bundle: Path,

@@ -29,7 +29,7 @@ from edge_sdk.fleet.messages import DeviceAddress, columns_of, filters, fitted, 
 from edge_sdk.tasks.detection import DetectionMessage
 
 if TYPE_CHECKING:
-    from edge_sdk.publishing.connection import Incoming
+    from edge_sdk.messages.schema import Incoming
     from edge_sdk.publishing.subscriber import Subscriber
 
 _log = logging.getLogger(__name__)

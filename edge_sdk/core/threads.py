@@ -3,6 +3,7 @@
 - `BackgroundTask` does one piece of work in a thread; `Periodic` calls a function at intervals in a thread.
 - `join_or_leave` and `leave` deal with threads that hang, for example while a model loads. Such a thread cannot be
   ended, and libraries crash when they are unloaded while it runs; so the process ends without clean-up.
+- `Wakeup` lets one thread end another thread's wait for the network.
 - `Stop` tells whether a run, or a part of it, shall end; `stopping_on_signals` sets it.
 - `Backoff` computes the wait before the next attempt; `RateLimiter` passes on a limited number of items per second.
 """
@@ -16,6 +17,7 @@ import errno
 import math
 import os
 import random
+import select
 import signal
 import sys
 import time
@@ -213,6 +215,44 @@ class Periodic:
                 self._call()
             if self._stop.wait(self._interval_s):
                 return
+
+
+class Wakeup:
+    """Lets one thread end another thread's wait, or its poll of the network."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_open = True
+        self._lock = Lock()  # the number of a closed descriptor is soon used again
+
+    def wake(self) -> None:
+        """End `wait` and a poll of `fileno`; never blocks, and does nothing after `close`."""
+        with self._lock:
+            if self._is_open:
+                os.eventfd_write(self._descriptor, 1)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for `wake`, then reset it."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        poll.poll(timeout_s * 1000)
+        self.clear()
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll for reading."""
+        return self._descriptor
+
+    def clear(self) -> None:
+        """Reset the wake-up that ended a poll."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._descriptor)
+
+    def close(self) -> None:
+        """Close the descriptor; may be called twice."""
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                os.close(self._descriptor)
 
 
 class Stop:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import operator
 import re
 import sys
@@ -41,6 +42,7 @@ ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
 
 _SIZE_LIMIT = 4 << 20  # bytes; a target file has about one kB
 _LONGEST_SHOWN = 60  # characters of a value
+_SOME = 4  # labels that a message names
 _MOST_PROBLEMS = 20  # of one file that an error lists
 _LONGEST_NAME = 100  # characters of the name of a table in a list
 
@@ -215,9 +217,13 @@ def nearest(given: str, choices: Collection[str]) -> str:
 
 
 def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
-    """Return a line for each named label that is not among `labels`, with the one that was probably meant."""
+    """Return a line for each named label that is not among `labels`, with the one that was probably meant, or some."""
     near = {label: nearest(label, labels) for label in named if label not in labels}
-    return [f"{shown(label)} {of}" + (f"; did you mean {shown(like)}?" if like else "") for label, like in near.items()]
+    first = ", ".join(shown(label) for label in itertools.islice(labels, _SOME))
+    some = f"expected {'one of' if len(labels) <= _SOME else f'one of {len(labels)} such as'} {first}"
+    return [
+        f"{shown(label)} {of}; " + (f"did you mean {shown(like)}?" if like else some) for label, like in near.items()
+    ]
 
 
 def shown(value: object) -> str:

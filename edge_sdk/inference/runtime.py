@@ -1,4 +1,4 @@
-"""ONNX Runtime: execution providers, custom operators, and opening a model's bytes with settings.
+"""ONNX Runtime: how a model is run (`SessionSettings`), execution providers, custom operators, and opening a model.
 
 `open_inference` tries the requested providers in order. `Providers` says which of them run the model, and why others do
 not. A model may need code besides ONNX Runtime: the libraries of the onnxruntime-extensions package where it is
@@ -14,14 +14,15 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 import onnxruntime as ort
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
+from edge_sdk.bundle.manifest import REDUCED_FILE, Manifest, ReducedRuntime
 from edge_sdk.bundle.model_file import refuse_other_files
-from edge_sdk.bundle.target import OPENVINO
+from edge_sdk.bundle.target import OPENVINO, ProviderOptions
 from edge_sdk.core.errors import (
     BundleError,
     IncompatibleError,
@@ -32,7 +33,57 @@ from edge_sdk.core.errors import (
 )
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import give_back_freed
-from edge_sdk.inference.settings import GraphLevel, SessionSettings
+
+GraphLevel: TypeAlias = Literal["disabled", "basic", "extended", "all"]
+"""Level to which ONNX Runtime rewrites a graph at load; an .ort file was already rewritten at its build."""
+
+UNKNOWN_LIMIT_S = 300.0
+"""Limit in seconds for a run of unknown duration, as of a large model, an emulated board or a first TensorRT build."""
+
+_LEAST_LIMIT_S = 5.0
+_LIMIT_BUDGETS = 10
+
+
+class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of an ONNX Runtime session.
+
+    Attributes:
+        providers: in order of preference; those that do not start are skipped, and the CPU always comes last.
+        allow_spinning: whether threads spin while they wait for each other within a run. They sleep between runs.
+        inter_op_num_threads: how many parts of the graph run at once if several providers share it. On the CPU alone it
+            only creates idle threads, because since ONNX Runtime 1.14 the nodes of one provider run in sequence.
+        arena: whether freed memory of tensors is kept for later tensors.
+        prepacking: whether weights are rearranged for the kernels at load; without it INT8 takes three times as long.
+        profile_prefix: when given, a profile is written to this path plus a time stamp and `.json`.
+        graph_file: when given, the graph as it runs is written to this path, in ONNX format.
+        limit_s: seconds after which a run is ended; raised to ten times the duration of the slowest golden input.
+        cache_folder: folder for the files that accelerators build; by default in the state folder.
+    """
+
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    intra_op_num_threads: int = 1
+    allow_spinning: bool = False
+    inter_op_num_threads: int = 1
+    arena: bool = True
+    prepacking: bool = True
+    graph_level: GraphLevel = "all"
+    profile_prefix: str | None = None
+    graph_file: str | None = None
+    limit_s: float = UNKNOWN_LIMIT_S
+    cache_folder: str | None = None
+    provider_options: ProviderOptions = ProviderOptions()
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> SessionSettings:
+        """Return the settings in a manifest; a run may take ten times the latency budget, at least five seconds."""
+        return cls(
+            manifest.providers,
+            manifest.intra_op_num_threads,
+            manifest.allow_spinning,
+            limit_s=max(_LEAST_LIMIT_S, _LIMIT_BUDGETS * manifest.latency_budget_ms / 1000),
+            provider_options=manifest.provider_options,
+        )
+
 
 CPU = "CPUExecutionProvider"
 _log = logging.getLogger(__name__)

@@ -4,6 +4,11 @@ A model that crashes ONNX Runtime, hangs or takes all memory does so in that pro
 edge_sdk.inference.trial` and sends it a `TrialJob` on standard input; that process limits itself by `TrialLimits`,
 loads the model and replays its golden inputs. It ends with the exit code of its error, and with the error's text as the
 last line on standard error. The state folder keeps a `TrialRecord` of each successful trial.
+
+It also keeps the newest version of each signed bundle that was proved here (`remember_version`), and `refuse_older`
+refuses older ones: a signature stays valid for ever, so an attacker who can write to a device's disk could put back an
+old bundle with a known fault. Only bundles with a verified signature count, because other manifests can state any
+version. A state folder that cannot be read or written never stops a device.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,15 +43,13 @@ from edge_sdk.core.errors import (
     is_out_of_memory,
     says_out_of_memory,
 )
-from edge_sdk.core.files import forget_oldest, read_regular, state_folder, write_record
+from edge_sdk.core.files import forget_oldest, read_record, read_regular, state_folder, write_record
 from edge_sdk.core.machine import Cpu, free_bytes
-from edge_sdk.inference.runtime import onnxruntime_version
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
+from edge_sdk.inference.session import Stages
 
 if TYPE_CHECKING:
     import subprocess
-
 
 _log = logging.getLogger(__name__)
 _SPARE_SHARE = 0.8  # share of the free memory; the rest is for other processes
@@ -321,6 +325,64 @@ def main() -> None:
         os._exit(getattr(error, "exit_code", 1))
     sys.stdout.buffer.write(_SOUND)
     sys.stdout.buffer.flush()
+
+
+_remembering = threading.Lock()  # two streams may prove two versions of one bundle at the same time
+
+
+class _Newest(msgspec.Struct, frozen=True):
+    """A record: the newest version of one bundle that was proved here."""
+
+    version: int
+
+
+def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
+    """Raise BundleError if a newer version of a signed bundle ran here; where that is allowed, return a line for it."""
+    version, name = bundle.manifest.version, bundle.manifest.name
+    try:
+        newest = _newest(bundle) if bundle.signed else 0
+    except OutputError:  # `remember_version` reports it
+        newest = 0
+    if version >= newest:
+        return ""
+    if allow_older:
+        return (
+            f"{bundle.path}: version {version} of {name} is older than {newest}, which ran here; it is allowed to run"
+        )
+    raise BundleError(
+        f"{bundle.path}: version {version} of {name}, expected {newest} or newer: {newest} ran here before; build it "
+        "again, or allow older ones with --allow-older ([trust] allow_older = true)"
+    )
+
+
+def remember_version(bundle: Bundle) -> str:
+    """Store the version of a signed bundle that was proved here, if it is the newest; return a line if that fails."""
+    if not bundle.signed:
+        return ""
+    version, problem = bundle.manifest.version, ""
+    with _remembering:
+        try:
+            newest = _newest(bundle)
+        except OutputError as cause:
+            newest, problem = 0, str(cause)
+        if version > newest:
+            try:
+                write_record(_path(bundle), msgspec.json.encode(_Newest(version)))
+            except OutputError as cause:
+                problem = problem or str(cause)
+    if not problem:
+        return ""
+    return f"which version of {bundle.manifest.name} is the newest is not known, so that any runs: {problem}"
+
+
+def _newest(bundle: Bundle) -> int:
+    """Read the newest version that was proved here; 0 where there is none; raise OutputError."""
+    record = read_record(_path(bundle), _Newest)
+    return 0 if record is None else record.version
+
+
+def _path(bundle: Bundle) -> Path:
+    return state_folder() / "versions" / f"{bundle.manifest.name}.json"
 
 
 if __name__ == "__main__":

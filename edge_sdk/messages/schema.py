@@ -12,7 +12,7 @@ import operator
 import os
 import uuid
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -364,6 +364,31 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     seq: int | None = None  # among the messages of its kind and camera
     correlation: bytes = b""  # the requester's correlation data, which a response returns
     is_repeated: bool = False  # whether a broker may have received the message before
+
+
+class Incoming(msgspec.Struct, frozen=True, gc=False):
+    """One message that came from the broker, of which any client may have written it."""
+
+    topic: str
+    payload: bytes
+    # Whether it is, or was published as, a retained message; with MQTT 3.1.1, and for `watch`, only those that were
+    # there before the subscription are known.
+    retain: bool = False
+    response_topic: str = ""  # where the sender wants an answer; never with MQTT 3.1.1
+    correlation: bytes = b""  # what the sender wants in the answer
+    qos: int = 0
+
+
+class Receiver(Protocol):
+    """Takes received messages in the connection's thread; its methods only queue them, and never block or raise."""
+
+    def receive(self, incoming: Incoming) -> None:
+        """Take one message."""
+        ...
+
+    def refused(self, line: str) -> None:
+        """Take the broker's answer to the subscription: a line about refused topics, empty where it granted all."""
+        ...
 
 
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")

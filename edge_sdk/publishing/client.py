@@ -28,17 +28,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge_sdk.core.errors import UsageError
-from edge_sdk.messages.schema import MESSAGES, SCHEMA_VERSION, Message, MessageKind
-from edge_sdk.publishing.connection import (
-    NOT_AUTHORIZED,
-    UNSENT_BYTES,
-    Incoming,
-    Phase,
-    PublishOutcome,
-    Receiver,
-    Wakeup,
-)
-from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.core.threads import Wakeup
+from edge_sdk.messages.schema import MESSAGES, SCHEMA_VERSION, Incoming, Message, MessageKind, Receiver
+from edge_sdk.publishing.settings import NOT_AUTHORIZED, UNSENT_BYTES, MqttSettings, Phase, PublishOutcome
 from edge_sdk.publishing.tls import (
     UNUSABLE,
     WANTS_OURS,

@@ -35,6 +35,7 @@ from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, SeenEncoder
 from edge_sdk.messages.schema import (
     Identity,
     Message,
+    Receiver,
     Running,
     SourceState,
     TelemetryMessage,
@@ -42,7 +43,6 @@ from edge_sdk.messages.schema import (
 )
 from edge_sdk.outbox.event import Encode, EventStats, OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Receiver
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import ConnectionState, PublishSession

@@ -1,7 +1,8 @@
 """MqttSettings: which broker, who we are there, and how each kind of message is sent.
 
 `MqttSettings` checks the ranges, and what goes with what; `MqttSettings.parse` reads the broker's URL. The files that
-it names are read by `tls`.
+it names are read by `tls`. At the end stand the terms that a connection and its session share: their modules cannot
+import each other, because `client` loads paho.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import logging
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
@@ -228,3 +229,20 @@ def _port(parts: SplitResult) -> int | None:
         if parts.port != 0:
             return parts.port
     raise UsageError(f"--mqtt: the URL's port is not a number from 1 to 65535; {_EXPECTED}")
+
+
+Phase: TypeAlias = Literal["opening", "up", "refused", "lost"]
+
+UNSENT_BYTES = 16384
+"""Limit of the unsent bytes in the kernel's send buffer; bytes on their way in the network are not counted."""
+
+NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
+"""MQTT's reason codes."""
+
+
+class PublishOutcome(NamedTuple):
+    """The outcome of one message: its number, the broker's complaint, which may be empty, and MQTT's reason code."""
+
+    number: int
+    complaint: str = ""
+    code: int = 0

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from edge_sdk.core.errors import os_error_text
-from edge_sdk.core.threads import Backoff
+from edge_sdk.core.threads import Backoff, Wakeup
+from edge_sdk.messages.schema import Incoming
 from edge_sdk.publishing.client import MqttConnection, ProtocolFallback
-from edge_sdk.publishing.connection import Incoming, Wakeup
 from edge_sdk.publishing.session import ConnectionState
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import broker_tls

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle, check_place
-from edge_sdk.bundle.rollback import refuse_older
 from edge_sdk.bundle.signing import load_public_key
 from edge_sdk.config.schema import ThenConfig
 from edge_sdk.core.errors import (
@@ -32,11 +31,12 @@ from edge_sdk.core.errors import (
 from edge_sdk.core.files import state_folder
 from edge_sdk.inference.cascade import going_on
 from edge_sdk.inference.runtime import check_device
+from edge_sdk.inference.trial import refuse_older
 from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import check_authorities, valid_until
-from edge_sdk.service.home_assistant import unknown_home_labels
+from edge_sdk.service.output import unknown_home_labels
 from edge_sdk.service.pipeline import unknown_labels
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password

@@ -45,11 +45,9 @@ from edge_sdk.messages.commands import (
     Snapshot,
     name_of,
 )
-from edge_sdk.messages.schema import Message, Topics
-from edge_sdk.publishing.connection import Incoming
-from edge_sdk.service.home_assistant import HomeAssistantReporter
+from edge_sdk.messages.schema import Incoming, Message, Topics
 from edge_sdk.service.monitors import RareLines, TokenBucket
-from edge_sdk.service.output import Output
+from edge_sdk.service.output import HomeAssistantReporter, Output
 from edge_sdk.service.runner import CameraControls, Controls, Shot
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 

@@ -35,7 +35,8 @@ from edge_sdk.outbox.event import EventStats
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
-from edge_sdk.service.process import Notifier, Progress, Start
+from edge_sdk.service.process import Notifier, Start
+from edge_sdk.service.runner import Progress
 
 _log = logging.getLogger(__name__)
 _MB = 1_000_000

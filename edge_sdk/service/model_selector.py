@@ -3,8 +3,8 @@
 `begin_loading` verifies and tries the bundle and makes a `ModelSelector` while the model loads. `settle` measures
 whether this board keeps the budget and takes another variant where it does not (`choose_start`); `begin` returns the
 observers that may give the running loop other stages: a tuner, which measures models in turn, and a `LevelChanger`,
-which makes the moves that the pipeline's governor decides on. At most two models are loaded at once. Importing this
-module loads neither OpenCV nor paho, which load with the model.
+which carries out the changes of level that the pipeline's governor decides on. At most two models are loaded at once.
+Importing this module loads neither OpenCV nor paho, which load with the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Manifest
-from edge_sdk.bundle.rollback import refuse_older, remember_version
 from edge_sdk.core.errors import (
     EdgeError,
     LatencyGateError,
@@ -39,16 +38,15 @@ from edge_sdk.core.logs import counted
 from edge_sdk.core.machine import Cores, CpuTime
 from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.inference.cascade import going_on
-from edge_sdk.inference.runtime import ProviderWarnings, check_device
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
-from edge_sdk.inference.trial import prove_here
+from edge_sdk.inference.runtime import ProviderWarnings, SessionSettings, check_device
+from edge_sdk.inference.session import Stages
+from edge_sdk.inference.trial import prove_here, refuse_older, remember_version
 from edge_sdk.loop import Loop, LoopObserver, Tick
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Running, check_name
 from edge_sdk.publishing.publisher import Stream
+from edge_sdk.service.process import Shared
 from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.shared import Shared
 from edge_sdk.tuning.candidates import Candidate, Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import DegradationController, Governor, Move, check_free_memory, levels_of
 from edge_sdk.tuning.live import LiveTuner
@@ -367,9 +365,10 @@ def time_stages(
     is_stopped: Callable[[], bool] = lambda: False,
     read_cpu_time: Callable[[], CpuTime] = CpuTime.read,
 ) -> VariantTime | None:
-    """Measure one warm variant; return None as soon as one run, or its golden run, is within the budget.
+    """Measure one warm variant; return None as soon as one run is within the budget.
 
-    While other programs keep the processors busy, the measurement continues for up to `_PATIENCE_S`.
+    Nothing is measured where the fastest golden run took half of the budget or less. While other programs keep the
+    processors busy, the measurement continues for up to `_PATIENCE_S`.
     """
     if 0 < stages.session.replay_ns <= _SURE * budget_ms * 1e6:
         return None

@@ -182,6 +182,7 @@ class WatchedSource:
         self._source, self._shown, self._stream = source, redact(location), stream
         self._lines = RareLines(_MOST_AT_ONCE, _MORE_PER_S, clock_s)
         self._status: SourceStatus | None = None
+        self._is_taken_over = source.stats.delivered > 0  # open since an earlier pipeline: that is no news
         self._trouble = ""
         self._since = datetime.now(timezone.utc)
         self._remarks: tuple[str, ...] = ()
@@ -200,6 +201,8 @@ class WatchedSource:
         is_news = status is not self._status
         if is_news:
             self._since = datetime.now(timezone.utc)
+        if self._is_taken_over and status is SourceStatus.OPENED and self._status is None:
+            is_news = False
         if trouble or (is_news and status is not SourceStatus.OPENING):  # opening may be over in a moment
             self._lines.tell(self._line(status, trouble))
         self._status, self._trouble = status, trouble

@@ -31,9 +31,9 @@ from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream
 from edge_sdk.service.model_selector import Loading, ModelSelector, begin_loading
 from edge_sdk.service.output import Output
+from edge_sdk.service.process import Gate, Shared
 from edge_sdk.service.runner import PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.sources.opencv import set_up_opencv
 from edge_sdk.sources.opening import VIDEO, check_location, open_source, redact
 from edge_sdk.sources.slot import OpenedSource

@@ -1,18 +1,27 @@
-"""The process as its service manager and its log see it: notifications, progress, and how long the start took.
+"""The process: what its service manager is told, how long its start took, and what its pipelines share.
 
 `Notifier` speaks sd_notify(3) over a socket of the standard library: a missing manager never blocks the process, and
-one that does not read blocks it for a moment at most. `Progress` knows whether every pipeline makes steps, so that the
-watchdog reports work and not only a living thread. `Start` measures the way to the first result.
+one that does not read blocks it for a moment at most. `Start` measures the way to the first result. `Shared` holds the
+objects that all pipelines share; `Gate` makes pipelines that start together wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
+
+from edge_sdk.core.logs import of_all_cameras
+from edge_sdk.core.machine import BoardWatch
+from edge_sdk.inference.session import SessionCache
+from edge_sdk.service.runner import Controls, Progress
+from edge_sdk.tuning.degradation import DegradationController
 
 _LONGEST_STATUS = 500  # bytes; systemd rejects a datagram that is larger than its buffer
 _LONGEST_NUMBER = 20  # digits of a 64-bit number
@@ -102,46 +111,6 @@ def _line(text: str) -> str:
     return flat.encode(errors="replace")[:_LONGEST_STATUS].decode(errors="ignore")
 
 
-class Progress:
-    """Knows whether all pipelines of a process make steps; `is_due` is called from one thread."""
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._steps: dict[object, int] = {}  # each count is written by its own thread only; `dict.copy` is atomic
-        self._seen: dict[object, int] = {}
-        self._told_s: float | None = None
-
-    @contextlib.contextmanager
-    def begin(self) -> Iterator[Callable[[], None]]:
-        """Watch a pipeline, which calls the yielded function after every step, also one without a frame."""
-        key = object()
-        self._steps[key] = 0
-
-        def after_step() -> None:
-            self._steps[key] += 1
-
-        try:
-            yield after_step
-        finally:
-            del self._steps[key]
-
-    @property
-    def is_any(self) -> bool:
-        """Whether any pipeline is watched."""
-        return bool(self._steps)
-
-    def is_due(self, now_s: float) -> bool:
-        """Return whether to notify the watchdog now: an interval is over, and every pipeline has made a step since."""
-        if self._told_s is not None and now_s - self._told_s < self._interval_s:
-            return False
-        steps = self._steps.copy()
-        # New pipelines are not compared, because they may load their models for as long as the start may take.
-        if any(steps[key] == self._seen[key] for key in steps.keys() & self._seen.keys()):
-            return False
-        self._told_s, self._seen = now_s, steps
-        return True
-
-
 _STARTED_COLUMN = 19  # index in /proc/self/stat (proc_pid_stat(5)), counted after the name, which may hold blanks
 
 
@@ -175,3 +144,76 @@ class Start:
         """Return the durations of the start and of each part, for people."""
         parts = ", ".join(f"{name} {part_s:.2f}" for name, part_s in self._parts_s.items())
         return f"first result {(self._last_ns - self._started_ns) / 1e9:.2f} s after start ({parts})"
+
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.05  # time between two checks for a request to stop
+_GATE_S = 10.0  # longest wait for all pipelines to be ready, so that a slow one does not delay the others
+
+
+class Gate:
+    """Opens once all announced pipelines have arrived, or some time has passed.
+
+    Pipelines that start together measure their models one after another, and none may run frames meanwhile.
+    """
+
+    def __init__(self, count: int, patience_s: float = _GATE_S) -> None:
+        self._missing, self._lock = count, threading.Lock()
+        self._until = time.monotonic() + patience_s
+
+    def arrive(self) -> None:
+        """Count one pipeline that is ready, or never will be."""
+        with self._lock:
+            self._missing -= 1
+
+    def wait(self, is_stopped: Callable[[], bool]) -> None:
+        """Wait until the gate opens or `is_stopped` returns True."""
+        while self._missing > 0 and not is_stopped() and time.monotonic() < self._until:
+            time.sleep(_LOOK_S)
+
+
+class Shared:
+    """Objects that all pipelines of one process share."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress or Progress(math.inf)
+        self.models = SessionCache()  # pipelines with the same model share it, and the last one releases it
+        self.controls = Controls()
+        self.degradation = DegradationController()
+        self.tuning = threading.Lock()  # held by the pipeline that tunes
+        self._starting = threading.Lock()
+        self.turns = 0  # pipeline starts begun so far; changed only with this lock
+        self._logged: set[str] = set()
+        self._board_lock = threading.Lock()
+        self._board: BoardWatch | None = None
+
+    def throttled(self) -> str:
+        """Return why the board throttles at present; empty when it does not. Another thread reads the board."""
+        with self._board_lock:
+            self._board = self._board or BoardWatch()
+        return self._board.state.throttled
+
+    def close(self) -> None:
+        """Stop reading the board's throttling."""
+        if self._board is not None:
+            self._board.close()
+
+    def log_once(self, level: int, line: str) -> None:
+        """Log a line that holds for all pipelines only once; to be called during the pipeline's `turn`."""
+        if line not in self._logged:
+            self._logged.add(line)
+            with of_all_cameras():
+                _log.log(level, line)
+
+    @contextlib.contextmanager
+    def turn(self, is_stopped: Callable[[], bool]) -> Iterator[bool]:
+        """Keep other pipelines from loading or measuring within the context; yield False if `is_stopped` came first."""
+        while not self._starting.acquire(timeout=_LOOK_S):
+            if is_stopped():
+                yield False
+                return
+        try:
+            self.turns += 1
+            yield True
+        finally:
+            self._starting.release()

@@ -2,14 +2,16 @@
 
 After every step `PipelineRunner` calls the monitors and the objects that choose the model, applies what commands have
 set (`CameraControls`), and counts for the summary. Controls belong to the camera: they stay when another pipeline takes
-over, and end with the camera or the process.
+over, and end with the camera or the process. `Progress` knows whether every pipeline makes steps, so that the watchdog
+of the service manager reports work and not only a living thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,14 +23,13 @@ from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.protocols import Sink
 from edge_sdk.core.threads import Stop
 from edge_sdk.inference.cascade import Cascade, CropCounts
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
 from edge_sdk.messages.commands import COMMANDS, CONTROLS, THRESHOLDS, UNCHANGED, ControlState, Permission
 from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
 from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
-from edge_sdk.service.process import Progress
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
 from edge_sdk.tasks.decoders import thresholds_of
@@ -104,6 +105,46 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     publisher: PublisherStats | None = None  # of all pipelines' results, to a broker ...
     lines: LinesStats | None = None  # ... or to standard output
     ended_by: str  # `end of source`, `signal`, `frames`, `duration`, or `failure` of a pipeline while others went on
+
+
+class Progress:
+    """Knows whether all pipelines of a process make steps; `is_due` is called from one thread."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._steps: dict[object, int] = {}  # each count is written by its own thread only; `dict.copy` is atomic
+        self._seen: dict[object, int] = {}
+        self._told_s: float | None = None
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Callable[[], None]]:
+        """Watch a pipeline, which calls the yielded function after every step, also one without a frame."""
+        key = object()
+        self._steps[key] = 0
+
+        def after_step() -> None:
+            self._steps[key] += 1
+
+        try:
+            yield after_step
+        finally:
+            del self._steps[key]
+
+    @property
+    def is_any(self) -> bool:
+        """Whether any pipeline is watched."""
+        return bool(self._steps)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether to notify the watchdog now: an interval is over, and every pipeline has made a step since."""
+        if self._told_s is not None and now_s - self._told_s < self._interval_s:
+            return False
+        steps = self._steps.copy()
+        # New pipelines are not compared, because they may load their models for as long as the start may take.
+        if any(steps[key] == self._seen[key] for key in steps.keys() & self._seen.keys()):
+            return False
+        self._told_s, self._seen = now_s, steps
+        return True
 
 
 class ResultViewer:

@@ -26,10 +26,9 @@ from edge_sdk.service.health import HealthReporter
 from edge_sdk.service.model_selector import Loading
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
-from edge_sdk.service.process import Notifier, Start
+from edge_sdk.service.process import Gate, Notifier, Shared, Start
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from edge_sdk.core.errors import EdgeError, LinesError, failure_line, is_out_of_
 from edge_sdk.core.threads import Backoff
 from edge_sdk.service.output import topics_of
 from edge_sdk.service.pipeline import Pipeline
+from edge_sdk.service.process import Gate
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.service.shared import Gate
 
 _log = logging.getLogger(__name__)
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 1.0, 60.0

@@ -122,6 +122,26 @@ def strongest(confidences: Floats) -> NDArray[np.int64]:
     return order
 
 
+def pairs_within(
+    starts: NDArray[np.float64], ends: NDArray[np.float64], most: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the indices of all pairs of which the second starts at or after the first and before the first's end.
+
+    Args:
+        starts: float64 (N,), N at least 1.
+        ends: float64 (N,).
+        most: return None if there are more pairs.
+    """
+    order = starts.argsort()
+    in_order, places = starts[order], np.arange(len(order))
+    counts = np.maximum(in_order.searchsorted(ends[order]) - places - 1, 0)  # how many follow each before its end
+    stops = counts.cumsum()
+    if most is not None and stops[-1] > most:
+        return None
+    second = np.arange(stops[-1]) + (places + 1 - stops + counts).repeat(counts)
+    return order[places.repeat(counts)], order[second]
+
+
 def lowest_logit(confidence: float) -> np.float32:
     """Return the logit of a confidence, lowered so that rounding loses no equal value; finite for 0 and 1 too."""
     bounded = min(max(confidence, 1e-9), 1 - 1e-9)

@@ -16,7 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Prepared, Tensor
-from edge_sdk.tasks.boxes import MAX_CANDIDATES, NO_CANDIDATES, Candidates, Decode, Floats, Keep, Reader, corner_boxes
+from edge_sdk.tasks.boxes import (
+    MAX_CANDIDATES,
+    NO_CANDIDATES,
+    Candidates,
+    Decode,
+    Floats,
+    Keep,
+    Reader,
+    corner_boxes,
+    pairs_within,
+)
 from edge_sdk.tasks.detr import read_rows
 from edge_sdk.tasks.outputs import COLUMNS, IMAGENET, ROWS, UNIT, Decoder, Layout, ModelOutput, check_one_label
 from edge_sdk.tasks.spec import TaskSpec, Thresholds
@@ -39,18 +49,15 @@ def read_oriented(decode: Decode, outputs: Sequence[Tensor]) -> Candidates:
     found = decode(outputs)
     if not len(found.confidences) or found.extras is None:
         return found
-    half = found.boxes_xywh[:, 2:] / 2
-    turned = np.column_stack([np.cos(found.extras), np.sin(found.extras)])
-    along, across = half[:, :1] * turned, half[:, 1:] * turned[:, ::-1] * np.array([-1, 1], np.float32)
-    centres = found.boxes_xywh[:, :2] + half
-    left, right = centres - along, centres + along
-    corners = np.stack([left - across, right - across, right + across, left + across], axis=1)
+    sizes = found.boxes_xywh[:, 2:]
+    corners = _corners_of(found.boxes_xywh[:, :2] + sizes * np.float32(0.5), sizes, found.extras)
     return _enclosing(corners, found.confidences, found.class_ids)
 
 
 def _enclosing(corners: Floats, confidences: Floats, class_ids: NDArray[np.int64]) -> Candidates:
     """Return the upright boxes around float32 (N, 4, 2), with the corners as `extras`."""
-    low, high = corners.min(axis=1), corners.max(axis=1)
+    points = np.ascontiguousarray(corners.swapaxes(0, 1))  # a reduction over few neighbouring numbers is slow
+    low, high = points.min(axis=0), points.max(axis=0)
     return Candidates(np.hstack([low, high - low]), confidences, class_ids, extras=corners.reshape(-1, _CORNERS))
 
 
@@ -67,7 +74,10 @@ def keep_oriented(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.
     limit = -math.log(1 + _EPSILON - (1 - thresholds.iou) ** 2)
     # The distance is below the limit only if the centres are near: |a - b|^2 < reach of a + reach of b.
     reach = 4 * limit * (wide + high)
-    one, other = _near(candidates.class_ids * _APART_PX + x, math.sqrt(max(0.0, 2 * reach.max())))
+    places = candidates.class_ids * _APART_PX + x
+    found = pairs_within(places, places + math.sqrt(max(0.0, 2 * reach.max())))
+    assert found is not None
+    one, other = found
     dx, dy = x[one] - x[other], y[one] - y[other]
     is_near = dx**2 + dy**2 < reach[one] + reach[other]
     near = np.flatnonzero(is_near & (candidates.class_ids[one] == candidates.class_ids[other]))
@@ -83,16 +93,6 @@ def keep_oriented(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.
     is_hidden[np.maximum(rank[one], rank[other])[distance < limit]] = True
     kept: NDArray[np.int64] = order[~is_hidden]
     return kept
-
-
-def _near(places: NDArray[np.float64], reach: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of all pairs of `places`, float64 (N,), that lie at most `reach` apart, each pair once."""
-    order = places.argsort()
-    ends = np.searchsorted(places[order], places[order] + reach, side="right")
-    counts = ends - np.arange(len(order)) - 1  # how many follow each within reach
-    first = np.arange(len(order)).repeat(counts)
-    within = np.arange(len(first)) - (counts.cumsum() - counts).repeat(counts)
-    return order[first], order[first + 1 + within]
 
 
 def _read_corners(_outputs: Sequence[Tensor], extras: Floats, prepared: Prepared) -> dict[str, Any]:
@@ -116,39 +116,50 @@ def read_text_boxes(input_wh: tuple[int, int], least: float, outputs: Sequence[T
     from edge_sdk.core.opencv import cv2
 
     cells = outputs[0].reshape(outputs[0].shape[-2:])
-    inner = (cells > _LEAST_PROBABILITY).astype(np.uint8)
+    inner = (cells > _LEAST_PROBABILITY).view(np.uint8)
     regions, _ = cv2.findContours(inner, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
-    rects = [cv2.minAreaRect(region) for region in regions[:MAX_CANDIDATES]]
-    rects = [rect for rect in rects if min(rect[1]) >= _LEAST_CELLS[0]]
-    found, confidences = [], []
-    for (centre, (width, height), angle), confidence in zip(rects, _means_within(cells, rects), strict=True):
-        grown = _GROWTH * width * height / (width + height)  # added to width and height: half of it at each end
-        if confidence >= least and min(width, height) + grown >= _LEAST_CELLS[1]:
-            found.append(cv2.boxPoints((centre, (width + grown, height + grown), angle)))
-            confidences.append(confidence)
-    if not found:
+    found = [(*centre, *size, angle) for centre, size, angle in map(cv2.minAreaRect, regions[:MAX_CANDIDATES])]
+    rects = np.array(found, np.float32).reshape(-1, 5)
+    rects = rects[rects[:, 2:4].min(axis=1) >= _LEAST_CELLS[0]]
+    centres, sizes, angles = rects[:, :2], rects[:, 2:4], np.deg2rad(rects[:, 4:])
+    confidences = _means_within(cells, _corners_of(centres, sizes, angles))
+    # Added to width and height: half of it at each end.
+    sizes += _GROWTH * sizes.prod(axis=1, keepdims=True) / sizes.sum(axis=1, keepdims=True)
+    chosen = (confidences >= least) & (sizes.min(axis=1) >= _LEAST_CELLS[1])
+    if not chosen.any():
         return NO_CANDIDATES
-    corners = _clockwise(np.array(found, np.float32))
+    corners = _clockwise(_corners_of(centres[chosen], sizes[chosen], angles[chosen]))
     corners *= np.array(input_wh, np.float32) / np.array(cells.shape[::-1], np.float32)
-    return _enclosing(corners, np.array(confidences, np.float32), np.zeros(len(found), np.int64))
+    return _enclosing(corners, confidences[chosen], np.zeros(len(corners), np.int64))
 
 
-def _means_within(cells: Tensor, rects: Sequence[Any]) -> list[float]:
-    """Return the mean of the cells, float32 (H, W), within each of OpenCV's rotated rectangles."""
+def _corners_of(centres: Floats, sizes: Floats, angles: Floats) -> Floats:
+    """Return the corners of boxes, float32 (N, 4, 2), clockwise from the box's own top left.
+
+    Args:
+        centres: float32 (N, 2), x and y.
+        sizes: float32 (N, 2), width and height.
+        angles: float32 (N, 1), radians, clockwise.
+    """
+    turned = np.hstack([np.cos(angles), np.sin(angles)]) * np.float32(0.5)
+    along, across = turned * sizes[:, :1], turned[:, ::-1] * sizes[:, 1:] * np.array([-1, 1], np.float32)
+    left, right = centres - along, centres + along
+    return np.stack([left - across, right - across, right + across, left + across], axis=1)
+
+
+def _means_within(cells: Tensor, corners: Floats) -> Floats:
+    """Return the mean of the cells, float32 (H, W), within each of N boxes, float32 (N, 4, 2): float32 (N,)."""
     from edge_sdk.core.opencv import cv2
 
-    corners = np.array([cv2.boxPoints(rect) for rect in rects], np.float32).reshape(-1, 4, 2)
     last = cells.shape[1] - 1, cells.shape[0] - 1
-    low = np.clip(np.floor(corners.min(axis=1)), 0, last)
-    high = np.clip(np.ceil(corners.max(axis=1)), 0, last)
+    low = np.clip(np.floor(corners.min(axis=1)), 0, last).astype(np.int32)
+    high = np.clip(np.ceil(corners.max(axis=1)), 0, last).astype(np.int32) + 1
     inner = (corners - low[:, np.newaxis]).astype(np.int32)
-    means = []
-    for quad, (left, top), (right, bottom) in zip(
-        inner, low.astype(int).tolist(), high.astype(int).tolist(), strict=True
-    ):
-        within = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
-        cv2.fillPoly(within, [quad], 1)
-        means.append(cv2.mean(cells[top : bottom + 1, left : right + 1], within)[0])
+    means = np.empty(len(corners), np.float32)
+    for place, ((left, top), (right, bottom)) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+        within = np.zeros((bottom - top, right - left), np.uint8)
+        cv2.fillPoly(within, [inner[place]], 1)
+        means[place] = cv2.mean(cells[top:bottom, left:right], within)[0]
     return means
 
 

@@ -18,7 +18,7 @@ from msgspec import Meta
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Manifest, Rating, ratings
 from edge_sdk.core.machine import Cores
-from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.runtime import SessionSettings
 
 _Threads = Annotated[int, Meta(ge=1, le=256)]
 _NonNegative = Annotated[float, Meta(ge=0)]

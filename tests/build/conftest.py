@@ -1,7 +1,5 @@
 """What all tests of the workstation's code share."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

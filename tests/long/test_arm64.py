@@ -64,15 +64,9 @@ class Board(NamedTuple):
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python with `arguments` to its end, in `/`: in the checkout, `-m` would take the packages from there."""
         return subprocess.run(
-            [*self.command, *arguments],
-            env=self.environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
+            [*self.command, *arguments], env=self.environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, check=False, timeout=600,
+        )  # fmt: skip
 
     def checked(self, *arguments: str) -> str:
         done = self.run(*arguments)
@@ -324,9 +318,7 @@ def _model(text: str, constants: Mapping[str, np.ndarray], ir_version: int) -> o
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_int8_costs_fewer_instructions_and_the_kernels_are_the_core_s(
-    counter: Counter, tmp_path: Path, cpu: Cpu
-) -> None:
+def test_int8_costs_less_and_the_kernels_are_the_core_s(counter: Counter, tmp_path: Path, cpu: Cpu) -> None:
     fp32 = counter.count(convolution(tmp_path / "fp32.onnx", integer=False), cpu)
     int8 = counter.count(convolution(tmp_path / "int8.onnx", integer=True), cpu)
     assert int8.total < fp32.total
@@ -414,14 +406,10 @@ def extremes(weights: np.ndarray, zero: int, step: float, groups: int = 1) -> on
     """One convolution in QDQ form between unsigned integers; a step is as much of a sum as one of the output's."""
     channels = weights.shape[1] * groups
     constants = {
-        "x_scale": np.float32(1),
-        "x_zero": np.uint8(zero),
-        "weights": weights,
-        "scales": np.full(len(weights), 1, np.float32),
-        "zeros": np.zeros(len(weights), np.int8),
-        "y_scale": np.float32(step),
-        "y_zero": np.uint8(128),
-    }
+        "x_scale": np.float32(1), "x_zero": np.uint8(zero), "weights": weights,
+        "scales": np.full(len(weights), 1, np.float32), "zeros": np.zeros(len(weights), np.int8),
+        "y_scale": np.float32(step), "y_zero": np.uint8(128),
+    }  # fmt: skip
     text = f"""extremes (uint8[1,{channels},{_SIDE},{_SIDE}] x) => (uint8[1,{len(weights)},{_SIDE},{_SIDE}] y) {{
         a = DequantizeLinear(x, x_scale, x_zero) w = DequantizeLinear<axis=0>(weights, scales, zeros)
         b = Conv<pads=[1,1,1,1], group={groups}>(a, w) y = QuantizeLinear(b, y_scale, y_zero) }}"""
@@ -471,9 +459,7 @@ def test_one_more_would_leave_them(counter: Counter, tmp_path: Path) -> None:
     assert wrong_share(counter, written(offset_anyway(proto), tmp_path / "beyond"), extreme_inputs()) > 0.01
 
 
-def test_what_is_offset_takes_fewer_instructions_and_what_is_not_would_take_more(
-    counter: Counter, tmp_path: Path
-) -> None:
+def test_what_is_offset_takes_fewer_instructions_and_nothing_else_would(counter: Counter, tmp_path: Path) -> None:
     def count(proto: onnx.ModelProto, name: str) -> int:
         return counter.count(written(proto, tmp_path / name), CORE).total
 

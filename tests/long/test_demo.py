@@ -1,7 +1,5 @@
 """`edge-sdk demo` as a user runs it: the package registry, a build, a broker, the daemon and a subscriber, all real."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Many thousands of frames and hundreds of reopenings: neither memory nor descriptors grow."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading
@@ -82,8 +80,7 @@ def _resident_kb() -> int:
 
 
 @pytest.mark.parametrize(
-    "make_server",
-    [pytest.param(partial(rtsp_server, encoder=JPEG), id="rtsp"), pytest.param(http_server, id="http")],
+    "make_server", [pytest.param(partial(rtsp_server, encoder=JPEG), id="rtsp"), pytest.param(http_server, id="http")]
 )
 def test_a_stream_that_ends_is_opened_again_without_leaving_anything(make_server: Callable[[], StreamServer]) -> None:
     """Two hundred times: no thread, no descriptor, and no memory that grows with them."""

@@ -1,7 +1,6 @@
-"""`make runtime`: a reduced ONNX Runtime is built from nothing and proved."""
+"""`make runtime`: a reduced ONNX Runtime is built from nothing, proved, and installed on emulated boards."""
 
-from __future__ import annotations
-
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,19 +8,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk_tools.arm_cost.counter import CPUS
+from edge_sdk_tools.arm_cost.counter import CORES, CPUS, Counter
 from edge_sdk_tools.runtime.package import Runtime
 from edge_sdk_tools.runtime.prove import Proof
 from edge_sdk_tools.runtime.recipe import PATCHES
-from tests.long.test_arm64 import CHECKOUT, MODELS
+from tests.long.test_arm64 import CHECKOUT, MODELS, PICTURES, Board
 from tests.long.test_arm64 import _on_host as on_host
+from tests.support.projects import write_pictures
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.timeout(3 * 3600),  # only a guard, for a machine that does other things too
     pytest.mark.skipif(not os.environ.get("EDGE_SDK_RUNTIME"), reason="half an hour of compiling: `make runtime`"),
 ]
 PI = "raspberry_pi_5"
 PLACE = CHECKOUT / ".cache" / "runtime"
+LARGEST_INSTALL = 162_000_000  # bytes; with the stock ONNX Runtime and whole packages 222
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +43,31 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def output(bundles: dict[str, Path]) -> Path:
     """What `edge-sdk runtime build` writes, made from nothing."""
     shutil.rmtree(PLACE, ignore_errors=True)
-    os.environ["EDGE_SDK_CACHE"] = str(PLACE / "cache")
-    try:
-        command = ("-m", "edge_sdk", "runtime", "build", str(bundles["detection"]), "--target", PI, "--from-debian")
+    command = ("-m", "edge_sdk", "runtime", "build", str(bundles["detection"]), "--target", PI, "--from-debian")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("EDGE_SDK_CACHE", "CCACHE_DIR"):
+            patch.setenv(name, str(PLACE / name.lower()))
         print(on_host(*command, "-o", str(PLACE / "out")))  # noqa: T201 - the figures
-    finally:
-        del os.environ["EDGE_SDK_CACHE"]
     return PLACE / "out"
+
+
+@pytest.fixture(scope="module")
+def site(output: Path, bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a device has installed from a wheelhouse with the reduced runtime, without a package index."""
+    folder = tmp_path_factory.mktemp("device")
+    on_host("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(CHECKOUT))
+    [wheel], [runtime] = folder.glob("*.whl"), output.glob("*.whl")
+    house, installed = folder / "house", folder / "site"
+    pins = ("-c", str(CHECKOUT / "constraints.txt"))
+    options = ("--target", PI, "--wheel", str(wheel), "--runtime", str(runtime), *pins, "-o", str(house))
+    print(on_host("-m", "edge_sdk", "wheelhouse", str(bundles["detection"]), *options))  # noqa: T201 - the sizes
+    # For another Python pip wants to be told which wheels it may take: those that are there.
+    tags = {tag for path in house.glob("*.whl") for tag in path.stem.rsplit("-", 1)[1].split(".")}
+    install = ["install", "--quiet", "--no-index", "--find-links", str(house), "--require-hashes", "--no-compile"]
+    install += ["-r", str(house / "requirements.txt"), "--target", str(installed), "--only-binary=:all:"]
+    install += ["--implementation", "cp", "--python-version", "3.11"]
+    on_host("-m", "pip", *install, *(part for tag in tags for part in ("--platform", tag)))
+    return installed
 
 
 def test_the_wheel_is_small(output: Path) -> None:
@@ -58,3 +78,30 @@ def test_the_wheel_is_small(output: Path) -> None:
     proof = msgspec.json.decode((output / "proof.json").read_bytes(), type=Proof)
     assert {one.core for one in proof.replays} == set(CPUS)
     assert {one.variant for one in proof.replays} == {"int8", "fp32"}
+
+
+def test_a_device_is_small(site: Path) -> None:
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
+    print(f"installed: {size:,} bytes")  # noqa: T201
+    assert size <= LARGEST_INSTALL
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.model)
+def test_a_device_runs_its_bundle_and_refuses_another(
+    counter: Counter, site: Path, bundles: dict[str, Path], tmp_path: Path, core: object
+) -> None:
+    board = Board.of(counter, core, site, site)
+    pictures = write_pictures(tmp_path / "pictures", PICTURES, first=100)
+
+    def command(verb: str, task: str) -> list[str]:
+        source = ("--source", str(pictures), "--frames", str(PICTURES), "--trial-seconds", "0", "--json")
+        return ["-m", "edge_sdk", verb, str(bundles[task]), *(source if verb == "run" else ())]
+
+    assert "reduced to" in board.checked(*command("inspect", "detection"))
+    published = map(json.loads, board.checked(*command("run", "detection")).splitlines())
+    assert [one["seq"] for one in published if one["stream"] == "result"] == list(range(PICTURES))
+    refused = board.run(*command("run", "classification"))
+    assert refused.returncode == 6
+    [line] = [line for line in refused.stderr.splitlines() if "the reduced ONNX Runtime" in line]
+    assert "post1 here has no ai.onnx:GlobalAveragePool" in line or "QLinearGlobalAveragePool" in line
+    assert line.split(": ")[-1] in board.checked(*command("inspect", "classification")).replace("\n", " ")

@@ -4,8 +4,6 @@ And what takes long: modules that are imported where they are used, because ever
 that are made once for all processes that test.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib

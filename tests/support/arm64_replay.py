@@ -4,8 +4,6 @@ OUT.npz holds, for each bundle, each golden input as the model gets it and the t
 module of edge_sdk first; knows nothing of the tests.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Bundles for tests: any bytes behind a manifest, real ones, several variants, models that misbehave."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io
@@ -30,10 +28,8 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import onnxruntime_version
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
+from edge_sdk.inference.session import Session, Stages
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
 from edge_sdk.tuning.candidates import Candidate
 from edge_sdk_tools.build.pipeline import build
@@ -60,13 +56,10 @@ FILES = {
 
 def make_variant(name: str = "int8", *, side: int = 8, golden: str = "golden.npz") -> Variant:
     return Variant(
-        file=f"model.{name}.ort",
-        precision="int8" if name.startswith("int8") else "fp32",
-        size_wh=(side, side),
-        golden=Golden(file=golden, count=1, absolute=0.0, relative=0.0),
-        operators=("ai.onnx:Conv",),
+        file=f"model.{name}.ort", precision="int8" if name.startswith("int8") else "fp32", size_wh=(side, side),
+        golden=Golden(file=golden, count=1, absolute=0.0, relative=0.0), operators=("ai.onnx:Conv",),
         host_latency_ms=1.0,
-    )
+    )  # fmt: skip
 
 
 def make_manifest(files: dict[str, bytes] = FILES, *, side: int = 8) -> Manifest:
@@ -134,12 +127,7 @@ LARGE, SMALL = "int8", "int8.8x8"
 
 
 def write_graded(
-    folder: Path,
-    *,
-    side: int = 16,
-    width: int = 4,
-    latency_ms: float = 100.0,
-    hostile: onnx.ModelProto | None = None,
+    folder: Path, *, side: int = 16, width: int = 4, latency_ms: float = 100.0, hostile: onnx.ModelProto | None = None
 ) -> Path:
     files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
     for name, pixels in ((LARGE, side), (SMALL, 8)):
@@ -149,9 +137,7 @@ def write_graded(
         files[variant.file] = model
         files[variant.golden.file] = _golden(_model(pixels, width), InputSpec(size_wh=(pixels, pixels)))
     manifest = msgspec.structs.replace(
-        make_manifest(files, side=side),
-        variants=tuple(variants),
-        latency_budget_ms=latency_ms,
+        make_manifest(files, side=side), variants=tuple(variants), latency_budget_ms=latency_ms
     )
     return write_bundle(folder, for_here(manifest), files)
 
@@ -267,14 +253,9 @@ def picture(level: int) -> Tensor:
 
 
 def write_real_bundle(
-    folder: Path,
-    model: onnx.ModelProto,
-    *,
-    golden: list[tuple[Tensor, Tensor]] | None = None,
-    operators: tuple[str, ...] = (),
-    extra: dict[str, bytes] | None = None,
-    **changes: object,
-) -> Path:
+    folder: Path, model: onnx.ModelProto, *, golden: list[tuple[Tensor, Tensor]] | None = None,
+    operators: tuple[str, ...] = (), extra: dict[str, bytes] | None = None, **changes: object,
+) -> Path:  # fmt: skip
     """A bundle of two classes that this machine can run."""
     data = model.SerializeToString()
     replayed = golden_file(*golden) if golden else _golden(data, InputSpec(size_wh=(SIDE, SIDE)), brightest=100)

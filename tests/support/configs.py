@@ -1,7 +1,5 @@
 """Configuration files for tests, and what a user may who is not root."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Broker connections made by hand, publishers over them, and messages of devices that are not there."""
 
-from __future__ import annotations
-
 import select
 import threading
 import time
@@ -11,15 +9,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from edge_sdk.core.threads import Backoff
+from edge_sdk.core.threads import Backoff, Wakeup
 from edge_sdk.fleet.fleet import Fleet
 from edge_sdk.fleet.messages import DeviceAddress, read
-from edge_sdk.messages.schema import Message, MessageKind
+from edge_sdk.messages.schema import Message, MessageKind, Receiver
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Phase, PublishOutcome, Receiver, Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream, Stream
 from edge_sdk.publishing.session import ConnectionState
-from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.settings import MqttSettings, Phase, PublishOutcome
 from tests.support.broker import WAIT_S, wait_until
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
 
@@ -30,17 +27,10 @@ class FakeLink:
     """A connection whose broker is a few lines: answers at once, or when told to."""
 
     def __init__(
-        self,
-        *,
-        phase: Phase = "up",
-        detail: str = "",
-        error: Exception | None = None,
-        window: int = 20,
-        answers: bool = True,
-        complaint: str = "",
-        judge: Callable[[MessageKind, Message], tuple[str, int]] | None = None,
-        limit: int = 10**9,
-    ) -> None:
+        self, *, phase: Phase = "up", detail: str = "", error: Exception | None = None, window: int = 20,
+        answers: bool = True, complaint: str = "",
+        judge: Callable[[MessageKind, Message], tuple[str, int]] | None = None, limit: int = 10**9,
+    ) -> None:  # fmt: skip
         self.phase: Phase = "opening"
         self.detail = ""
         self.window = window
@@ -143,14 +133,10 @@ def publisher_over(
 ) -> MqttPublisher:
     remaining = iter(links)
     return MqttPublisher(
-        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),
-        IDENTITY,
-        on_state=on_state,
-        events=events,
-        backoff=Backoff(0.001, 0.002),
-        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))),
-        **changes,
-    )
+        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s), IDENTITY, on_state=on_state,
+        events=events, backoff=Backoff(0.001, 0.002),
+        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))), **changes,
+    )  # fmt: skip
 
 
 def door_over(*links: FakeLink, **changes: Any) -> Door:

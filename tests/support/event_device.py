@@ -4,8 +4,6 @@ Run as `python -m tests.support.event_device PORT FOLDER RATE`. A line `first N`
 every commit: all numbers in between are acknowledged.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

@@ -3,8 +3,6 @@
 Each test begins with no lines.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

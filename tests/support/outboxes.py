@@ -1,7 +1,5 @@
 """What tests of the event outbox do: make one over a file, put numbered events, take what would go to a broker."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading
@@ -30,11 +28,7 @@ def outbox_at(
     """One that looks after a disk that takes nothing every few milliseconds; it ends in an orderly way."""
     clocks = {name: changes.pop(name) for name in ("wall_s", "now_s") if name in changes}
     outbox = EventOutbox(
-        OutboxSettings(**{"commit_s": 0.002, **changes}),
-        path,
-        boot_id,
-        retry=Backoff(0.01, 0.05),
-        **clocks,
+        OutboxSettings(**{"commit_s": 0.002, **changes}), path, boot_id, retry=Backoff(0.01, 0.05), **clocks
     )
     if said is not None:
         outbox.listen(lambda *warning: said.append(warning))

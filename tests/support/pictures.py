@@ -1,7 +1,5 @@
 """Pictures that carry a number, an orientation, or cells that a detector counts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

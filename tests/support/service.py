@@ -1,7 +1,5 @@
 """What the pipelines of one process share, and a command handler beside it."""
 
-from __future__ import annotations
-
 import select
 import socket
 import threading
@@ -12,15 +10,15 @@ import msgspec
 
 from edge_sdk.core.threads import Stop
 from edge_sdk.messages.commands import PERMISSIONS
-from edge_sdk.publishing.connection import Incoming
+from edge_sdk.messages.schema import Incoming
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.commands import CommandHandler, CommandInbox, Told
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
+from edge_sdk.service.process import Gate, Shared
 from edge_sdk.service.runner import Controls
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.service.shared import Gate, Shared
 from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.logs import SAID
@@ -50,13 +48,9 @@ class Site:
         return PipelineSettings(camera=camera, **{**given, **changes})
 
     def pipeline(
-        self,
-        settings: PipelineSettings,
-        *,
-        gate: Gate | None = None,
-        before: Pipeline | None = None,
+        self, settings: PipelineSettings, *, gate: Gate | None = None, before: Pipeline | None = None,
         waits: bool = True,
-    ) -> Pipeline:
+    ) -> Pipeline:  # fmt: skip
         made = Pipeline(settings, self.outlet, self.shared, self.stop, waits=waits, gate=gate, before=before)
         self._pipelines.append(made)
         made.start()

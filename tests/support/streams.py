@@ -181,12 +181,7 @@ class StreamServer:
 
 
 def rtsp_server(
-    password: str = "",
-    *,
-    encoder: str = H264,
-    fps: int = 25,
-    location: str = "{}",
-    tls: Issued | None = None,
+    password: str = "", *, encoder: str = H264, fps: int = 25, location: str = "{}", tls: Issued | None = None
 ) -> StreamServer:
     require_rtsp_server()
     arguments = (password, encoder, str(fps), *_files_of(tls))

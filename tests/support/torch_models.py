@@ -1,7 +1,5 @@
 """PyTorch models as users write them: `edge-sdk import pytorch` is pointed at the functions of this file."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """Commands over a real broker, by hand and by the controls of Home Assistant: each does what it says, or is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

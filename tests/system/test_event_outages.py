@@ -1,7 +1,5 @@
 """Events through faults of network, broker, process and clock: none is lost, and what is wrong is said."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -188,10 +186,7 @@ def rival(folder: Path, protocol: str) -> Iterator[Fault]:
     with contextlib.ExitStack() as stack, Broker(_made(folder / "broker")) as broker:
         stack.enter_context(publishing_to(broker, protocol=protocol))
         yield Fault(
-            broker,
-            {"protocol": protocol},
-            "give each its own name (--device, or [device] in a file)",
-            stack.close,
+            broker, {"protocol": protocol}, "give each its own name (--device, or [device] in a file)", stack.close
         )
 
 

@@ -1,6 +1,4 @@
-"""The examples: each configuration with only source, bundle and broker changed, and what the pages say."""
-
-from __future__ import annotations
+"""The examples and the programs of README.md and docs/library.md run, and the pages say what is there."""
 
 import contextlib
 import os
@@ -14,35 +12,33 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cv2
 import jinja2
 import pytest
 
+import edge_sdk
 from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk.cli.root import run
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.demo.bundle import Media, demo_bundle, fetch_media
 from edge_sdk_tools.packages import cache_folder
 from tests.support.absent import not_installed
-from tests.support.broker import (
-    Broker,
-    Subscriber,
-    free_port,
-    require_program,
-    wait_until,
-)
-from tests.support.bundles import NATIVE_TARGET
+from tests.support.broker import Broker, Subscriber, TlsBroker, free_port, require_program, wait_until
+from tests.support.bundles import NATIVE_TARGET, cell_picture
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
 from tests.support.connections import put
 from tests.support.event_device import encoded
-from tests.support.program import edge_sdk
+from tests.support.pictures import write_frames
+from tests.support.program import PATIENCE_S, Cli
+from tests.support.program import edge_sdk as run_edge_sdk
 from tests.support.projects import write_project
 from tests.support.requester import running
 from tests.support.results import IDENTITY
-from tests.support.subscribers import Witness, numbers, publishing_to, statuses, until, warnings
+from tests.support.subscribers import Witness, documents, numbers, publishing_to, statuses, until, warnings
 from tests.support.subscribers import results as results_of
 
 if sys.version_info >= (3, 11):
@@ -70,8 +66,8 @@ def _edited(example: Path, folder: Path, values: Mapping[str, str]) -> Path:
 def _sign(bundle: Path, folder: Path) -> None:
     """By a key of this folder; the configuration, which lies there too, names its public half."""
     key = folder / "fleet.key"
-    assert edge_sdk("keygen", key).returncode == 0
-    assert edge_sdk("sign", bundle, "--key", key).returncode == 0
+    assert run_edge_sdk("keygen", key).returncode == 0
+    assert run_edge_sdk("sign", bundle, "--key", key).returncode == 0
 
 
 @contextlib.contextmanager
@@ -130,7 +126,7 @@ def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Brok
         _writing_to(lengths, "sh", "-c", _shell_line(_PERSON, broker)),
     ):
         _wait_subscribed(broker, 3)
-        done = edge_sdk("run", "--config", config)
+        done = run_edge_sdk("run", "--config", config)
         assert done.returncode == 0, done.stderr
         wait_until(lambda: any("offline" in str(m.payload) for m in listener.messages()), "the farewell")
         results = results_of(listener)
@@ -163,16 +159,13 @@ def test_the_classifier_tells_what_is(broker: Broker, cell_bundle: Path, cell_pi
     build(write_project(tmp_path / "project"), NATIVE_TARGET, bundle, bundle_version=1)
     _sign(bundle, tmp_path)
     values = {"source": f'"{cell_pictures}"', "url": f'"{broker.url}"'}
-    unsigned = edge_sdk("run", "--config", _edited(_CLASSIFIER, tmp_path, {**values, "bundle": f'"{cell_bundle}"'}))
+    unsigned = run_edge_sdk("run", "--config", _edited(_CLASSIFIER, tmp_path, {**values, "bundle": f'"{cell_bundle}"'}))
     assert (unsigned.returncode, "not signed" in unsigned.stderr) == (7, True)
     config = _edited(_CLASSIFIER, tmp_path, {**values, "bundle": f'"{bundle}"'})
     said = tmp_path / "said.txt"
-    with (
-        Subscriber(broker) as listener,
-        _writing_to(said, "sh", "-c", _shell_line(_CLASSIFIER, broker)),
-    ):
+    with Subscriber(broker) as listener, _writing_to(said, "sh", "-c", _shell_line(_CLASSIFIER, broker)):
         _wait_subscribed(broker, 2)
-        done = edge_sdk("run", "--config", config, "--duration", 120)
+        done = run_edge_sdk("run", "--config", config, "--duration", 120)
         assert done.returncode == 0, done.stderr
         wait_until(lambda: len(results_of(listener)) == 4, "results")
         results = results_of(listener)
@@ -190,7 +183,7 @@ def test_the_classifiers_description_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(_EXAMPLES.rglob("README.md")), ids=lambda page: page.parent.name)
-def test_files_and_flags_that_a_page_names_are_there(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_and_flags_that_a_page_names_are_there(page: Path, cli: Cli) -> None:
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"examples/raspberry_pi/[\w/]+\.toml", text):
         assert (_EXAMPLES.parents[1] / name).is_file(), name
@@ -201,8 +194,7 @@ def test_files_and_flags_that_a_page_names_are_there(page: Path, capsys: pytest.
         words = verb.split()
         if words[0] not in ("build", "import", "keygen", "sign", "run"):
             continue  # a service of that name
-        assert run([*words, "--help"]) == 0
-        shown = capsys.readouterr().out
+        shown = cli(0, *words, "--help").out
         for flag in re.findall(r"(?<!\S)--[\w-]+", rest):
             assert flag in shown, (verb, flag)
 
@@ -268,13 +260,9 @@ class ExampleBroker(Broker):
             steps = steps.replace("-o mosquitto -g mosquitto ", "").replace("chown mosquitto:mosquitto", "true")
         path = f"{self._work}{os.pathsep}{os.environ['PATH']}"
         result = subprocess.run(
-            ["/bin/sh", "-e", "-c", steps],
-            cwd=self._work,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            ["/bin/sh", "-e", "-c", steps], cwd=self._work, env={**os.environ, "PATH": path}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
         assert result.returncode == 0, result.stdout + result.stderr
 
     def _finish(self) -> None:
@@ -385,3 +373,139 @@ def test_home_assistant_reads_the_readme_s_device(installed: ExampleBroker, cell
         home.wait_for(lambda _: any(m.topic.startswith("homeassistant/device/") for m in home.messages()), "discovery")
         home.publish("edge/v1/berlin/pi-01/cmd", b'{"command": "report_state"}')
         home.wait_for(lambda _: bool(home.messages("/res")), f"an answer; {device.said}")
+
+
+# The programs in README.md and docs/library.md, as they stand there: run on a real bundle, and type-checked.
+
+
+_CHECKOUT = Path(__file__).parents[2]
+
+
+def _programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (_CHECKOUT / page).read_text(encoding="utf-8"), re.M | re.S)
+
+
+_README = _programs("README.md")
+_LIBRARY = _programs("docs/library.md")
+assert len(_LIBRARY) == 9  # each has a test
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
+    """What the programs name: a signed bundle and one that was altered, the key, a picture, a second of video."""
+    folder = tmp_path_factory.mktemp("user")
+    shutil.copytree(cell_bundle, folder / "person.edge")
+    assert run_edge_sdk("keygen", folder / "fleet.key").returncode == 0
+    assert run_edge_sdk("sign", folder / "person.edge", "--key", folder / "fleet.key").returncode == 0
+    shutil.copytree(folder / "person.edge", folder / "altered.edge")
+    (folder / "altered.edge" / "labels.txt").write_text("cat\ndog\n")
+    cv2.imwrite(str(folder / "street.jpg"), cell_picture(0))
+    write_frames(folder / "street.mp4", map(cell_picture, range(20)), 20, "mp4v")
+    return folder
+
+
+def _output_of(program: str, folder: Path, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}, capture_output=True, text=True,
+        check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_the_program_of_the_readme_finds_what_is_there(folder: Path) -> None:
+    [found] = _output_of(_README[0], folder)
+    box = r"\[\d+\.0, \d+\.0, \d+\.0, \d+\.0\]"
+    assert re.fullmatch(rf"\['(red|blue)', '(red|blue)'\] \[{box}, {box}\]", found)
+
+
+@pytest.mark.parametrize(
+    ("number", "pattern"),
+    [
+        (0, r"(red|blue) \d+% at \[.+\]\n(red|blue) \d+% at \[.+\]\n(\d+ \['(red|blue)', '(red|blue)'\]\n?)+"),
+        (1, r"(\d+ \d+\.\d ms\n)+\d+ \d+\.\d ms"),
+        (2, r"(2 found, \d+ ms after the shutter\n)+\d+ on time, \d+ late, \d+ dropped as too old"),
+        (5, r"noise 0 \(640, 480\)\n(noise \d \(640, 480\)\n){3}noise 4 \(640, 480\)"),
+        (6, r"(?=(.*\n)*front)(?=(.*\n)*back)((front|back) \d+\n)+(front|back) \d+"),
+        (7, r"not to be trusted: altered\.edge/labels\.txt: (has|altered).*"),
+        (8, r"\w+ \(1, .+\) \[\(1, .+\)\]"),
+    ],
+)
+def test_the_programs_of_the_library_page(folder: Path, number: int, pattern: str) -> None:
+    assert re.fullmatch(pattern, "\n".join(_output_of(_LIBRARY[number], folder)))
+
+
+def test_the_program_about_events_tells_one(folder: Path) -> None:
+    program = _LIBRARY[3]
+    assert program.count('"person"') == 1
+    [line] = _output_of(program.replace('"person"', '"red"'), folder)
+    assert re.fullmatch(r"\d{4}-.+\+00:00 gate red appeared \{'after_s': \d+\.\d+\}", line)
+
+
+def test_the_program_with_a_broker_publishes_what_it_finds(folder: Path, tmp_path: Path) -> None:
+    program = _LIBRARY[4]
+    assert program.count("gate-1@broker.local") == program.count('"person"') == 1
+    (folder / "waiting").mkdir()
+    (folder / "broker.password").write_text("open sesame\n")
+    (folder / "broker.password").chmod(0o600)
+    with TlsBroker(tmp_path, users={"gate-1": "open sesame", "us": "us"}) as broker:
+        shutil.copy(broker.authority.file, folder / "broker-ca.pem")
+        here = program.replace("broker.local", f"localhost:{broker.tls_port}").replace('"person"', '"red"')
+        with Subscriber(broker, username="us", password="us") as subscriber:
+            assert _output_of(here, folder) == ["2 events are acknowledged"]
+            subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "shutdown"), "the goodbye")
+            assert [d["kind"] for d in documents(subscriber.messages("/event/gate"))] == ["appeared"]
+            [opened] = documents(subscriber.messages("default/gate-1/event/door"))
+            assert (opened["kind"], opened["detail"]) == ("door opened", {"badge": 12})
+            results = documents(subscriber.messages("/result/gate"))
+            assert "red" in {found["label"] for result in results for found in result["detections"]}
+            online = [d for d in documents(subscriber.messages("/status")) if d["status"] == "online"][-1]
+            assert len({d["run_id"] for d in (online, opened, *results)}) == 1
+            assert {"variant": "int8", **online["cameras"]["gate"]} == results[0]["model"]
+
+
+def test_the_library_page_names_what_is_public_and_nothing_else() -> None:
+    table = (_CHECKOUT / "docs/library.md").read_text(encoding="utf-8").partition("## ")[0]
+    first_cells = "".join(re.findall(r"^\| (`.*?) \|", table, re.M))
+    named = set(re.findall(r"`(\w+)`", table)) & (set(re.findall(r"`(\w+)`", first_cells)) | {"Result"})
+    assert named == set(edge_sdk.__all__) - {"__version__"}
+
+
+def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Path, tmp_path: Path) -> None:
+    bundle = edge_sdk.Bundle.open(cell_bundle)
+    model = edge_sdk.Model.open(bundle)
+    loop = model.loop(SimpleNamespace(ended=True, latest=lambda _timeout_s: None, close=lambda: None))
+    with edge_sdk.Publisher.open("mqtt://127.0.0.1:9", outbox=tmp_path) as publisher:
+        stats = publisher.stats()
+    owners = {
+        "Bundle": bundle, "Model": model, "Loop": loop, "Frame": edge_sdk.Frame.of(cell_picture(0)),
+        "Event": edge_sdk.Event(kind="door opened"), "EventRule": edge_sdk.EventRule(labels=("red",)),
+        "PublisherStats": stats, "EventStats": stats.events, "Tick": edge_sdk.Tick, "Session": model.session,
+    }  # fmt: skip
+    table = (_CHECKOUT / "docs/library.md").read_text(encoding="utf-8").partition("## Attributes")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.M)
+    assert {owner for owner, _ in rows} == set(owners)
+    for owner, promised in rows:
+        names = [name for name in re.findall(r"`(\w+)(?:\(\))?`", promised) if name not in edge_sdk.__all__]
+        assert names
+        assert [name for name in names if not hasattr(owners[owner], name)] == []
+
+
+@pytest.mark.long
+def test_the_programs_are_typed(tmp_path: Path) -> None:
+    paths = [tmp_path / f"program_{number}.py" for number in range(len(_README) + len(_LIBRARY))]
+    for path, program in zip(paths, [*_README, *_LIBRARY], strict=True):
+        path.write_text(program)
+
+    def checked(*programs: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mypy", "--strict", *map(str, programs)]
+        return subprocess.run(command, cwd=_CHECKOUT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+    done = checked(*paths)
+    assert done.returncode == 0, done.stdout + done.stderr
+    paths[0].write_text("from edge_sdk import Daemon, Model\nModel.open(7)\n")
+    refused = checked(paths[0])
+    assert 'Module "edge_sdk" has no attribute "Daemon"' in refused.stdout
+    assert 'has incompatible type "int"; expected "Bundle | str | Path"' in refused.stdout

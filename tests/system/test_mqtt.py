@@ -1,7 +1,5 @@
 """The publisher, and `Publisher` of a program, against a real Mosquitto, with TLS and without."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -21,29 +19,11 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage, message_schema
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret
+from tests.support import subscribers
 from tests.support.broker import WAIT_S, Broker, Subscriber, TlsBroker, wait_until
 from tests.support.certificates import HERE, Authority
 from tests.support.connections import put
 from tests.support.results import IDENTITY
-from tests.support.subscribers import (
-    PERSISTENT,
-    QOS,
-    RESULT,
-    STATE,
-    STATUS,
-    KillableDevice,
-    Witness,
-    documents,
-    kill_at_random,
-    latest_state,
-    numbers,
-    publishing_to,
-    states,
-    statuses,
-    until,
-    wait_online,
-    warnings,
-)
 
 pytestmark = pytest.mark.system
 
@@ -58,22 +38,24 @@ def outbox(tmp_path: Path) -> Path:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("qos", QOS)
+@pytest.mark.parametrize("qos", subscribers.QOS)
 def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> None:
     with Subscriber(broker) as subscriber:
-        with publishing_to(broker, qos=qos) as (publisher, door):
+        with subscribers.publishing_to(broker, qos=qos) as (publisher, door):
             put(door, *range(100))
-        subscriber.wait_for(lambda _: statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the goodbye")
+        subscriber.wait_for(
+            lambda _: subscribers.statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the goodbye"
+        )
         first, *rest = [m.topic.removeprefix("edge/v1/default/pi/") for m in subscriber.messages()]
         assert (first, rest[-1]) == ("status", "status")
         assert rest.count("result/door") == 100
         assert set(rest) <= {"result/door", "status", "state"}
-        assert numbers(subscriber) == list(range(100))
-        message = subscriber.messages(RESULT)[0]
+        assert subscribers.numbers(subscriber) == list(range(100))
+        message = subscriber.messages(subscribers.RESULT)[0]
         assert (message.qos, message.retain, message.content_type) == (qos, False, "application/json")
         assert message.user_properties == (("schema", "1"), ("stream", "result"), ("seq", "0"))
         assert message.expiry_s in range(1, 61)  # less what it waited
-        jsonschema.validate(documents([message])[0], msgspec.json.decode(message_schema("result")))
+        jsonschema.validate(subscribers.documents([message])[0], msgspec.json.decode(message_schema("result")))
     stats = publisher.stats()
     assert (stats.put, stats.sent, stats.queued, stats.dropped, stats.state) == (100, 100, 0, 0, "closed")
     assert stats.acknowledged == (100 if qos else 0)
@@ -81,53 +63,53 @@ def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> Non
 
 def test_what_a_device_says_keeps_to_its_schemas(broker: Broker) -> None:
     with Subscriber(broker) as subscriber:
-        with publishing_to(broker) as (publisher, door):
-            wait_online(publisher)
+        with subscribers.publishing_to(broker) as (publisher, door):
+            subscribers.wait_online(publisher)
             with Subscriber(broker, "edge/v1/+/+/status") as late:
                 late.wait_for(lambda messages: len(messages) == 1, "the retained status")
-                assert statuses(late) == [("online", None, True)]
-                assert documents(late.messages())[0]["versions"] == {"edge_sdk": "0.0"}
+                assert subscribers.statuses(late) == [("online", None, True)]
+                assert subscribers.documents(late.messages())[0]["versions"] == {"edge_sdk": "0.0"}
             door.report_source(SourceState(status="lost", trouble="connection refused", since=NOW))
             door.report_running(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
             door.warn("hung", "a run came to no end")
             publisher.warn("disk", "12 MB are free")
-            subscriber.wait_for(lambda _: "warnings" in latest_state(subscriber), "the state")
+            subscriber.wait_for(lambda _: "warnings" in subscribers.latest_state(subscriber), "the state")
             who = msgspec.structs.asdict(IDENTITY)
             publisher.telemetry(TelemetryMessage(**who, at=NOW, throttled=[], open_files=41))
             subscriber.wait_for(lambda _: bool(subscriber.messages("/telemetry")), "the telemetry")
-        subscriber.wait_for(lambda _: statuses(subscriber)[-1][0] == "offline", "the goodbye")
-        assert documents(subscriber.messages("/state"))[-1]["warnings"] == {"disk": "12 MB are free"}
+        subscriber.wait_for(lambda _: subscribers.statuses(subscriber)[-1][0] == "offline", "the goodbye")
+        assert subscribers.documents(subscriber.messages("/state"))[-1]["warnings"] == {"disk": "12 MB are free"}
         for name in ("status", "state", "telemetry"):
             for message in subscriber.messages(f"/{name}"):
-                jsonschema.validate(documents([message])[0], msgspec.json.decode(message_schema(name)))
+                jsonschema.validate(subscribers.documents([message])[0], msgspec.json.decode(message_schema(name)))
                 assert (message.content_type, message.retain) == ("application/json", False)
                 assert message.user_properties == (("schema", "1"), ("stream", name))
                 assert message.qos == (0 if name == "telemetry" else 1)
                 assert message.expiry_s in (range(1, 61) if name == "telemetry" else [None])
-        [health] = documents(subscriber.messages("/telemetry"))
+        [health] = subscribers.documents(subscriber.messages("/telemetry"))
         assert (health["open_files"], health["throttled"]) == (41, [])
     with Subscriber(broker) as late:
         late.wait_for(lambda messages: len(messages) == 2, "what is retained")
         assert {m.topic for m in late.messages()} == {f"edge/v1/default/pi/{name}" for name in ("status", "state")}
-        assert statuses(late) == [("offline", "shutdown", True)]
+        assert subscribers.statuses(late) == [("offline", "shutdown", True)]
 
 
 @pytest.mark.smoke
 def test_last_will_of_a_killed_publisher(broker: Broker, outbox: Path) -> None:
     with Subscriber(broker) as subscriber:
-        device = KillableDevice(broker.port, outbox)
+        device = subscribers.KillableDevice(broker.port, outbox)
         device.start()
-        subscriber.wait_for(lambda _: bool(states(subscriber)), "the state")
+        subscriber.wait_for(lambda _: bool(subscribers.states(subscriber)), "the state")
         device.kill()
-        subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "lost"), "the last will")
-        online, *_, lost = documents(subscriber.messages(STATUS))
+        subscriber.wait_for(lambda _: subscribers.statuses(subscriber)[-1][:2] == ("offline", "lost"), "the last will")
+        online, *_, lost = subscribers.documents(subscriber.messages(subscribers.STATUS))
         assert online["status"] == "online"
         assert lost["boot_id"] == online["boot_id"]
         assert lost["run_id"] == online["run_id"]
     with Subscriber(broker, "edge/v1/+/+/+") as late:
         late.wait_for(lambda messages: len(messages) == 2, "what is retained")
-        assert statuses(late) == [("offline", "lost", True)]
-        [message] = late.messages(STATE)
+        assert subscribers.statuses(late) == [("offline", "lost", True)]
+        [message] = late.messages(subscribers.STATE)
         assert message.retain
 
 
@@ -139,11 +121,13 @@ def test_all_kinds_arrive_with_what_mqtt_3_can_say(broker: Broker) -> None:
     """What MQTT 5 says of each is looked at where a whole run publishes them."""
     channels = {"events": Channel(qos=1, expiry_s=111), "snapshots": Channel(qos=0, expiry_s=222)}
     with Subscriber(broker) as subscriber:
-        with publishing_to(broker, protocol="3.1.1", **channels) as (_, door):
+        with subscribers.publishing_to(broker, protocol="3.1.1", **channels) as (_, door):
             put(door, 41)
             door.put(Event(kind="a"))
             door.put_snapshot(JPEG, 41)
-            subscriber.wait_for(lambda _: all(subscriber.messages(kind) for kind in (RESULT, EVENT, SNAPSHOT)), "all")
+            subscriber.wait_for(
+                lambda _: all(subscriber.messages(kind) for kind in (subscribers.RESULT, EVENT, SNAPSHOT)), "all"
+            )
         [event], [picture] = subscriber.messages(EVENT), subscriber.messages(SNAPSHOT)
     assert (event.qos, event.retain, picture.qos, picture.retain) == (1, False, 0, False)
     assert picture.payload == JPEG
@@ -160,10 +144,13 @@ def test_kills_of_broker_and_program_lose_nothing_acknowledged(tmp_path: Path, o
     """`python -m benchmarks.experiments.events kills` does the same for a minute."""
     seed = 5 if not seconds else int(os.environ.get("KILLS_SEED", 0)) or random.randrange(1, 2**32)
     sys.stdout.write(f"KILLS_SEED={seed}\n")
-    with Broker(tmp_path, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:
-        device = KillableDevice(broker.port, outbox)
+    with (
+        Broker(tmp_path, persistence=True, config=subscribers.PERSISTENT) as broker,
+        subscribers.Witness(broker) as witness,
+    ):
+        device = subscribers.KillableDevice(broker.port, outbox)
         device.start()
-        killed = kill_at_random(broker, device, witness, seconds, seed)
+        killed = subscribers.kill_at_random(broker, device, witness, seconds, seed)
         device.kill()
         device.start(rate=1.0)  # it brings what the ones before had on disk
         acknowledged = set(device.acknowledged)
@@ -184,10 +171,10 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def _refusal(broker: Broker, **changes: Any) -> str:
-    with publishing_to(broker, **changes) as (publisher, door):
+    with subscribers.publishing_to(broker, **changes) as (publisher, door):
         put(door, 1)
-        until(publisher, lambda s: s.state != "connecting" or bool(s.last_error), "an answer")
-        until(publisher, lambda s: s.state == "refused", "the refusal")
+        subscribers.until(publisher, lambda s: s.state != "connecting" or bool(s.last_error), "an answer")
+        subscribers.until(publisher, lambda s: s.state == "refused", "the refusal")
         assert publisher.stats().connects == 0
         return publisher.stats().last_error
 
@@ -198,12 +185,12 @@ def test_results_arrive_encrypted(tmp_path: Path, path: str | None) -> None:
     with (
         TlsBroker(_folder(tmp_path), more=more) as broker,
         Subscriber(broker) as subscriber,
-        publishing_to(broker, websocket_path=path, qos=1, **broker.reach) as (publisher, door),
+        subscribers.publishing_to(broker, websocket_path=path, qos=1, **broker.reach) as (publisher, door),
     ):
         put(door, *range(30), count=50)
-        until(publisher, lambda s: s.acknowledged == 30, "all results")
-        subscriber.wait_for(lambda _: numbers(subscriber) == list(range(30)), "all results at a subscriber")
-        assert "warnings" not in latest_state(subscriber)
+        subscribers.until(publisher, lambda s: s.acknowledged == 30, "all results")
+        subscriber.wait_for(lambda _: subscribers.numbers(subscriber) == list(range(30)), "all results at a subscriber")
+        assert "warnings" not in subscribers.latest_state(subscriber)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +215,10 @@ def test_a_broker_that_is_not_to_be_trusted(
 def test_a_port_without_tls_and_one_with_it_are_told_from_each_other(tmp_path: Path) -> None:
     said: list[str] = []
     with TlsBroker(_folder(tmp_path)) as broker:
-        with publishing_to(broker, port=broker.tls_port, on_state=lambda _, detail: said.append(detail)):
+        with subscribers.publishing_to(broker, port=broker.tls_port, on_state=lambda _, detail: said.append(detail)):
             wait_until(lambda: any("perhaps that port wants TLS" in line for line in said), f"the hint; {said}")
-        with publishing_to(broker, tls=True, ca_file=broker.authority.file) as (publisher, _):
-            until(publisher, lambda s: s.last_error.endswith("is it a port for TLS?"), "the reason")
+        with subscribers.publishing_to(broker, tls=True, ca_file=broker.authority.file) as (publisher, _):
+            subscribers.until(publisher, lambda s: s.last_error.endswith("is it a port for TLS?"), "the reason")
 
 
 def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path) -> None:
@@ -255,7 +242,9 @@ def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path) -> None:
         port = listener.getsockname()[1]
         settings = MqttSettings(device="pi", host="localhost", port=port, tls=True, ca_file=authority.file)
         publisher = MqttPublisher(settings, IDENTITY)
-        until(publisher, lambda s: "the broker speaks no TLS of 1.2 or newer" in s.last_error, "the refusal")
+        subscribers.until(
+            publisher, lambda s: "the broker speaks no TLS of 1.2 or newer" in s.last_error, "the refusal"
+        )
         publisher.close(2.0)
         thread.join(WAIT_S)
 
@@ -266,28 +255,29 @@ def test_a_broker_that_wants_a_certificate_gets_one(tmp_path: Path) -> None:
     with (
         TlsBroker(_folder(tmp_path), clients_of=clients, more=["use_identity_as_username true"]) as broker,
         Subscriber(broker) as subscriber,
-        publishing_to(broker, qos=1, **issued._asdict(), key_password=Secret("hunter2"), **broker.reach) as (
+        subscribers.publishing_to(
+            broker, qos=1, **issued._asdict(), key_password=Secret("hunter2"), **broker.reach
+        ) as (
             publisher,
             door,
         ),
     ):
         put(door, 1)
-        until(publisher, lambda s: s.acknowledged == 1, "the answer")
-        subscriber.wait_for(lambda _: numbers(subscriber) == [1], "the result")
+        subscribers.until(publisher, lambda s: s.acknowledged == 1, "the answer")
+        subscriber.wait_for(lambda _: subscribers.numbers(subscriber) == [1], "the result")
         assert "u'default/pi'" in broker.log
 
 
 @pytest.mark.parametrize("version", ["tlsv1.2", "tlsv1.3"])
 @pytest.mark.parametrize(
-    ("has_one", "expected"),
-    [(False, "wants a certificate of this device"), (True, "does not take the certificate in")],
+    ("has_one", "expected"), [(False, "wants a certificate of this device"), (True, "does not take the certificate in")]
 )
 def test_a_broker_that_wants_another_certificate(tmp_path: Path, version: str, has_one: bool, expected: str) -> None:
     clients, others = Authority(tmp_path, "clients"), Authority(tmp_path, "others")
     ours: dict[str, Any] = others.issue("pi")._asdict() if has_one else {}
     with TlsBroker(_folder(tmp_path), clients_of=clients, more=[f"tls_version {version}"]) as broker:
         said: list[str] = []
-        with publishing_to(broker, on_state=lambda _, detail: said.append(detail), **ours, **broker.reach):
+        with subscribers.publishing_to(broker, on_state=lambda _, detail: said.append(detail), **ours, **broker.reach):
             wait_until(lambda: any(expected in detail for detail in said), f"the reason; {said}; {broker.log}")
 
 
@@ -296,26 +286,26 @@ def test_a_file_that_is_gone_while_it_runs_is_named(tmp_path: Path) -> None:
     issued = clients.issue("pi")
     with (
         TlsBroker(_folder(tmp_path), clients_of=clients) as broker,
-        publishing_to(broker, qos=1, **issued._asdict(), **broker.reach) as (publisher, door),
+        subscribers.publishing_to(broker, qos=1, **issued._asdict(), **broker.reach) as (publisher, door),
     ):
-        until(publisher, lambda s: s.state == "online", "the connection")
+        subscribers.until(publisher, lambda s: s.state == "online", "the connection")
         key = issued.key_file.read_bytes()
         issued.key_file.unlink()
         broker.restart()
-        until(publisher, lambda s: s.state == "refused", "the refusal")
+        subscribers.until(publisher, lambda s: s.state == "refused", "the refusal")
         assert f"{issued.key_file}: the private key cannot be read: No such file" in publisher.stats().last_error
         issued.key_file.write_bytes(key)
         put(door, 1)
-        until(publisher, lambda s: s.acknowledged == 1, "the answer")
+        subscribers.until(publisher, lambda s: s.acknowledged == 1, "the answer")
 
 
 def test_a_frozen_broker_does_not_keep_a_handshake_waiting_for_ever(tmp_path: Path) -> None:
     with TlsBroker(_folder(tmp_path)) as broker:
         broker.freeze()
-        with publishing_to(broker, **broker.reach) as (publisher, _):
-            until(publisher, lambda s: "timed out" in s.last_error, "the time-out")
+        with subscribers.publishing_to(broker, **broker.reach) as (publisher, _):
+            subscribers.until(publisher, lambda s: "timed out" in s.last_error, "the time-out")
             broker.thaw()
-            until(publisher, lambda s: s.state == "online", "the connection")
+            subscribers.until(publisher, lambda s: s.state == "online", "the connection")
 
 
 def test_certificates_that_end_soon_are_said_and_taken_back(tmp_path: Path) -> None:
@@ -325,18 +315,18 @@ def test_certificates_that_end_soon_are_said_and_taken_back(tmp_path: Path) -> N
     with (
         TlsBroker(_folder(tmp_path), broker_certificate=shown, clients_of=clients) as broker,
         Subscriber(broker) as subscriber,
-        publishing_to(broker, qos=1, **issued._asdict(), **{**broker.reach, "ca_file": authority.file}) as (
+        subscribers.publishing_to(broker, qos=1, **issued._asdict(), **{**broker.reach, "ca_file": authority.file}) as (
             publisher,
             _,
         ),
     ):
-        subscriber.wait_for(lambda _: len(warnings(subscriber)) == 2, "both warnings")
-        ours, theirs = (warnings(subscriber)[name] for name in ("client_certificate", "broker_certificate"))
+        subscriber.wait_for(lambda _: len(subscribers.warnings(subscriber)) == 2, "both warnings")
+        ours, theirs = (subscribers.warnings(subscriber)[name] for name in ("client_certificate", "broker_certificate"))
         assert f"{issued.cert_file}: this device's certificate ends on" in ours
         assert "in 9 days; renew it in its place" in ours
         assert theirs.startswith("the broker's certificate ends on")
         clients.issue("pi")
         authority.issue("broker", HERE)
         broker.restart()
-        until(publisher, lambda s: s.connects > 1, "the next connection")
-        subscriber.wait_for(lambda _: not warnings(subscriber), "the end of both")
+        subscribers.until(publisher, lambda s: s.connects > 1, "the next connection")
+        subscriber.wait_for(lambda _: not subscribers.warnings(subscriber), "the end of both")

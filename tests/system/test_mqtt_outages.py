@@ -1,7 +1,5 @@
 """The publisher while its broker is absent, killed, frozen or slow; and what brokers answer, forbid and do not know."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator
@@ -21,16 +19,7 @@ from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, OldBroker, Proxy, Subscriber, TlsBroker, wait_until
 from tests.support.connections import put
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
-from tests.support.subscribers import (
-    QOS,
-    RESULT,
-    STATE,
-    numbers,
-    publishing_to,
-    until,
-    wait_online,
-    warnings,
-)
+from tests.support.subscribers import QOS, RESULT, STATE, numbers, publishing_to, until, wait_online, warnings
 
 pytestmark = pytest.mark.system
 
@@ -200,10 +189,7 @@ def test_a_picture_for_which_a_link_is_too_slow_is_given_up_in_its_own_words(tmp
         Proxy(broker.port, bytes_per_s=4000) as proxy,
         publishing_to(
             broker, port=proxy.port, on_state=lambda *s: said.append(s[1]), on_warning=said.append, **ways
-        ) as (
-            publisher,
-            door,
-        ),
+        ) as (publisher, door),
     ):
         wait_until(lambda: publisher.stats().state == "online", "the connection")
         publisher.snapshot("door", b"x" * 60_000, 1)

@@ -1,33 +1,37 @@
 """`edge-sdk run` as a user runs it: a process of its own, a real bundle, a real broker."""
 
-from __future__ import annotations
-
+import contextlib
 import itertools
 import re
 import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import cv2
 import msgspec
 import numpy as np
 import pytest
 
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import CameraError
 from edge_sdk.fleet.messages import line_words
+from edge_sdk.sources.opening import open_source
+from edge_sdk.tuning.candidates import Limits
+from edge_sdk.tuning.tuning import Tuning, tune
+from tests.support import bundles
 from tests.support.broker import Broker, Received, Subscriber, wait_until
-from tests.support.bundles import (
-    SIDE,
-    cell_picture,
-    coloured,
-    copy_bundle,
-    edit_manifest,
-    failing,
-    not_a_number,
-    write_real_bundle,
-)
 from tests.support.configs import Table, config_text, write_config
+from tests.support.device import Device
+from tests.support.logs import refusal
+from tests.support.pictures import write_video
 from tests.support.program import PATIENCE_S, edge_sdk, started
 from tests.support.results import AsyncApi
-from tests.support.subscribers import documents, statuses
+from tests.support.streams import http_server
+from tests.support.subscribers import documents, running_in, statuses
 from tests.support.subscribers import results as results_of
 
 pytestmark = pytest.mark.system
@@ -38,7 +42,7 @@ _PATIENT = ("--latency-ms", 5000)  # for a machine that does other things too
 def _pictures(folder: Path, levels: list[int]) -> Path:
     folder.mkdir()
     for index, level in enumerate(levels):
-        cv2.imwrite(str(folder / f"{index}.png"), np.full((SIDE, SIDE, 3), level, np.uint8))
+        cv2.imwrite(str(folder / f"{index}.png"), np.full((bundles.SIDE, bundles.SIDE, 3), level, np.uint8))
     return folder
 
 
@@ -61,10 +65,8 @@ def test_only_the_classes_that_are_named_count(cell_bundle: Path, cell_pictures:
         assert "labels: 'bleu' is no label of cells; did you mean 'blue'?" in refused.stderr
 
 
-def test_a_second_bundle_looks_at_what_the_first_one_finds(
-    cell_bundle: Path, cell_pictures: Path, tmp_path: Path
-) -> None:
-    colours, drawn = write_real_bundle(tmp_path / "colours.edge", coloured()), tmp_path / "drawn.png"
+def test_a_second_bundle_looks_at_what_the_first_finds(cell_bundle: Path, cell_pictures: Path, tmp_path: Path) -> None:
+    colours, drawn = bundles.write_real_bundle(tmp_path / "colours.edge", bundles.coloured()), tmp_path / "drawn.png"
     ran = edge_sdk(
         *("run", cell_bundle, "--then", colours, "--source", cell_pictures, "--no-tune", "--annotate", drawn, "--json")
     )
@@ -86,7 +88,7 @@ def test_a_second_bundle_looks_at_what_the_first_one_finds(
 def test_a_second_bundle_that_fails_costs_the_first_ones_results_nothing(
     cell_bundle: Path, cell_pictures: Path, tmp_path: Path
 ) -> None:
-    write_real_bundle(tmp_path / "failing.edge", failing())
+    bundles.write_real_bundle(tmp_path / "failing.edge", bundles.failing())
     gate = {"source": cell_pictures, "bundle": cell_bundle, "tune": False}
     path = write_config(tmp_path, config_text({"gate": gate}) + '[pipelines.then]\nbundle = "failing.edge"\n')
     ran = edge_sdk("run", "--config", path, "--json")
@@ -150,8 +152,8 @@ def test_a_broker_that_comes_back_gets_results_again(cell_bundle: Path, long_vid
 
 @pytest.mark.smoke
 def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp_path: Path) -> None:
-    bundle = copy_bundle(cell_bundle, tmp_path / "hasty.edge", 1)
-    edit_manifest(bundle, latency_budget_ms=0.001)  # which no frame keeps
+    bundle = bundles.copy_bundle(cell_bundle, tmp_path / "hasty.edge", 1)
+    bundles.edit_manifest(bundle, latency_budget_ms=0.001)  # which no frame keeps
     done = edge_sdk("run", bundle, "--source", video, "--every-frame")
     assert done.returncode == 0, done.stderr
     assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == list(range(200))
@@ -159,7 +161,7 @@ def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp
 
 def test_outputs_that_are_no_numbers_and_accelerators_that_are_not_there_are_said_once(tmp_path: Path) -> None:
     wanted = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
-    bundle = write_real_bundle(tmp_path / "a.edge", not_a_number(), providers=wanted)
+    bundle = bundles.write_real_bundle(tmp_path / "a.edge", bundles.not_a_number(), providers=wanted)
     done = edge_sdk("run", bundle, "--source", _pictures(tmp_path / "pictures", [50, 255, 60, 255]), "--json")
     assert done.returncode == 0, done.stderr
     *results, summary = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
@@ -181,7 +183,7 @@ def _scene(folder: Path) -> Path:
     """Sixteen pictures: cells are seen from the 5th to the 10th."""
     folder.mkdir()
     for index in range(16):
-        picture = cell_picture(1) if index in _FULL else np.zeros((128, 128, 3), np.uint8)
+        picture = bundles.cell_picture(1) if index in _FULL else np.zeros((128, 128, 3), np.uint8)
         cv2.imwrite(str(folder / f"{index:02}.png"), picture)
     return folder
 
@@ -242,3 +244,124 @@ def _look_at_pictures(messages: list[Received]) -> None:
         assert picture.shape == (64, 64, 3)
         assert bool(picture.max() > 100) is (int(properties["seq"]) in _FULL)
     assert dict(messages[0].user_properties)["seq"] == "5"
+
+
+# A run tunes itself while results go out, and takes another model or fewer threads where the machine changes.
+
+
+_FPS = 50
+_WAIT_S = 300.0
+
+
+@pytest.fixture(autouse=True)
+def _knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board that knows nothing of any bundle yet."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+
+
+def test_the_first_run_tunes_itself_and_the_next_has_it_at_once(tmp_path: Path, broker: Broker) -> None:
+    video = write_video(tmp_path / "v.avi", range(60 * _FPS), fps=_FPS, size_wh=(64, 48))
+    stream = {
+        "source": video, "bundle": bundles.write_variants(tmp_path / "a.edge"), "latency_ms": 1000, "repeat": True,
+    }  # fmt: skip
+    config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
+    with Subscriber(broker) as listener, Device(config, "--json") as device:
+        wait_until(lambda: bool(device.lines_with("tuned in ")) or device.is_over, "the end of tuning", _WAIT_S)
+        line = device.hear("edge-sdk: tuned in ")
+        wait_until(lambda: "tuning" not in running_in(listener, "gate")[-1], "a state that says so")
+        assert device.stop() == 0
+        listener.wait_for(lambda _: statuses(listener)[-1][0] == "offline", "the goodbye")
+        first, *_, last = running_in(listener, "gate")
+        sequence = [result["seq"] for result in documents(listener.messages("/result/gate"))]
+        already = len(running_in(listener, "gate"))
+        with Device(config) as again:
+            wait_until(lambda: len(running_in(listener, "gate")) > already, "what the next one runs")
+            remembered = running_in(listener, "gate")[already]
+            assert again.stop() == 0
+    begun = f"tuning for {_FPS} frames a second: what runs best is measured while results go out"
+    assert (len(device.lines_with(begun)), len(device.lines_with("tuned in "))) == (1, 1)
+    for words in (" s: fp32, ", " instead of int8, 1 thread (p99 ", "the highest quality of those that keep 1000 ms"):
+        assert words in line
+    assert (first["variant"], first["tuning"]) == ("int8", True)
+    assert (last["variant"], last["reason"]) == ("fp32", "chosen by measurement")
+    summary = msgspec.json.decode(device.printed[-1])
+    assert summary["ended_by"] == "signal"
+    assert summary["results"] >= len(sequence) > _FPS
+    assert sequence == sorted(set(sequence))
+    assert (remembered["variant"], remembered["reason"]) == ("fp32", "remembered from a measurement")
+    chosen = line.partition(" s: ")[2].partition(" (p99")[0]
+    assert again.lines_with("edge-sdk: tuned at 20", f"Z: {chosen} (p99 ")
+    was_busy = bool(device.lines_with("the next start tunes again"))
+    assert was_busy or not again.lines_with("tuning for")
+
+
+def test_tuning_on_a_camera_that_falls_silent_ends_with_one_line(tmp_path: Path) -> None:
+    limits = Limits(1000)
+    bundle = Bundle.open(bundles.write_variants(tmp_path / "a.edge"))
+    tuning = Tuning(bundle, limits, camera="c", variant=None, open_stages=bundles.open_candidate)
+    with http_server() as server, contextlib.closing(open_source(server.url())) as source:
+        server.pause()
+        said = refusal(CameraError, tune, tuning, limits, source, source.fps, 2000, silence_s=1)
+    assert said.startswith("the source delivered no frame for 1 s, so there is nothing to measure; ")
+    assert not (tmp_path / "state" / "tuning").exists()
+
+
+# A machine that becomes slow under a running stream, and fast again.
+
+
+@pytest.fixture
+def slow_video(tmp_path: Path) -> Path:
+    return write_video(tmp_path / "slow.avi", range(3000), fps=10, size_wh=(32, 32))
+
+
+@contextlib.contextmanager
+def _stopped_mostly(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The program gets one part in sixteen of the time, however busy or fast this machine is."""
+    over = threading.Event()
+
+    def stop_and_go() -> None:
+        while not over.wait(0.02):
+            process.send_signal(signal.SIGSTOP)
+            over.wait(0.3)
+            process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.long
+def test_a_stream_steps_down_under_a_load_and_up_again(tmp_path: Path, slow_video: Path, broker: Broker) -> None:
+    bundle = bundles.write_graded(tmp_path / "graded.edge", side=128, width=32, latency_ms=200)
+    stream = {"source": slow_video, "bundle": bundle, "tune": False}
+    config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
+    with Subscriber(broker) as listener:
+
+        def steps() -> list[dict[str, Any]]:
+            return running_in(listener, "gate")
+
+        def upwards() -> list[dict[str, Any]]:
+            return [after for before, after in pairwise(steps()) if after["rung"] < before["rung"]]
+
+        def results_of(variant: str) -> int:
+            results = documents(listener.messages("/result/gate"))
+            return sum(result["model"]["variant"] == variant for result in results)
+
+        with Device(config) as device:
+            wait_until(lambda: results_of(bundles.LARGE) > 0 and bool(steps()), "results and the state of the start")
+            assert steps()[0] == {"variant": bundles.LARGE, "every": 1, "rung": 0, "rungs": 8, "reason": "start"}
+            with _stopped_mostly(device.process):
+                wait_until(lambda: results_of(bundles.SMALL) > 0, "the smaller model", _WAIT_S)
+            # On a busy machine it may be many rungs down by now, and each takes ten seconds at least.
+            wait_until(lambda: bool(upwards()), "a step up", _WAIT_S)
+            assert device.stop() == 0
+        # One rung at a time, and each with its numbers.
+        assert all(abs(after["rung"] - before["rung"]) == 1 for before, after in pairwise(steps()))
+        assert "missed 200 ms" in steps()[1]["reason"]
+        assert "ms expected of 200" in upwards()[0]["reason"]
+    assert device.lines_with(f"from {bundles.LARGE} to {bundles.SMALL}: {steps()[1]['reason']}")
+    assert not device.lines_with("Traceback")

@@ -1,7 +1,5 @@
 """`edge-sdk run` says no in one line, `--check` says beforehand what will run, and no secret is anywhere."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -152,9 +150,7 @@ def test_a_check_says_what_will_run(
     assert "\x1b" not in shown
 
 
-def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(
-    check: Check, cell_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_check_as_json_lists_all_problems_the_worst_last(check: Check, cell_bundle: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "altered.edge"
     shutil.copytree(cell_bundle, bundle)
     (bundle / "labels.txt").write_text("x")

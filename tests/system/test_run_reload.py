@@ -3,8 +3,6 @@
 Only another broker or device name has all pipelines begin again.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import time

@@ -6,6 +6,7 @@ folder. It installs nothing and runs nothing.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -74,6 +75,7 @@ def pip_download(requirement: str, folder: Path) -> None:
 
     Raises:
         RuntimeError: pip failed; the message is pip's last error line.
+        OSError: pip failed because the disk is full.
     """
     options = [
         "--no-deps",
@@ -86,7 +88,8 @@ def pip_download(requirement: str, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        raise RuntimeError(last_words(done.stderr))
+        said, is_full = last_words(done.stderr), os.strerror(errno.ENOSPC)
+        raise OSError(errno.ENOSPC, is_full) if is_full in said else RuntimeError(said)
 
 
 def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
@@ -167,5 +170,7 @@ def _short(sha256: str | None) -> str:
 def last_words(text: str) -> str:
     """Return the last error of pip or apt-get in one line, without the credentials that an index URL may contain."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR:", "E:"))]
+    # pip calls an error that it does not handle "Exception:", and ends with its traceback.
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR: ", "E:"))]
+    errors = errors if errors[-1:] != ["Exception:"] else []
     return _CREDENTIALS.sub("//", (errors or lines or ["it said nothing"])[-1])

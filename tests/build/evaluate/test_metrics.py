@@ -1,7 +1,5 @@
 """Figures of every task and their intervals, against pycocotools, scikit-learn and scipy, and by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math
@@ -21,12 +19,7 @@ from scipy.special import softmax
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Detections, Frame, Geometry, Masks
 from edge_sdk_tools.distillation.gate import compared_classes, mcnemar
-from edge_sdk_tools.evaluate.average_precision import (
-    AveragePrecision,
-    Boxes,
-    LabelledBoxes,
-    judge,
-)
+from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, LabelledBoxes, judge
 from edge_sdk_tools.evaluate.classification import divergences, probabilities_of, ranks_of, restricted, softened
 from edge_sdk_tools.evaluate.detection import likeness_of, match
 from edge_sdk_tools.evaluate.evaluation import evaluate
@@ -80,7 +73,7 @@ def _xywh(box: np.ndarray) -> list[float]:
     return [float(box[0]), float(box[1]), float(box[2] - box[0]), float(box[3] - box[1])]
 
 
-def _pycocotools(labelled: Sequence[LabelledBoxes], found: Sequence[Boxes]) -> tuple[float, float]:
+def pycocotools_of(labelled: Sequence[LabelledBoxes], found: Sequence[Boxes]) -> tuple[float, float]:
     """MAP50-95 and mAP50 as COCO's own tools have it."""
     annotations = [
         {
@@ -121,12 +114,12 @@ def _ours(labelled: Sequence[LabelledBoxes], found: Sequence[Boxes]) -> tuple[fl
 
 
 @pytest.mark.parametrize(("objects", "noise"), [(4, 3), (12, 40), (1, 0), (30, 200), (3, 900)])
-def test_average_precision_is_that_of_pycocotools(objects: int, noise: int) -> None:
+def test_average_precision_is_that_ofpycocotools_of(objects: int, noise: int) -> None:
     for seed in range(2 if noise > 100 else 4):
         random = np.random.default_rng(seed)
         labelled = [_labelled(random, int(random.integers(0, objects + 1))) for _ in range(IMAGES)]
         found = [_found(random, truth, int(random.integers(0, noise + 1))) for truth in labelled]
-        assert _ours(labelled, found) == pytest.approx(_pycocotools(labelled, found), abs=1e-6)
+        assert _ours(labelled, found) == pytest.approx(pycocotools_of(labelled, found), abs=1e-6)
 
 
 def test_of_two_boxes_that_overlap_alike_the_one_that_pycocotools_takes_is_taken() -> None:
@@ -134,7 +127,7 @@ def test_of_two_boxes_that_overlap_alike_the_one_that_pycocotools_takes_is_taken
     # The first lies between both; the second overlaps the left one only.
     for second in ([-3.0, 0, 7, 10], [5.0, 0, 15, 10]):
         found = Boxes(np.array([[1.0, 0, 11, 10], second]), np.array([0.9, 0.8]), np.zeros(2, np.int64))
-        assert _ours([truth], [found]) == pytest.approx(_pycocotools([truth], [found]), abs=1e-6)
+        assert _ours([truth], [found]) == pytest.approx(pycocotools_of([truth], [found]), abs=1e-6)
 
 
 def test_resampled_images_count_as_if_they_were_there_so_often() -> None:

@@ -1,7 +1,5 @@
 """evaluate and build of class maps, and of detectors with several outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2
@@ -12,7 +10,6 @@ from onnx import numpy_helper
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, DataError, UsageError
 from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build.pipeline import build
@@ -23,6 +20,7 @@ from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.evaluate.model import open_subject
 from tests.support import models as tiny
 from tests.support.absent import Lazy
+from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, write_pictures, write_project
 from tests.support.reports import only
 
@@ -136,15 +134,12 @@ def _write_colours(folder: Path, colours: dict[str, list[tuple[int, int, int]]])
     return folder
 
 
-def test_a_gallery_names_pictures_and_evaluate_counts_the_right_names_and_pairs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gallery_names_pictures_and_evaluate_counts_the_right_names_and_pairs(tmp_path: Path, cli: Cli) -> None:
     """The model's vector is the mean colour, so that the truth can be counted by hand."""
     mean = tiny.parsed("p = GlobalAveragePool(images) y = Flatten(p)", {"y": (1, 3)})
     toml = write_project(tmp_path / "project", VECTORS, mean, labels="red\nblue\n", pictures=0)
     gallery = _write_colours(tmp_path / "gallery", {"blue": [(255, 0, 0)], "red": [(0, 0, 255)]})
-    assert run(["gallery", str(toml), str(gallery)]) == 0
-    assert "2 names, 2 vectors" in capsys.readouterr().out
+    assert "2 names, 2 vectors" in cli(0, "gallery", toml, gallery).out
     toml.write_text(VECTORS.replace("labels.txt", "gallery.npz"))
     shown = {"red": [(1, 1, 250), (9, 9, 240), (250, 9, 9)], "blue": [(240, 1, 1), (200, 20, 255)]}
     found = evaluate(toml, _write_colours(tmp_path / "data", shown), reference=toml)
@@ -187,11 +182,8 @@ def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     shown = {
-        "_aa_a_b_c_______": "aabc",
-        "a_b_a___________": "ab a",
-        "c c c___________": "c c c",
-        "________________": "b",
-    }
+        "_aa_a_b_c_______": "aabc", "a_b_a___________": "ab a", "c c c___________": "c c c", "________________": "b",
+    }  # fmt: skip
     for number, columns in enumerate(shown):
         row = np.array([levels[column] for column in columns], np.uint8)
         cv2.imwrite(str(data / f"{number}.png"), np.broadcast_to(row[None, :, None], (8, 16, 3)))

@@ -1,7 +1,5 @@
 """`edge-sdk import`: what is printed, refused, compared, written and recorded, whatever the source."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -16,7 +14,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
@@ -35,6 +32,7 @@ from edge_sdk_tools.importers.plan import ImportRecord, plan_import, read_import
 from tests.build.importers.test_darknet import HEAD, YOLO, conv, run_onnx, write_network
 from tests.support import models as tiny
 from tests.support.logs import refusal
+from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, write_pictures, write_project
 from tests.support.reports import network
 
@@ -45,10 +43,9 @@ def write_source(folder: Path, text: str = CLASSIFIER, source: onnx.ModelProto |
     return (folder / "model.onnx").rename(folder / "source.onnx"), toml
 
 
-def test_figures_and_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_and_next_step(tmp_path: Path, cli: Cli) -> None:
     source, toml = map(str, write_source(tmp_path))
-    assert run(["import", "onnx", source, "--model", toml]) == 0
-    captured = capsys.readouterr()
+    captured = cli(0, "import", "onnx", source, "--model", toml)
     assert "\ncompared on 8 inputs, none of them a real image\nmade by the export gate\n" in captured.out
     assert f"\nwrote {tmp_path / 'model.onnx'}\n" in captured.out
     assert "\n0.00 MB, opset 17, 6 nodes, input 1x3x16x16 NCHW\n" in captured.out
@@ -57,12 +54,11 @@ def test_figures_and_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert captured.err == "edge-sdk: warning: no real image was compared; give some with --images FOLDER\n"
 
 
-def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(tmp_path: Path, cli: Cli) -> None:
     source, toml = map(str, write_source(tmp_path))
     (tmp_path / "model.onnx").write_bytes(b"an older model")
     arguments = ["--target", "arm64", "--images", str(write_pictures(tmp_path / "pictures", 2)), "--json"]
-    assert run(["import", "onnx", source, "--model", toml, *arguments]) == 0
-    captured = capsys.readouterr()
+    captured = cli(0, "import", "onnx", source, "--model", toml, *arguments)
     report = msgspec.json.decode(captured.out)
     assert (report["model"], report["images"], report["replaced"]) == (str(tmp_path / "model.onnx"), 2, True)
     assert report["outputs"][0]["name"] == "probabilities"
@@ -70,42 +66,37 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("by_option", [True, False])
-def test_a_file_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str], by_option: bool) -> None:
+def test_a_file_that_cannot_be_used(tmp_path: Path, cli: Cli, by_option: bool) -> None:
     source, toml = map(str, write_source(tmp_path))
     pictures = write_pictures(tmp_path / "pictures", 2)
     broken = [pictures / f"broken{index}.png" for index in range(4)]
     for path in broken:
         path.write_text("no image")
     options = ["--images", str(pictures)] if by_option else []  # else the calibration folder of model.toml
-    assert run(["import", "onnx", source, "--model", toml, *options]) == 0
-    first, *named, last = capsys.readouterr().err.splitlines()
+    first, *named, last = cli(0, "import", "onnx", source, "--model", toml, *options).err.splitlines()
     assert first == "edge-sdk: warning: files that were skipped: 4"
     assert [line.split(": ")[0] for line in named] == [f"  {path}" for path in broken[:3]]
     assert last == "  and 1 more, all of them in --json"
-    assert run(["import", "onnx", source, "--model", toml, *options, "--json"]) == 0
-    report = msgspec.json.decode(capsys.readouterr().out)
+    report = msgspec.json.decode(cli(0, "import", "onnx", source, "--model", toml, *options, "--json").out)
     assert report["images"] == 2
     assert [one["path"] for one in report["skipped"]] == list(map(str, broken))
     assert all(one["reason"] for one in report["skipped"])
 
 
-def test_darknet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_darknet(tmp_path: Path, cli: Cli) -> None:
     _, cfg, weights, labels = write_network(tmp_path, [conv(4), HEAD, YOLO], np.random.default_rng(7))
     arguments = ["import", "darknet", *map(str, (cfg, weights, "--labels", labels, "-o", tmp_path / "out"))]
     toml = tmp_path / "out" / "model.toml"
-    assert run(arguments) == 0
-    printed = capsys.readouterr().out
+    printed = cli(0, *arguments).out
     assert f"compared on 8 inputs, none of them a real image\nmade by the Darknet importer\nwrote {tmp_path}" in printed
     assert printed.endswith(f"next: edge-sdk build {toml} --target TARGET --calibration FOLDER\n")
     record = read_import_record(tmp_path / "out" / "tiny.onnx")
     assert record is not None
     assert (record.origin, record.inputs) == ("Darknet", 8)
-    assert run(arguments) == 2
-    assert "model.toml: exists; choose another folder with -o" in capsys.readouterr().err
+    assert "model.toml: exists; choose another folder with -o" in cli(2, *arguments).err
     toml.unlink()
     pictures = str(write_pictures(tmp_path / "pictures", 2))
-    assert run([*arguments, "--name", "other", "--images", pictures, "--json"]) == 0
-    report = msgspec.json.decode(capsys.readouterr().out)
+    report = msgspec.json.decode(cli(0, *arguments, "--name", "other", "--images", pictures, "--json").out)
     assert (report["model_toml"], report["images"]) == (str(toml), 2)
     assert report["model"] == load_model_spec(toml).model == str(tmp_path / "out" / "other.onnx")
 
@@ -404,14 +395,7 @@ def test_the_record_is_of_the_graph_that_was_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"largest": -1},
-        {"largest": "0"},
-        {"graph_sha256": "0" * 64},
-        {"more": "x" * 5000},
-    ],
-    ids=str,
+    "change", [{"largest": -1}, {"largest": "0"}, {"graph_sha256": "0" * 64}, {"more": "x" * 5000}], ids=str
 )
 def test_a_record_that_no_import_writes_is_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
     proto = _recorded(tmp_path)

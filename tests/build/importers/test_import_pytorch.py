@@ -1,7 +1,5 @@
 """PyTorch -> ONNX: what is written computes the same, in a graph that quantizes well."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What `import pytorch` refuses is one line that says what, where and what to do; nothing is written or run."""
 
-from __future__ import annotations
-
 import pickle
 import zipfile
 from collections.abc import Callable

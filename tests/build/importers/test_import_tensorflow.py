@@ -1,7 +1,5 @@
 """TensorFlow -> ONNX through tf2onnx, with TensorFlow itself as the judge."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

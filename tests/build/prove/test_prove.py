@@ -1,7 +1,5 @@
 """The forms of a model beside each other, their memory, and golden inputs replayed in other runtimes."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -189,11 +187,7 @@ def test_a_runtime_that_fails_is_named_and_without_proof_none_but_the_builders_i
     assert promised.minimum == promised.maximum == ort.__version__
     for version, body, expected in (
         ("1.21.5", "__version__ = '1.21.5'\nraise SystemExit(132)", "with ONNX Runtime 1.21.5: "),
-        (
-            "1.22.1",
-            "__version__ = '9.9.9'\ndef __getattr__(name): raise RuntimeError('no such kernel')",
-            "no such kernel",
-        ),
+        ("1.22.1", "__version__ = '9.9.9'\ndef __getattr__(name): raise RuntimeError('no kernel')", "no kernel"),
     ):
         with pytest.raises(IncompatibleError, match=expected) as caught:
             replay_in(version, tmp_path / "a.edge", _stand_in(body))

@@ -1,7 +1,5 @@
 """Device forms: rewrites of quantized graphs that keep their values, signed integers, offset weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -14,8 +12,8 @@ from onnx import helper, numpy_helper
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
@@ -348,14 +346,9 @@ def test_a_model_that_takes_levels_is_offset_too(tmp_path: Path) -> None:
     levels = level_model(graphs[0], _A72, folder)
     proof = flawless_proof(images)
     choice = model_variant(
-        proof,
-        spec=spec,
-        fp32=Session(wide_classifier().SerializeToString(), SessionSettings(), "FP32"),
-        onnx=levels.onnx,
-        converted=levels.converted,
-        macs=quantized.macs,
-        tensor=levels.tensor,
-    )
+        proof, spec=spec, fp32=Session(wide_classifier().SerializeToString(), SessionSettings(), "FP32"),
+        onnx=levels.onnx, converted=levels.converted, macs=quantized.macs, tensor=levels.tensor,
+    )  # fmt: skip
     fitted = fit_to_core(choice, _A72, folder)
     assert fitted.recipe.core_form == "cortex-a72"
     assert (fitted.tensor, fitted.timed) == (levels.tensor, levels.converted.model)

@@ -1,7 +1,5 @@
 """Models that take uint8 levels: the same outputs to the last bit or a reason in words, and the race against floats."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,8 @@ from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.frame import Frame
 from edge_sdk.inference.prepare import Prepare, integer_tables
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.evaluate.evaluation import evaluate
@@ -143,9 +141,7 @@ def test_a_graph_of_signed_integers_takes_them_too(tmp_path: Path, model: onnx.M
 
 
 @pytest.mark.parametrize(("shared", "changes", "color"), [(False, {"per_channel": False}, "BGR"), (True, {}, "RGB")])
-def test_colours_change_places_unless_weights_are_shared(
-    tmp_path: Path, shared: bool, changes: Any, color: str
-) -> None:
+def test_colours_swap_unless_weights_are_shared(tmp_path: Path, shared: bool, changes: Any, color: str) -> None:
     model = tiny.classifier(size=SIDE)
     if shared:
         model = _convolution(3, group=1)

@@ -1,7 +1,5 @@
 """Quantization: types as the target says, the decoding tail found by structure, integers proved, local noise."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter
@@ -24,8 +22,8 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import check_model, examine
 from edge_sdk_tools.datasets.dataset import find_images

@@ -1,7 +1,5 @@
 """docs/asyncapi.json says what a device publishes, and holds for its messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The record of a build: what it refuses, what of it is JSON, and what a real build fills it with."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -17,17 +15,7 @@ from onnx import helper, numpy_helper
 from edge_sdk.core.frame import Detections, Frame, Result
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.prove import golden
-from edge_sdk_tools.report.schema import (
-    PANEL_PX,
-    BuildReport,
-    OperatorSize,
-    WorstImage,
-    operator_sizes,
-    report_schema,
-    side_by_side,
-    size_by_operator,
-    to_json,
-)
+from edge_sdk_tools.report import schema
 from tests.support import models as tiny
 from tests.support.models import changed
 from tests.support.projects import CLASSIFIER, write_labelled, write_project
@@ -35,21 +23,21 @@ from tests.support.reports import empty_report, from_json, full_report
 from tests.support.results import make_classification, make_detections, make_segmentation
 
 
-def _without_pictures(report: BuildReport) -> BuildReport:
+def _without_pictures(report: schema.BuildReport) -> schema.BuildReport:
     bare = tuple(msgspec.structs.replace(worst, picture=b"") for worst in report.worst_images)
     return msgspec.structs.replace(report, worst_images=bare)
 
 
 @pytest.mark.parametrize("report", [full_report(), empty_report()])
-def test_json_comes_back_as_it_was_but_for_the_pictures(report: BuildReport) -> None:
-    data = to_json(report)
-    assert data == to_json(report)
+def test_json_comes_back_as_it_was_but_for_the_pictures(report: schema.BuildReport) -> None:
+    data = schema.to_json(report)
+    assert data == schema.to_json(report)
     assert from_json(data) == _without_pictures(report)
     assert b"picture" not in data
 
 
 def test_json_of_a_later_version_is_read_and_another_meaning_is_not() -> None:
-    document = json.loads(to_json(full_report()))
+    document = json.loads(schema.to_json(full_report()))
     document["steps"][0]["colour"] = "new"
     assert from_json(json.dumps(document).encode()) == _without_pictures(full_report())
     document["schema_version"] = 2
@@ -58,41 +46,37 @@ def test_json_of_a_later_version_is_read_and_another_meaning_is_not() -> None:
     for wrong in (b'"size_mb": -1', b'"macs_share": 1.5', b'"least_change": 0.01', b'"fp32_bytes": -1'):
         name = wrong.partition(b":")[0]
         with pytest.raises(msgspec.ValidationError, match=r"Expected `(float|int)` [<>]= "):
-            from_json(re.sub(name + rb": [-+.0-9e]+", wrong, to_json(full_report()), count=1))
+            from_json(re.sub(name + rb": [-+.0-9e]+", wrong, schema.to_json(full_report()), count=1))
 
 
 def test_names_that_no_file_can_hold_are_made_writable() -> None:
-    worst = WorstImage(image="caf\udce9\x00\x1b.jpg", truth=None, fp32="é\n", int8="\ud800")
+    worst = schema.WorstImage(image="caf\udce9\x00\x1b.jpg", truth=None, fp32="é\n", int8="\ud800")
     assert (worst.image, worst.fp32, worst.int8) == ("caf\ufffd\ufffd\ufffd.jpg", "é\n", "\ufffd")
     report = msgspec.structs.replace(
         empty_report(), command=("a\udcff",), libraries={"b\udcff": "\udcff"}, worst_images=(worst,)
     )
-    assert from_json(to_json(report)) == report
+    assert from_json(schema.to_json(report)) == report
     assert report.command == ("a\ufffd",)
 
 
 def test_bytes_of_weights_belong_to_the_operator_that_reads_them() -> None:
-    assert size_by_operator(tiny.classifier(classes=3)) == {"Conv": 4 * (8 * 27 + 8 + 3 * 8 * 9 + 3)}
+    assert schema.size_by_operator(tiny.classifier(classes=3)) == {"Conv": 4 * (8 * 27 + 8 + 3 * 8 * 9 + 3)}
     weights: dict[str, np.ndarray] = {
-        "w": np.zeros((4, 3, 1, 1), np.int8),
-        "ws": np.ones(4, np.float32),
-        "wz": np.zeros(4, np.int8),
-        "s": np.array(0.1, np.float32),
-        "z": np.array(0, np.uint8),
-        "unread": np.zeros(99, np.float32),
-    }
+        "w": np.zeros((4, 3, 1, 1), np.int8), "ws": np.ones(4, np.float32), "wz": np.zeros(4, np.int8),
+        "s": np.array(0.1, np.float32), "z": np.array(0, np.uint8), "unread": np.zeros(99, np.float32),
+    }  # fmt: skip
     text = """q = QuantizeLinear(images, s, z) x = DequantizeLinear(q, s, z) wf = DequantizeLinear<axis=0>(w, ws, wz)
         c = Conv(x, wf) k = Constant<value = int64[2] {0, 0}>() y = Reshape(c, k)"""
     proto = tiny.parsed(text, {"y": [1, 4, 8, 8]}, weights, shape=[1, 3, 8, 8])
-    assert size_by_operator(proto) == {"Conv": 12 + 16 + 4, "Reshape": 16, "QuantizeLinear": 5}
+    assert schema.size_by_operator(proto) == {"Conv": 12 + 16 + 4, "Reshape": 16, "QuantizeLinear": 5}
     floats = {"w": np.zeros((4, 3, 1, 1), np.float32)}
     float_proto = tiny.parsed("y = Conv(images, w)", {"y": [1, 4, 8, 8]}, floats, shape=[1, 3, 8, 8])
-    assert operator_sizes(float_proto, proto) == (
-        OperatorSize("Conv", 48, 32),
-        OperatorSize("Reshape", 0, 16),
-        OperatorSize("QuantizeLinear", 0, 5),
+    assert schema.operator_sizes(float_proto, proto) == (
+        schema.OperatorSize("Conv", 48, 32),
+        schema.OperatorSize("Reshape", 0, 16),
+        schema.OperatorSize("QuantizeLinear", 0, 5),
     )
-    assert operator_sizes(float_proto, None) == (OperatorSize("Conv", 48, None),)
+    assert schema.operator_sizes(float_proto, None) == (schema.OperatorSize("Conv", 48, None),)
 
 
 def test_weights_in_control_flow_count() -> None:
@@ -105,13 +89,13 @@ def test_weights_in_control_flow_count() -> None:
     )
     node = helper.make_node("If", ["c"], ["out"], then_branch=then, else_branch=other)
     proto = tiny.model([node], [1, 10], {"out": [1, 10]}, {"c": np.array(True)})
-    assert size_by_operator(proto) == {"Add": 20, "If": 1}
+    assert schema.size_by_operator(proto) == {"Add": 20, "If": 1}
 
 
 def test_the_schema_fits_a_record() -> None:
-    validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
+    validator = jsonschema.Draft202012Validator(json.loads(schema.report_schema()))
     for report in (full_report(), empty_report()):
-        document = json.loads(to_json(report))
+        document = json.loads(schema.to_json(report))
         validator.validate(document)
         assert not validator.is_valid({**document, "steps": [{"kind": "fp32", "name": "FP32", "size_mb": -1}]})
         assert not validator.is_valid({**document, "steps": [{"kind": "magic", "name": "FP32"}]})
@@ -130,10 +114,10 @@ def test_both_results_side_by_side(fp32: Result, int8: Result, size_wh: tuple[in
     before = image.copy()
     names = {0: "cat", 1: "<script>é"}
     fp32, int8 = (msgspec.structs.replace(result, names=names) for result in (fp32, int8))
-    data = side_by_side(image, fp32, int8)
-    assert data == side_by_side(image, fp32, int8)
+    data = schema.side_by_side(image, fp32, int8)
+    assert data == schema.side_by_side(image, fp32, int8)
     picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-    assert max(picture.shape[0], picture.shape[1]) >= PANEL_PX
+    assert max(picture.shape[0], picture.shape[1]) >= schema.PANEL_PX
     np.testing.assert_array_equal(image, before)
 
 
@@ -143,11 +127,11 @@ def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
         Frame.of(image), 0, np.array([[960, 480, 1900, 950]], np.float32), np.array([0.9], np.float32), np.array([0])
     )
     nothing = msgspec.structs.replace(box, xyxy=box.xyxy[:0], confidence=box.confidence[:0], class_id=box.class_id[:0])
-    data = np.frombuffer(side_by_side(image, nothing, box), np.uint8)
+    data = np.frombuffer(schema.side_by_side(image, nothing, box), np.uint8)
     picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
-    below_caption = picture[-PANEL_PX // 2 :]
+    below_caption = picture[-schema.PANEL_PX // 2 :]
     coloured = below_caption.min(axis=2) < 200
-    left, right = coloured[:, :PANEL_PX], coloured[:, -PANEL_PX:]
+    left, right = coloured[:, : schema.PANEL_PX], coloured[:, -schema.PANEL_PX :]
     assert not left.any()
     rows, columns = np.nonzero(right)
     assert columns.min() == pytest.approx(240, abs=3)
@@ -155,7 +139,7 @@ def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
     assert rows.max() == pytest.approx(237, abs=3)
 
 
-def _recorded(bundle: Path) -> BuildReport:
+def _recorded(bundle: Path) -> schema.BuildReport:
     return from_json((bundle / "report.json").read_bytes())
 
 
@@ -208,7 +192,7 @@ def test_each_step_is_compared_with_the_one_before_and_their_errors_add_up(tmp_p
     assert "The bundle carries INT8" in page
     assert str(tmp_path) not in page
     document = json.loads((tmp_path / "a.edge" / "report.json").read_bytes())
-    jsonschema.Draft202012Validator(json.loads(report_schema())).validate(document)
+    jsonschema.Draft202012Validator(json.loads(schema.report_schema())).validate(document)
 
 
 def test_images_on_which_the_two_differ_are_shown(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The report page: closed, escaped, the same every time, and charts whose marks lie on them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math
@@ -14,20 +12,6 @@ from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.prove.parity import OutputChange
 from edge_sdk_tools.report import charts
-from edge_sdk_tools.report.charts import (
-    HEIGHT_PX,
-    MOST_NOISY,
-    Axis,
-    BarChart,
-    costs,
-    errors,
-    ladder,
-    noise,
-    scatter,
-    sensitivity,
-    sizes,
-    waterfall,
-)
 from edge_sdk_tools.report.page import render_html
 from edge_sdk_tools.report.schema import (
     BuildReport,
@@ -40,16 +24,7 @@ from edge_sdk_tools.report.schema import (
     Verdict,
     WorstImage,
 )
-from tests.support.reports import (
-    Page,
-    change,
-    empty_report,
-    full_report,
-    jpeg,
-    noisy_layers,
-    output_change,
-    top1,
-)
+from tests.support.reports import Page, change, empty_report, full_report, jpeg, noisy_layers, output_change, top1
 
 
 def _hostile(text: str) -> BuildReport:
@@ -195,7 +170,7 @@ def test_the_verdict_has_what_a_board_will_take_and_is_said_once() -> None:
     assert "Before you believe it" not in page.text
 
 
-def _check_bars(chart: BarChart) -> None:
+def _check_bars(chart: charts.BarChart) -> None:
     assert 0 <= chart.zero <= 100
     assert all(0 <= tick.at <= 100 for tick in chart.ticks)
     assert len(chart.ticks) <= 6
@@ -229,8 +204,8 @@ def _steps(*changes: float | None) -> tuple[Step, ...]:
     ],
 )
 def test_charts_of_steps_at_their_edges(steps: tuple[Step, ...]) -> None:
-    _check_bars(ladder(steps))
-    _check_bars(waterfall(steps))
+    _check_bars(charts.ladder(steps))
+    _check_bars(charts.waterfall(steps))
     assert Page(render_html(msgspec.structs.replace(empty_report(), steps=steps))).faults == []
 
 
@@ -242,7 +217,7 @@ def test_losses_add_up_from_where_the_compared_step_ended() -> None:
         Step(kind="ort", name="ORT", change=change(-0.05, 0.1), against="simplified"),
         Step(kind="arm", name="ARM"),
     )
-    chart = waterfall(steps)
+    chart = charts.waterfall(steps)
     # From -25 points, the end of INT8's whisker, to 0.
     assert [[(bar.start, bar.width, bar.tone) for bar in row.bars] for row in chart.rows] == [
         [],
@@ -266,8 +241,8 @@ def test_every_further_figure_is_shown_in_its_own_unit() -> None:
 
 def test_without_labels_steps_are_drawn_by_agreement() -> None:
     steps = (Step(kind="fp32", name="FP32"), Step(kind="int8", name="INT8", agreement=top1(0.9), change=change(-0.1)))
-    assert [len(row.bars) for row in ladder(steps).rows] == [0, 1]
-    assert waterfall(steps).rows[0].value == "where it starts"
+    assert [len(row.bars) for row in charts.ladder(steps).rows] == [0, 1]
+    assert charts.waterfall(steps).rows[0].value == "where it starts"
     html = render_html(msgspec.structs.replace(empty_report(), steps=steps))
     assert "agreement with FP32, for there are no labels" in html
 
@@ -286,34 +261,34 @@ _ONE = Candidate(recipe="a", change=change(-0.01), latency_ratio=0.5, held=True)
     ],
 )
 def test_recipes_lie_on_the_chart(candidates: tuple[Candidate, ...], gate: float | None) -> None:
-    chart = scatter(candidates, gate)
+    chart = charts.scatter(candidates, gate)
     assert [*sorted(point.number for point in chart.points)] == [*range(1, len(candidates) + 1)]
     for point in chart.points:
         assert 0 < point.x < 100
-        assert 0 < point.top_px <= point.y_px <= point.bottom_px < HEIGHT_PX
+        assert 0 < point.top_px <= point.y_px <= point.bottom_px < charts.HEIGHT_PX
     for tick in chart.x_ticks:
         assert 0 < tick.at < 100
     for tick in chart.y_ticks:
-        assert 0 < tick.at < HEIGHT_PX
-    assert gate is None or (chart.gate_px is not None and 0 < chart.gate_px < HEIGHT_PX)
+        assert 0 < tick.at < charts.HEIGHT_PX
+    assert gate is None or (chart.gate_px is not None and 0 < chart.gate_px < charts.HEIGHT_PX)
 
 
 def test_the_better_recipe_is_above_and_the_faster_left_and_the_chosen_on_top() -> None:
     better = Candidate(recipe="b", change=change(0.0), latency_ratio=0.9, held=True, chosen=True)
     missing = Candidate(recipe="c", held=False)
-    chart = scatter((better, _ONE, missing), -0.005)
+    chart = charts.scatter((better, _ONE, missing), -0.005)
     one, chosen = chart.points
     assert (one.number, chosen.number, chart.left_out) == (2, 1, 1)
     assert chosen.y_px < one.y_px
     assert one.x < chosen.x
     assert chosen.y_px < chart.gate_px < one.y_px
-    assert scatter((missing,), None) is None
+    assert charts.scatter((missing,), None) is None
 
 
 def test_the_layer_that_loses_most_stands_first() -> None:
     noisy = [LayerSensitivity(node=n, operator="Conv", sqnr_db=db, is_integer=True) for n, db in
              (("a", 40.0), ("b", None), ("c", 20.0))]  # fmt: skip
-    chart = sensitivity(noisy)
+    chart = charts.sensitivity(noisy)
     assert [row.label for row in chart.rows] == ["c", "a", "b"]
     assert [row.value for row in chart.rows] == ["20.0\u00a0dB", "40.0\u00a0dB", None]
     assert chart.rows[0].bars[0].width == pytest.approx(10 * chart.rows[1].bars[0].width, rel=0.01)
@@ -321,8 +296,8 @@ def test_the_layer_that_loses_most_stands_first() -> None:
 
 def test_a_size_that_is_not_known_has_no_bar() -> None:
     for one in ((0, 0), (None, None), (10**12, 1)):
-        _check_bars(sizes((OperatorSize("Conv", *one),)))
-    conv, gemm, add = sizes(
+        _check_bars(charts.sizes((OperatorSize("Conv", *one),)))
+    conv, gemm, add = charts.sizes(
         (OperatorSize("Conv", 4, 1), OperatorSize("Gemm", 4, None), OperatorSize("Add", None, None))
     ).rows
     assert ([bar.tone for bar in conv.bars], conv.value) == (["fp32", "int8"], "4\u00a0B → 1\u00a0B")
@@ -331,11 +306,15 @@ def test_a_size_that_is_not_known_has_no_bar() -> None:
 
 
 def test_ticks_are_round_and_zero_has_no_sign() -> None:
-    assert [tick.text for tick in Axis(-4.9, 5.0).ticks(6, "{:+g}")] == ["-4", "-2", "0", "+2", "+4"]
-    assert [(tick.at, tick.text) for tick in Axis(0, 1).ticks(3, "{:.0%}")] == [(0, "0%"), (50, "50%"), (100, "100%")]
-    assert [tick.text for tick in Axis(0, 0.1).ticks(3, "{:+g}")] == ["0", "+0.05", "+0.1"]
-    assert Axis(0, 10).at(-5) == 0
-    assert Axis(0, 10).at(50) == 100
+    assert [tick.text for tick in charts.Axis(-4.9, 5.0).ticks(6, "{:+g}")] == ["-4", "-2", "0", "+2", "+4"]
+    assert [(tick.at, tick.text) for tick in charts.Axis(0, 1).ticks(3, "{:.0%}")] == [
+        (0, "0%"),
+        (50, "50%"),
+        (100, "100%"),
+    ]
+    assert [tick.text for tick in charts.Axis(0, 0.1).ticks(3, "{:+g}")] == ["0", "+0.05", "+0.1"]
+    assert charts.Axis(0, 10).at(-5) == 0
+    assert charts.Axis(0, 10).at(50) == 100
 
 
 def test_figures_as_words() -> None:
@@ -353,7 +332,7 @@ def _text(value: str | None) -> str | None:
 
 
 def test_errors_of_steps_their_sum_and_what_was_measured() -> None:
-    rows = errors(full_report().steps).rows
+    rows = charts.errors(full_report().steps).rows
     assert [(row.label, row.detail, _text(row.value)) for row in rows] == [
         ("FP32", "beside PyTorch, 24 inputs, 16 of them images", "largest difference 1.2e-06"),
         ("simplified", "beside FP32, 8 images", "not a bit differs"),
@@ -375,22 +354,22 @@ def test_a_model_that_was_not_carried_is_no_part_of_the_sum() -> None:
         Step(kind="int8", name="INT8", outputs=output_change("simplified", 0.5, 0.5)),
         Step(kind="ort", name="ORT file", outputs=output_change("simplified", 1e-7, 1e-7), shipped=True),
     )
-    *_, summed, total = errors(steps).rows
+    *_, summed, total = charts.errors(steps).rows
     assert (_text(summed.value), _text(total.value)) == ("below 0.001% (140.0 dB)",) * 2
 
 
 def test_without_outputs_there_is_no_chart_of_them() -> None:
     bare = (Step(kind="fp32", name="FP32"), Step(kind="ort", name="ORT file"))
-    assert errors(bare).rows == costs(bare).rows == noise(()).rows == ()
+    assert charts.errors(bare).rows == charts.costs(bare).rows == charts.noise(()).rows == ()
     classes = OutputChange(against="fp32", images=3, inputs=3, identical=False, largest=2.0)
-    [row] = errors((*bare[:1], Step(kind="ort", name="ORT file", outputs=classes))).rows
+    [row] = charts.errors((*bare[:1], Step(kind="ort", name="ORT file", outputs=classes))).rows
     assert row.value == "largest difference 2"
     page = Page(render_html(msgspec.structs.replace(empty_report(), steps=bare)))
     assert (page.faults, page.open) == ([], [])
 
 
 def test_file_and_memory_stand_side_by_side() -> None:
-    rows = {row.label: row for row in costs(full_report().steps).rows}
+    rows = {row.label: row for row in charts.costs(full_report().steps).rows}
     assert _text(rows["ORT file"].value) == "4.99 MB / 88.40 MB"
     assert _text(rows["INT8"].value) == "5.00 MB / not measured"
     assert [bar.tone for bar in rows["INT8"].bars] == ["fp32"]
@@ -399,19 +378,19 @@ def test_file_and_memory_stand_side_by_side() -> None:
 
 def test_a_step_that_the_chart_of_errors_tells_of_is_not_missing_in_those_of_quality() -> None:
     steps = full_report().steps
-    assert [row.label for row in ladder(steps).rows] == ["teacher", "FP32", "INT8", "ORT file"]
-    assert [row.label for row in waterfall(steps).rows] == ["teacher", "FP32", "INT8", "ORT file"]
+    assert [row.label for row in charts.ladder(steps).rows] == ["teacher", "FP32", "INT8", "ORT file"]
+    assert [row.label for row in charts.waterfall(steps).rows] == ["teacher", "FP32", "INT8", "ORT file"]
     unknown = (Step(kind="fp32", name="FP32", quality=top1(0.8)), Step(kind="int8", name="INT8", change=change(-0.1)),
                Step(kind="arm", name="ARM"))  # fmt: skip
-    assert [(row.label, row.value) for row in waterfall(unknown).rows][-1] == ("ARM", None)
+    assert [(row.label, row.value) for row in charts.waterfall(unknown).rows][-1] == ("ARM", None)
 
 
 def test_the_noisiest_layer_stands_first() -> None:
-    chart = noise(noisy_layers(30))
-    assert [row.label for row in chart.rows] == [f"noisy_{index}" for index in range(MOST_NOISY)]
-    assert len(chart.folded) == 30 - MOST_NOISY
+    chart = charts.noise(noisy_layers(30))
+    assert [row.label for row in chart.rows] == [f"noisy_{index}" for index in range(charts.MOST_NOISY)]
+    assert len(chart.folded) == 30 - charts.MOST_NOISY
     assert [bar.tone for bar in chart.rows[0].bars] == ["int8", "float"]
     assert [bar.tone for bar in chart.rows[3].bars] == ["int8"]
     _check_bars(chart)
-    [unknown] = noise((LayerNoise(node="a", operator="Conv"),)).rows
+    [unknown] = charts.noise((LayerNoise(node="a", operator="Conv"),)).rows
     assert (unknown.bars, unknown.value) == ((), None)

@@ -1,9 +1,7 @@
-"""Building a reduced ONNX Runtime: what bundles need, patches, steps that resume, the wheel and what is wrong with it.
+"""Building a reduced ONNX Runtime: what bundles need, patches, steps that resume, the wheel; and wheelhouses.
 
-CMake, Ninja and the compiler are stand-ins here; `make runtime` builds and proves a real one.
+CMake, Ninja, the compiler and the package index are stand-ins here; `make runtime` builds and proves a real one.
 """
-
-from __future__ import annotations
 
 import csv
 import hashlib
@@ -11,7 +9,9 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import zipfile
+from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import msgspec
@@ -21,17 +21,19 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import load_target
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.arm_cost.installation import Apt
 from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.quantize import convert
 from edge_sdk_tools.runtime import build, prove, sources
+from edge_sdk_tools.runtime.package import pack_wheel
 from edge_sdk_tools.runtime.prove import Proof
 from edge_sdk_tools.runtime.recipe import HEADERS, PATCHES, apply_patches, write_stubs
+from edge_sdk_tools.runtime.wheelhouse import make_wheelhouse
 from tests.support import models as tiny
 from tests.support.bundles import FILES, make_manifest, write_bundle
 from tests.support.logs import refusal
+from tests.support.program import Cli
 
 PI = "raspberry_pi_5"
 OPERATORS = "ai.onnx;11;Conv\nai.onnx;13;Softmax{types}\n"
@@ -160,19 +162,15 @@ for wanted in json.loads(pathlib.Path(__file__).with_name("known.json").read_tex
 def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, known: tuple[str, ...] = ()) -> Path:
     python = root / "onnxruntime" / "python"
     texts = {
-        "VERSION_NUMBER": f"{version}\n",
-        "LICENSE": "MIT\n",
-        "ThirdPartyNotices.txt": "others\n",
+        "VERSION_NUMBER": f"{version}\n", "LICENSE": "MIT\n", "ThirdPartyNotices.txt": "others\n",
         "cmake/CMakeLists.txt": 'string(APPEND ORT_BUILD_INFO ", cmake cxx flags: ${CMAKE_CXX_FLAGS}")\n',
         "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)\n",
-        "onnxruntime/__init__.py": "",
-        "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
+        "onnxruntime/__init__.py": "", "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
         "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp": SOFTMAX,
         "onnxruntime/core/flatbuffers/ort_format_version.h": f"constexpr const int kOrtModelVersion = {ort_format};\n",
         "onnxruntime/python/_pybind_state.py.in": "@IMPORT_TORCH@\nfrom .onnxruntime_pybind11_state import *\n",
-        "tools/ci_build/reduce_op_kernels.py": REDUCE,
-        "tools/ci_build/known.json": msgspec.json.encode(known).decode(),
-    }
+        "tools/ci_build/reduce_op_kernels.py": REDUCE, "tools/ci_build/known.json": msgspec.json.encode(known).decode(),
+    }  # fmt: skip
     for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -224,7 +222,7 @@ def test_headers_of_another_python_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError, match=r"expected the headers of Python 3\.11"):
         sources.check_python_headers(tmp_path, "3.11")
     (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION 12\n")
-    with pytest.raises(MissingDependencyError, match=r"PY_MINOR_VERSION 11.*not the headers of Python 3\.11"):
+    with pytest.raises(MissingDependencyError, match=r"PY_MINOR_VERSION 11.*the headers of Python 3\.11"):
         sources.check_python_headers(tmp_path, "3.11")
     (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION  11\n")
     (include / "aarch64-linux-gnu/python3.11/pyconfig.h").write_text("#define SIZEOF_VOID_P 8\n")
@@ -257,20 +255,18 @@ def test_a_server_that_cannot_be_reached_is_said(tmp_path: Path, programs: Path)
 
 
 def test_missing_programs_and_a_full_disk_are_found_before_anything_is_fetched(
-    tmp_path: Path, made: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, made: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     bundle = pi_bundle(tmp_path / "a.edge", made["classifier"])
     command = ["runtime", "build", str(bundle), "--target", PI, "-o", str(tmp_path / "out")]
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert run(command) == 8
-    assert "apt-get install g++-aarch64-linux-gnu protobuf-compiler" in capsys.readouterr().err
+    assert "apt-get install g++-aarch64-linux-gnu protobuf-compiler" in cli(8, *command).err
     program(tmp_path / "empty", "aarch64-linux-gnu-g++")
     program(tmp_path / "empty", "protoc", "echo libprotoc 3.12.4")
-    assert run(command) == 8
-    assert "protoc is 3.12.4, expected 3.21" in capsys.readouterr().err
+    assert "protoc is 3.12.4, expected 3.21" in cli(8, *command).err
     with pytest.raises(OutputError, match=r"0\.5 GB are free, a runtime's build needs 3"):
         build.check_room(tmp_path, 500_000_000)
-    assert run([*command, "--source", ".", "--from-debian"]) == 2
+    cli(2, *command, "--source", ".", "--from-debian")
 
 
 class Stage:
@@ -327,9 +323,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, bytes
     return Stage(tmp_path, monkeypatch, everything.operators)
 
 
-def test_steps_are_done_once_and_again_for_what_has_changed(
-    tmp_path: Path, made: dict[str, bytes], stage: Stage
-) -> None:
+def test_steps_are_done_again_for_what_has_changed(tmp_path: Path, made: dict[str, bytes], stage: Stage) -> None:
     first, second = (pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items())
     built = stage.build(first)
     assert ("compile", 2, 2) in stage.told
@@ -432,3 +426,121 @@ def test_symbols_that_nobody_has_and_paths_of_this_machine_are_found(tmp_path: P
         prove.check_library(bad, "")
     with pytest.raises(IncompatibleError, match="contains the path"):
         prove.check_leaks(bad, [tmp_path])
+
+
+def made_up_wheel(folder: Path, file: str, needs: tuple[str, ...] = (), **content: bytes) -> Path:
+    """A wheel with a package of its own name and `content` by name, whose dots and slashes are `_dot_` and `__`."""
+    name, version, *_ = file.split("-")
+    about = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(
+        f"Requires-Dist: {need}\n" for need in needs
+    )
+    tag = "-".join(file.removesuffix(".whl").split("-")[-3:])
+    files = {f"{name}/__init__.py": b"", f"{about}/METADATA": metadata.encode()}
+    files[f"{about}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    files |= {f"{name}/{key.replace('__', '/').replace('_dot_', '.')}": data for key, data in content.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    pack_wheel(folder / file, files)
+    return folder / file
+
+
+class Index:
+    """A folder in place of the package index, with the wheels that a device needs; pip looks nowhere else."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+        self.folder = folder
+        self.sdk = made_up_wheel(
+            folder.parent, "edge_sdk-0.1.0-py3-none-any.whl", ("numpy>=2", "onnxruntime>=1.20.1,!=1.21.0")
+        )
+        made_up_wheel(folder, "onnxruntime-1.31.1-cp311-cp311-manylinux_2_27_aarch64.whl")
+        made_up_wheel(
+            folder,
+            "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.whl",
+            tests__test_one_dot_py=b"1",
+            __init___dot_pyi=b"2",
+            LICENSE=b"3",
+        )
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
+    return Index(tmp_path / "index", monkeypatch)
+
+
+def reduced_wheel(folder: Path, bundle: Path, file: str = "") -> Path:
+    """The wheel of a runtime that was built for a bundle, without a library."""
+    manifest = Bundle.open(bundle).manifest
+    record = ReducedRuntime(manifest.operators, (manifest.entry(OPERATORS_FILE).sha256,))
+    file = file or "onnxruntime-1.21.0.post1-cp311-cp311-manylinux_2_35_aarch64.whl"
+    return made_up_wheel(folder, file, capi__reduced_dot_json=msgspec.json.encode(record))
+
+
+def test_a_wheelhouse_has_the_reduced_runtime_and_installs_without_an_index(
+    tmp_path: Path, made: dict[str, bytes], index: Index, cli: Cli
+) -> None:
+    bundle, house = pi_bundle(tmp_path / "a.edge", made["classifier"]), tmp_path / "house"
+    pins = tmp_path / "constraints.txt"
+    pins.write_text("onnxruntime==1.31.1\nnumpy==2.4.6\n")
+    command = ["wheelhouse", str(bundle), "--target", PI, "--wheel", str(index.sdk), "-c", str(pins), "-o", str(house)]
+    printed = cli(0, *command, "--runtime", reduced_wheel(tmp_path / "runtime", bundle), "--json")
+    shown = {one["file"].split("-")[0]: one for one in msgspec.json.decode(printed.out)}
+    assert shown["numpy"]["left_out"] == 2
+    assert {path.name for path in house.iterdir()} == {"requirements.txt", *(one["file"] for one in shown.values())}
+    with zipfile.ZipFile(house / shown["numpy"]["file"]) as archive:
+        names = set(archive.namelist())
+        rows = {
+            row[0]: row[1] for row in csv.reader(archive.read("numpy-2.4.6.dist-info/RECORD").decode().splitlines())
+        }
+        assert "Build: 1edge" in archive.read("numpy-2.4.6.dist-info/WHEEL").decode()
+        assert {name.split("/", 1)[1] for name in names if name.startswith("numpy/")} == {"__init__.py", "LICENSE"}
+        digests = {name: hashlib.sha256(archive.read(name)).digest() for name in names if not name.endswith("RECORD")}
+    assert rows.pop("numpy-2.4.6.dist-info/RECORD") == ""
+    assert rows == {name: f"sha256={urlsafe_b64encode(value).decode()[:43]}" for name, value in digests.items()}
+    requirements = (house / "requirements.txt").read_text()
+    assert "onnxruntime==1.21.0.post1 --hash=sha256:" in requirements
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--find-links", str(house), "--target"]
+    install += [str(tmp_path / "site"), "--require-hashes", "-r", str(house / "requirements.txt")]
+    install += ["--only-binary=:all:", "--platform", "manylinux_2_35_aarch64", "--platform", "manylinux_2_27_aarch64"]
+    subprocess.run([*install, "--python-version", "3.11", "--implementation", "cp"], check=True)
+    assert (tmp_path / "site" / "onnxruntime" / "capi" / REDUCED_FILE).is_file()
+    cli(2, *command)  # the folder is there
+
+
+def test_a_wheelhouse_with_the_stock_runtime_compares_it_with_the_bundle_s_range(
+    tmp_path: Path, made: dict[str, bytes], index: Index, cli: Cli
+) -> None:
+    bundle = pi_bundle(tmp_path / "a.edge", made["classifier"])
+    command = ["wheelhouse", str(bundle), "--target", PI, "--wheel", str(index.sdk), "-o"]
+    cli(0, *command, tmp_path / "first")
+    made_up_wheel(index.folder, "onnxruntime-1.99.0-cp311-cp311-manylinux_2_27_aarch64.whl")
+    assert "found 1.99.0" in cli(6, *command, tmp_path / "second").err
+    assert not (tmp_path / "second").exists()
+    (index.folder / "onnxruntime-1.99.0-cp311-cp311-manylinux_2_27_aarch64.whl").unlink()
+    operators = ("ai.onnx.contrib:Inverse", *Bundle.open(bundle).manifest.operators)
+    contrib = pi_bundle(tmp_path / "b.edge", made["classifier"], operators=operators)
+    assert "onnxruntime-extensions" in cli(8, *command, tmp_path / "second", contrib).err
+    next(index.folder.glob("numpy*")).unlink()
+    assert "numpy" in cli(8, *command, tmp_path / "second").err
+
+
+def test_wheels_that_are_not_for_the_device_or_its_bundles_are_refused(
+    tmp_path: Path, made: dict[str, bytes], index: Index
+) -> None:
+    bundle, other = (pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items())
+    junk = tmp_path / "onnxruntime-1.0-cp311-cp311-manylinux_2_35_aarch64.whl"
+    junk.write_bytes(b"junk")
+
+    def refused(error: type[Exception], runtime: Path) -> str:
+        house = tmp_path / "house"
+        return refusal(error, make_wheelhouse, [bundle], PI, index.sdk, house, runtime=runtime)
+
+    assert "here has no " in refused(IncompatibleError, reduced_wheel(tmp_path / "other", other))
+    assert "cannot be read as a wheel" in refused(UsageError, junk)
+    assert "expected the wheel of onnxruntime" in refused(UsageError, index.sdk)
+    for tag, expected in (
+        ("cp312-cp312-manylinux_2_35_aarch64", "for cp312, target raspberry_pi_5 has Python 3.11"),
+        ("cp311-cp311-manylinux_2_35_x86_64", "for manylinux_2_35_x86_64, target raspberry_pi_5 is aarch64"),
+    ):
+        assert expected in refused(UsageError, reduced_wheel(tmp_path, bundle, f"onnxruntime-1.21.0.post1-{tag}.whl"))

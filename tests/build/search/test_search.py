@@ -1,7 +1,5 @@
 """The recipe search: what holds at once is taken, what is lost is bought back, and FP32 carries what nothing helps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +12,6 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Agreement
 from edge_sdk.bundle.model_spec import Gates
 from edge_sdk.bundle.target import load_target
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
@@ -32,6 +29,7 @@ from edge_sdk_tools.search.search import Search, closest_to_fp32
 from edge_sdk_tools.search.sensitivity import Layer, layers_of, rank_layers, with_inner_nodes
 from tests.support import models as tiny
 from tests.support.models import uneven
+from tests.support.program import Cli
 from tests.support.projects import write_labelled, write_pictures, write_project
 from tests.support.reports import evaluation_of, flawless_proof, model_variant
 
@@ -103,13 +101,12 @@ def test_a_layer_goes_back_to_float_with_its_activation_and_what_lies_before_it(
 
 
 def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     # As if INT8 took twice the time: nothing here is slow enough to say so.
     monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     model, bundle = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
-    assert run(["build", str(model), "--target", "x86_64", "-o", str(bundle)]) == 0
-    out = capsys.readouterr().out
+    out = cli(0, "build", model, "--target", "x86_64", "-o", bundle).out
     assert "THE BUNDLE CARRIES FP32" in out
     assert "INT8 takes 20.00 ms and FP32 10.00 ms here, one thread: it gains" in out
     manifest = Bundle.open(bundle).manifest
@@ -122,8 +119,7 @@ def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
     assert found.agreement[0].value.value == 1
     # Whoever requires INT8 gets an error and no bundle.
     required = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "b.edge"), "--require-int8"]
-    assert run(required) == 3
-    assert "INT8 takes 20.00 ms and FP32 10.00 ms here" in capsys.readouterr().err.splitlines()[-1]
+    assert "INT8 takes 20.00 ms and FP32 10.00 ms here" in cli(3, *required).err.splitlines()[-1]
     assert not (tmp_path / "b.edge").exists()
 
 
@@ -153,12 +149,9 @@ def _proof(value: float, low: float, high: float, *, fallen: float = 0.0, **chan
     figures = figure(value, low, high), figure(0.8 - fallen, -fallen - 0.001, -fallen)
     agreement = Figure("top-1 agreement", Interval(0.95, 0.9, 0.97))
     proof = msgspec.structs.replace(
-        flawless_proof(ImageSet(())),
-        evaluation=evaluation_of(figures, (agreement,)),
-        agreement=Agreement("top1_agreement", 0.95, 0.9, 0.97, 650, 650),
-        fp32_latency_ms=10.0,
-        latency_ms=4.0,
-    )
+        flawless_proof(ImageSet(())), evaluation=evaluation_of(figures, (agreement,)),
+        agreement=Agreement("top1_agreement", 0.95, 0.9, 0.97, 650, 650), fp32_latency_ms=10.0, latency_ms=4.0,
+    )  # fmt: skip
     return msgspec.structs.replace(proof, **changes)
 
 

@@ -1,7 +1,5 @@
 """Variants: sizes and precisions of one bundle, each measured, each within its gates or left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2
@@ -17,8 +15,8 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, ModelError, SizeGateError, UsageError
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.build import variants
 from edge_sdk_tools.build.pipeline import build
@@ -32,6 +30,7 @@ from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import variant as search_variant
 from tests.support import models as tiny
 from tests.support.models import flat_detector, mixer, wide_classifier
+from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, DETECTOR, write_labelled, write_project
 from tests.support.reports import from_json
 
@@ -104,12 +103,11 @@ def test_the_difference_is_of_pairs_and_tuning_has_it(tmp_path: Path) -> None:
         assert rated[name] == Rating(quality.value, like_reference=quality.difference.may_be_noise)
 
 
-def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, cli: Cli) -> None:
     text = CLASSIFIER + "\n[gates]\nint8_min_agreement = 0.6\n"
     model = write_project(tmp_path, text, tiny.adder(), labels="a\nb\n", pictures=32)
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes", "256,12"]
-    assert run(command) == 0
-    out = capsys.readouterr().out
+    out = cli(0, *command).out
     assert "int8.256x256 IS LEFT OUT because INT8 agrees with FP32 on" in out
     names = [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants]
     assert names == ["int8", "int8.12x12"]
@@ -146,19 +144,17 @@ def test_the_size_gate_is_for_each_model(tmp_path: Path) -> None:
         build(model, "x86_64", tmp_path / "b.edge", variants=Request(precisions=frozenset({"fp32"})))
 
 
-def test_the_command_shows_a_row_for_each_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_a_row_for_each_model(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, model=tiny.wide_classifier())
     command = ["build", str(model), "--target", "arm64", "-o", str(tmp_path / "a.edge"), "--with-fp32"]
-    assert run([*command, "--sizes", "32"]) == 0
-    out = capsys.readouterr().out
+    out = cli(0, *command, "--sizes", "32").out
     assert "variants; time against the FP32 model as given, here" in out
     for name in ("int8.32x32", "fp32", "32x32"):
         assert name in out
     assert "Models in the bundle" in (tmp_path / "a.edge" / "report.html").read_text()
     shown = from_json((tmp_path / "a.edge" / "report.json").read_bytes()).variants
     assert [row.name for row in shown] == ["int8", "int8.32x32", "fp32"]
-    assert run([*command, "--json"]) == 0
-    rows = msgspec.json.decode(capsys.readouterr().out)["variants"]
+    rows = msgspec.json.decode(cli(0, *command, "--json").out)["variants"]
     assert [(row["name"], row["problem"]) for row in rows] == [("int8", None), ("fp32", None)]
     assert rows[1]["model_mb"] > 2 * rows[0]["model_mb"]
 
@@ -242,19 +238,12 @@ def _pooled_flat(size: int = 16) -> onnx.ModelProto:
     ],
 )
 def test_a_model_for_one_size_is_refused_before_anything_slow(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    text: str,
-    proto: onnx.ModelProto,
-    labels: str,
-    size_wh: tuple[int, int],
-    expected: str,
+    tmp_path: Path, cli: Cli, text: str, proto: onnx.ModelProto, labels: str, size_wh: tuple[int, int], expected: str
 ) -> None:
     model = write_project(tmp_path, text, proto, labels=labels, pictures=0)  # nothing there to calibrate with
     size = f"{size_wh[0]}x{size_wh[1]}"
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes", size]
-    assert run(command) == 2
-    [line] = [line for line in capsys.readouterr().err.splitlines() if "cannot" in line]
+    [line] = [line for line in cli(2, *command).err.splitlines() if "cannot" in line]
     assert f"model.onnx: --sizes {size}: the model cannot have this input size: " in line
     assert "export it with dynamic height and width" in line
     assert expected in line
@@ -273,7 +262,7 @@ def test_a_size_between_cells_is_refused(tmp_path: Path, text: str, kind: str) -
         build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((42, 42),)))
 
 
-def test_a_size_at_which_nothing_is_found_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_size_at_which_nothing_is_found_says_so(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0)
     (tmp_path / "pictures").mkdir()
     for index in range(12):  # a bright cell of 64 pixels; of 16 pixels the only cell is dark
@@ -281,8 +270,7 @@ def test_a_size_at_which_nothing_is_found_says_so(tmp_path: Path, capsys: pytest
         picture[:16, :16] = (240 - index, 240, 250)
         cv2.imwrite(str(tmp_path / "pictures" / f"{index}.png"), picture)
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes"]
-    assert run([*command, "16"]) == 3
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = cli(3, *command, "16").err.splitlines()[-1]
     assert "at 16x16: " in error
     assert "finds nothing" in error
     assert error.endswith("leave that size out")
@@ -356,12 +344,9 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     monkeypatch.setattr(search_variant, "kernels_ms", lambda model, *_: 20.0 if "carried" in model.name else 10.0)
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
     build(
-        path,
-        target,
-        tmp_path / "a.edge",
-        bundle_version=1,
+        path, target, tmp_path / "a.edge", bundle_version=1,
         variants=Request(sizes=((24, 24),), precisions=frozenset({"fp16"})),
-    )
+    )  # fmt: skip
     bundle = Bundle.open(tmp_path / "a.edge")
     assert [(v.name, v.file) for v in bundle.manifest.variants] == [
         (name, f"model.{name}.{suffix}") for name in ("fp32", "fp32.24x24", "fp16")
@@ -398,11 +383,10 @@ def test_half_weights_halve_the_file_and_stay_half(tmp_path: Path) -> None:
     assert np.abs(outputs[0] - outputs[1]).max() > 0
 
 
-def test_a_model_without_large_weights_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_large_weights_is_left_out(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, model=tiny.classifier())
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--with-fp16"]
-    assert run(command) == 0
-    assert "fp16 IS LEFT OUT because" in capsys.readouterr().out
+    assert "fp16 IS LEFT OUT because" in cli(0, *command).out
     assert [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants] == ["int8"]
 
 
@@ -430,9 +414,7 @@ def test_products_are_quantized_dynamically_and_run_in_integers(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("reduce_range", "largest"), [(False, 127), (True, 64)])
-def test_dynamic_weights_have_seven_bits_where_products_saturate(
-    tmp_path: Path, reduce_range: bool, largest: int
-) -> None:
+def test_dynamic_weights_have_seven_bits_where_needed(tmp_path: Path, reduce_range: bool, largest: int) -> None:
     recipe = Recipe(precision="int8_dynamic", reduce_range=reduce_range)
     made = MAKERS[recipe.precision].write(simplify(mixer(16, 64), tmp_path), {}, recipe, tmp_path / "dynamic.onnx")
     assert sorted(made.macs.values()) == [64 * 3, 16 * 64 * 4 * 64, 16 * 64 * 4 * 64]
@@ -441,10 +423,9 @@ def test_dynamic_weights_have_seven_bits_where_products_saturate(
     assert max(int(np.abs(array.astype(int)).max()) for array in integers) == largest
 
 
-def test_dynamic_is_never_offered_for_convolutions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dynamic_is_never_offered_for_convolutions(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, model=wide_classifier(), pictures=0)
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--with-dynamic"]
-    assert run(command) == 2
-    error = capsys.readouterr().err
+    error = cli(2, *command).err
     assert "0% of the model's multiply-accumulates are matrix products with weights" in error
     assert "slower than in float; leave it out" in error

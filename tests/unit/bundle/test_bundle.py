@@ -1,34 +1,51 @@
 """Bundles: verified or refused, never half-valid; signed by keys that are made once, and the model that is kept."""
 
-from __future__ import annotations
-
+import contextlib
 import hashlib
 import io
 import os
+import platform
 import resource
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
 import jsonschema
 import msgspec
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.bundle import rollback
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, ReducedRuntime, decode_manifest, encode_manifest, manifest_schema
-from edge_sdk.bundle.rollback import refuse_older, remember_version
+from edge_sdk.bundle.model_file import (
+    DATA_LOCATION,
+    EXTERNAL_DATA,
+    PATHS,
+    Damaged,
+    fields,
+    length_field,
+    refuse_other_files,
+)
 from edge_sdk.bundle.signing import generate_key, load_private_key, load_public_key, sign
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import BundleError, ConfigError, IncompatibleError, OutputError, UsageError
+from edge_sdk.core.errors import BundleError, ConfigError, IncompatibleError, OutputError, SessionError, UsageError
 from edge_sdk.core.files import write_record
-from tests.support.bundles import FILES, edit_manifest, make_manifest, write_bundle, write_graded
+from edge_sdk.inference import trial
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.trial import refuse_older, remember_version
+from tests.support import models as tiny
+from tests.support.bundles import FILES, edit_manifest, golden_file, make_manifest, write_bundle, write_graded
 from tests.support.logs import refusal
+from tests.support.program import Cli
 from tests.support.service import open_descriptors
 
 
@@ -122,11 +139,7 @@ def test_anything_wrong_is_refused(tmp_path: Path, damage: Callable[[Path], None
 
 def test_no_bundle_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for name, expected in (
-        ("none.edge", "no such bundle"),
-        ("file", "not a bundle, expected a NAME"),
-        (".", "not a bundle"),
-    ):
+    for name, expected in (("none.edge", "no such bundle"), ("file", "not a bundle, expected"), (".", "not a bundle")):
         with pytest.raises(UsageError, match=expected):
             Bundle.open(tmp_path / name)
 
@@ -234,6 +247,12 @@ def test_a_reduced_runtime_runs_what_it_was_built_for(tmp_path: Path) -> None:
     ):
         with pytest.raises(IncompatibleError, match=expected):
             bundle.check_device("x86_64", "1.21.0.post1", reduced)
+    files["model.int8.onnx"] = files.pop("model.int8.ort")
+    variants = tuple(msgspec.structs.replace(one, file="model.int8.onnx") for one in bundle.manifest.variants)
+    manifest = msgspec.structs.replace(make_manifest(files), variants=variants)
+    whole = Bundle.open(write_bundle(tmp_path / "b.edge", manifest, files))
+    with pytest.raises(IncompatibleError, match=r"does not load model\.int8\.onnx, which is not in ORT format"):
+        whole.check_device("x86_64", "1.21.0.post1", ReducedRuntime(("ai.onnx:Conv",), (digest,)))
     with pytest.raises(IncompatibleError, match="this machine is aarch64"):
         bundle.check_device("aarch64", "1.21.0.post1", ReducedRuntime(("ai.onnx:Conv",), (digest,)))
 
@@ -352,7 +371,7 @@ def test_the_newer_is_remembered(record: Path, tmp_path: Path, key: Path, monkey
             other.join(0.1)
         write_record(path, data)
 
-    monkeypatch.setattr(rollback, "write_record", write_later)
+    monkeypatch.setattr(trial, "write_record", write_later)
     remember_version(older)
     other.join(10)
     assert record.read_bytes() == b'{"version":3}'
@@ -425,3 +444,134 @@ def test_what_does_not_run_here_is_not_the_newest(record: Path, tmp_path: Path, 
     _make(path, 9, key)
     assert run(["run", str(path), "--source", str(pictures), "--trust", str(key)]) == 6
     assert not record.exists()
+
+
+# A model chooses no files of the device: what names some is refused before ONNX Runtime sees it.
+
+
+def _elsewhere(name: str = "w1", file: str = "secret.bin") -> onnx.TensorProto:
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[8, 3, 3, 3], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=file)
+    return tensor
+
+
+def _spy(classes: int = 2) -> onnx.ModelProto:
+    """Its answer depends on the bytes of a file that lies in the working directory."""
+    proto = tiny.classifier(classes)
+    weight = next(w for w in proto.graph.initializer if w.name == "w1")
+    weight.CopyFrom(_elsewhere())
+    return proto
+
+
+def test_a_bundle_cannot_read_the_files_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    (tmp_path / "secret.bin").write_bytes(np.ones((8, 3, 3, 3), np.float32).tobytes())
+    monkeypatch.chdir(tmp_path)
+    model = _spy().SerializeToString()
+    # What it is about: ONNX Runtime itself takes the file.
+    assert onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
+    image = np.zeros((16, 16, 3), np.uint8)
+    golden = golden_file((image, np.array([[0.5, 0.5]], np.float32)))
+    files = {**FILES, "model.int8.ort": model, "golden.npz": golden}
+    manifest = msgspec.structs.replace(make_manifest(files, side=16), machine=platform.machine())
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", manifest, files))
+    with pytest.raises(BundleError, match=r"model\.int8\.ort: takes weights from another file"):
+        Session.open(bundle)
+    with pytest.raises(BundleError, match="takes weights from another file"):
+        Session(model, SessionSettings(), "m")
+    refusal = cli(7, "bench", bundle.path).err.splitlines()[-1]
+    assert refusal.startswith("edge-sdk: ")
+    assert "model.int8.ort: takes weights from another file, which no manifest names" in refusal
+
+
+def _attribute(**held: object) -> Callable[[onnx.ModelProto], object]:
+    def change(proto: onnx.ModelProto) -> None:
+        proto.graph.node[0].attribute.add(name="a", **held)
+
+    return change
+
+
+def _in_a_function(proto: onnx.ModelProto) -> None:
+    proto.functions.add(name="f").node.add(op_type="Constant").attribute.add(name="value", t=_elsewhere())
+
+
+def _sparse() -> onnx.SparseTensorProto:
+    return onnx.SparseTensorProto(values=numpy_helper.from_array(np.ones(1, np.float32)), indices=_elsewhere())
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda proto: proto.graph.initializer.append(_elsewhere("more")),
+        _attribute(t=_elsewhere()),
+        _attribute(g=helper.make_graph([], "g", [], [], [_elsewhere()])),
+        _attribute(sparse_tensors=[_sparse()]),
+        _in_a_function,
+    ],
+)
+def test_wherever_it_hides(hide: Callable[[onnx.ModelProto], object]) -> None:
+    proto = tiny.classifier()
+    refuse_other_files(proto.SerializeToString(), "m")
+    hide(proto)
+    with pytest.raises(BundleError, match="takes weights from another file"):
+        refuse_other_files(proto.SerializeToString(), "m")
+
+
+def _with_tensor_field(field: bytes) -> bytes:
+    """A model whose last weight has one more field, as bytes, in a second graph that a parser joins to the first."""
+    return tiny.classifier().SerializeToString() + length_field(7, length_field(5, field))
+
+
+@pytest.mark.parametrize(
+    ("field", "is_refused"),
+    [
+        (b"\x70\x00", False),  # data_location: DEFAULT
+        (b"\x70\x80\x00", False),  # the same, longer than needed
+        (b"\x70\x01", True),
+        (b"\x70\x81\x80\x80\x80\x10", True),  # 1 to a parser that keeps 32 bits
+        (b"\xf0\x80\x80\x80\x80\x02\x01", True),  # the tag, the same way
+        (length_field(13, b""), True),
+    ],
+)
+def test_however_it_is_written(field: bytes, is_refused: bool) -> None:
+    with pytest.raises((BundleError, SessionError)) if is_refused else contextlib.nullcontext():
+        refuse_other_files(_with_tensor_field(field), "m")
+
+
+def test_graphs_that_lie_deep_in_each_other_take_no_stack() -> None:
+    graph = length_field(5, _elsewhere().SerializeToString())
+    for _ in range(3000):
+        graph = length_field(1, length_field(5, length_field(6, graph)))
+    with pytest.raises(BundleError, match="takes weights from another file"):
+        refuse_other_files(length_field(7, graph), "m")
+
+
+def _paths(start: Descriptor) -> Iterator[tuple[str, int, str]]:
+    todo, seen = [start], {start.name}
+    while todo:
+        message = todo.pop()
+        for field in message.fields:
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                yield message.name, field.number, field.message_type.name
+                if field.message_type.name not in seen:
+                    seen.add(field.message_type.name)
+                    todo.append(field.message_type)
+
+
+def test_no_way_to_a_tensor_is_left_out() -> None:
+    edges = list(_paths(onnx.ModelProto.DESCRIPTOR))
+    leading = {"TensorProto"}
+    while more := {source for source, _, to in edges if to in leading} - leading:
+        leading |= more
+    wanted = {(source, number, to) for source, number, to in edges if to in leading and source != "TensorProto"}
+    assert {(source, number, to) for source, inner in PATHS.items() for number, to in inner.items()} == wanted
+    numbers = TensorProto.DESCRIPTOR.fields_by_name
+    assert (numbers["external_data"].number, numbers["data_location"].number) == (EXTERNAL_DATA, DATA_LOCATION)
+
+
+def test_bytes_that_are_no_message() -> None:
+    for data in (
+        *(b"\x08", b"\x0a\x05ab", b"\x0b", b"\x00\x00", b"\x08" + b"\x80" * 11 + b"\x01", b"\x0d\x01"),
+        b"\x88\x80\x80\x80\x10\x00",  # field 1 to a parser that keeps 32 bits of a tag
+    ):
+        with pytest.raises(Damaged):
+            list(fields(data, 0, len(data)))

@@ -1,7 +1,5 @@
 """model.toml and targets: what they say, and what they may not say."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

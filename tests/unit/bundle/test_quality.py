@@ -1,7 +1,5 @@
 """Which differences of quality are noise, and that the comparison with golden outputs sees every value."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import msgspec
@@ -78,8 +76,7 @@ def test_a_faster_model_runs_where_it_is_as_good_within_noise(fp32: Quality, int
 
 
 @pytest.mark.parametrize(
-    ("int8", "expected"),
-    [(LOWER_BY_CHANCE, "fp32"), (HIGHER_BY_CHANCE, "fp32"), (HIGHER, "int8")],
+    ("int8", "expected"), [(LOWER_BY_CHANCE, "fp32"), (HIGHER_BY_CHANCE, "fp32"), (HIGHER, "int8")]
 )
 def test_int8_that_is_the_slower_one_runs_only_where_it_is_better_for_certain(int8: Quality, expected: str) -> None:
     chosen, reason = _chosen(_manifest(int8=int8, fp32=FP32), {"int8": 60, "fp32": 20})

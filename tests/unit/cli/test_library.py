@@ -1,7 +1,5 @@
 """The library: what `edge_sdk` names, loaded when it is used, with sources, sinks and pictures of one's own."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -17,7 +15,7 @@ import edge_sdk
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import CameraError, UsageError
 from edge_sdk.core.frame import NO_CLASS, Classification, Frame, Image, Result
-from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.loop import Tick
 from edge_sdk.model import Model
 from tests.support.bundles import edit_manifest, write_graded

@@ -1,7 +1,5 @@
 """`edge-sdk run`: what it prints at the end, and how it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path

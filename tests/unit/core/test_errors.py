@@ -1,19 +1,21 @@
-"""Errors and JSON are text that a terminal, a journal and a parser take; errors of other code become one line."""
-
-from __future__ import annotations
+"""Errors are one printable line each, whatever they come of: other code, a terminal, a TOML file."""
 
 import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+from msgspec import Meta
 
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import LONGEST_LINE, BundleError, ConfigError, failure_line, first_line
+from edge_sdk.core.toml import check_fields, problems, read_toml, shown
 from tests.support.bundles import edit_manifest, write_bundle
+from tests.support.logs import refusal
 
 NO_TEXT = os.fsdecode(b"\xff")
 
@@ -93,3 +95,176 @@ def test_a_bug_says_its_type_once() -> None:
         (ValueError("a\nb"), "ValueError: a"),
     ):
         assert failure_line(_raised(cause)) == f"this is a bug in edge-sdk: {said}"
+
+
+# TOML files: what is wrong with one is said in the words of whoever wrote it.
+
+
+class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url: Annotated[str, Meta(pattern="^rtsp://", description="an address that begins with rtsp://")]
+    fps: Annotated[float, Meta(ge=1, lt=240)] = 25.0
+    rotate: Literal[0, 90, 180] = 0
+    every: Annotated[int, Meta(gt=0, multiple_of=5)] = 5
+
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    site: Annotated[str, Meta(min_length=1, max_length=4)]
+    qos: Literal["once", "twice"]
+    cameras: list[Camera] = []
+    named: dict[str, Camera] = {}
+    code: Annotated[str, Meta(pattern="^[0-9]+$")] = "0"
+    pairs: tuple[tuple[float, float], ...] = ()
+    budget: Annotated[float, Meta(gt=0, examples=[100])] | None = None
+    either: int | str | list[bool] = 0
+    flag: bool = False
+    size: Annotated[int, Meta(le=10)] | None = None
+    labels: dict[str, str] = {}
+    sizes: Annotated[list[str], Meta(max_length=2)] = []
+
+
+GOOD = 'site = "a"\nqos = "once"\n'
+
+
+def _complaint(folder: Path, text: str) -> str:
+    path = folder / "device.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_toml(path, Device, ConfigError)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}: ") for line in lines)
+    return "\n".join(line.removeprefix(f"{path}: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('site = "a"', "qos is missing, expected 'once' or 'twice'"),
+        ("qos = once", "not valid TOML: Invalid value (at line 1, column 7); a line is key = value, and strings"),
+        ('site = ""\nqos = "once"', "site has 0 characters, expected 1 or more"),
+        ("[[cameras]]", "cameras[0].url is missing, expected an address that begins with rtsp://"),
+        ('cameras = [{url = "rtsp://x", rotate = 45}]', "cameras[0].rotate: 45, expected 0, 90 or 180"),
+        ('cameras = [{url = "rtsp://x"}, 3]', "cameras[1]: got a whole number, expected a table"),
+        ("[named.gate]\nfsp = 3", "named.gate: unknown key fsp; did you mean fps? (line 4)\nnamed.gate.url is missing"),
+        ("[labels]\na = 3", "labels.a: got a whole number, expected a string"),
+        ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0]: Expected `int` that's a multiple of 5"),
+        ('sizes = ["a", "b", "c"]', "sizes has 3 items, expected 2 or less"),
+        ('code = "a"', "code: 'a', expected a string that matches '^[0-9]+$'"),
+        ("pairs = [[1, 2], [3]]", "pairs[1] has 1 item, expected 2"),
+        ("pairs = [[1, true]]", "pairs[0][1]: got true or false, expected a number"),
+        ("pairs = [3]", "pairs[0]: got a whole number, expected a list of 2 numbers"),
+        ("budget = -1.5", "budget is -1.5, expected more than 0"),
+        ('budget = "100"', "budget: got a string, expected a number such as 100"),
+        ("either = 1.5", "either: got a number, expected a whole number or a string or a list of true or false values"),
+        ("either = [1]", "either[0]: got a whole number, expected true or false"),
+        ("flag = 2026-03-02", "flag: got a date or a time, expected true or false"),
+    ],
+)
+def test_complaints_name_key_value_and_expectation(tmp_path: Path, text: str, expected: str) -> None:
+    start = "" if text.startswith(("site", "qos")) else GOOD
+    assert _complaint(tmp_path, start + text).startswith(expected)
+
+
+def test_values_are_shown_short_and_without_passwords(tmp_path: Path) -> None:
+    shown = _complaint(tmp_path, GOOD + 'cameras = [{url = "http://admin:hunter2@gate/stream"}]')
+    assert "'http://***@gate/…" in shown
+    assert "hunter2" not in shown
+    shown = _complaint(tmp_path, GOOD + f'code = "{"x" * 500}"')
+    assert len(shown) < 200
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rtsps://gate:7441/AbCdEf{}GhIjKlMnOp",
+        "rtsp://gate/user=admin_pass{}word=AbCdEf.sdp",
+        "rtsp://gate/live?token=1{}AbCdEf",
+        "rtsp://admin:AbCdEf{}/@gate/live",
+    ],
+)
+def test_of_a_url_only_the_host_is_shown(url: str) -> None:
+    for control in ("", "\n", "\x1b", "\u2028"):
+        assert "gate" in shown(url.format(control))
+        assert "AbCdEf" not in shown(url.format(control)) + shown([url.format(control)])
+
+
+def test_a_good_file_is_read_and_one_that_is_no_text_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "device.toml"
+    path.write_text(GOOD + '[[cameras]]\nurl = "rtsp://x"\n')
+    assert read_toml(path, Device, ConfigError).cameras == [Camera("rtsp://x")]
+    path.write_bytes(b"site = '\xff'")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_toml(path, Device, ConfigError)
+
+
+class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    wait: Annotated[float, Meta(gt=0, extra={"unit": "seconds"})] | msgspec.UnsetType = msgspec.UNSET
+    protocol: Literal["5", "3"] = "5"
+    inner: Camera | None = None
+
+
+class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gates: Annotated[tuple[Gate, ...], Meta(min_length=1)]
+    size: Annotated[int, Meta(le=10)] = 0
+
+    def __post_init__(self) -> None:
+        if self.size == len(self.gates):
+            raise ValueError("size: expected another number")
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({}, ["gates is missing, expected tables [[gates]]"]),
+        ({"gates": {}}, ["gates: got a table, expected tables [[gates]]"]),
+        ({"gates": []}, ["gates has 0 items, expected 1 or more"]),
+        ({"gates": [{"name": "a"}]}, []),
+        ({"gates": [{"name": "a"}], "size": 1}, ["size: expected another number"]),
+        ({"gates": [{}, 3]}, ["gates[0].name is missing, expected a string", "gates[1]: got a whole number, expected"]),
+        ({"gates": [{"name": ""}, {"name": "a\nb", "x": 1}]}, ["gates[1]: unknown key x; known keys: name, wait,"]),
+        (
+            {"gates": [{"name": "a", "wait": "2 s"}, {"name": "b", "wait": 0, "protocol": 5, "wiat": 1}], "siz": 3},
+            [
+                'gates[0] ("a"): wait: got a string, expected a number of seconds',
+                'gates[1] ("b"): wait is 0, expected more than 0',
+                "gates[1] (\"b\"): protocol: got a whole number, expected '3' or '5'",
+                'gates[1] ("b"): unknown key wiat; did you mean wait?',
+                "unknown key siz; did you mean size?",
+            ],
+        ),
+        (
+            {"gates": [{"name": "a", "inner": {"url": "x", "fps": 0}}]},
+            [
+                "gates[0] (\"a\"): inner.url: 'x', expected an address that begins with rtsp://",
+                'gates[0] ("a"): inner.fps is 0, expected 1 or more',
+            ],
+        ),
+    ],
+)
+def test_all_problems_of_a_document_are_found(document: dict[str, Any], expected: list[str]) -> None:
+    found = [*problems(document, House)]
+    assert len(found) == len(expected)
+    assert all(line.startswith(words) for line, words in zip(found, expected, strict=True)), found
+
+
+class Checked(msgspec.Struct, frozen=True):
+    fps: Annotated[float, Meta(ge=1)] = 25.0
+    rotate: Literal[0, 90] = 0
+    file: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, Checked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"fps": 0}, "fps is 0, expected 1 or more"),
+        ({"fps": "1"}, "fps: got a string, expected a number"),
+        ({"rotate": 45}, "rotate: 45, expected 0 or 90"),
+        ({"file": Path("a\nb")}, "file: 'a\\nb', expected a path"),
+    ],
+)
+def test_a_program_gets_the_words_of_a_file(wrong: dict[str, Any], expected: str) -> None:
+    assert Checked(fps=1, file=Path("a")).fps == 1
+    assert refusal(ConfigError, Checked, **wrong) == expected

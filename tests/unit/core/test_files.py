@@ -1,7 +1,5 @@
 """Files from outside are refused at once where they are no regular files; records are whole or not there."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

@@ -1,7 +1,5 @@
 """What is known of a fleet from its messages and which of it is news; nothing that anybody publishes breaks it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import pickle

@@ -1,7 +1,5 @@
 """A second model on the objects of the first: which of them go on, for how long, and what a failure costs."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 from edge_sdk.core.errors import SessionError, UsageError
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.inference.cascade import Cascade, CropSettings, Region
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.model import Model
 from tests.support.bundles import coloured, open_real_bundle, write_real_bundle

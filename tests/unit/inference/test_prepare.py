@@ -1,7 +1,5 @@
 """Prepare: the tensor is what the formula says, its memory is always the same, and no frame allocates any."""
 
-from __future__ import annotations
-
 import tracemalloc
 from itertools import product
 from typing import Any

@@ -1,12 +1,13 @@
 """What runs a model: custom operators of a package or a signed bundle, and execution providers."""
 
-from __future__ import annotations
-
 import importlib.util
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import msgspec
 import numpy as np
 import onnx
@@ -19,16 +20,15 @@ from edge_sdk.bundle.manifest import SIGNATURE_FILE
 from edge_sdk.bundle.signing import sign
 from edge_sdk.bundle.target import CudaOptions, ProviderOptions, TensorrtOptions
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import BundleError, IncompatibleError, MissingDependencyError
+from edge_sdk.core.errors import BundleError, IncompatibleError, MissingDependencyError, UsageError
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import Providers, options_of
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import Providers, SessionSettings, options_of
+from edge_sdk.inference.session import Session, Stages
 from tests.support import models as tiny
-from tests.support.bundles import SIDE, open_real_bundle, write_real_bundle
+from tests.support.bundles import SIDE, SIDES, edit_manifest, open_real_bundle, write_real_bundle, write_variants
 from tests.support.logs import refusal
 from tests.support.models import MIX, unmixing
+from tests.support.program import Cli
 
 HAS_EXTENSIONS = importlib.util.find_spec("onnxruntime_extensions") is not None
 needs_extensions = pytest.mark.skipif(not HAS_EXTENSIONS, reason="onnxruntime-extensions is not installed here")
@@ -76,10 +76,9 @@ def test_an_operator_of_the_extensions_runs_in_a_bundle(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named_with_its_remedy_and_inspect_names_the_operator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    assert run(["inspect", str(_bundle(tmp_path / "a.edge"))]) == 0
-    assert OPERATOR in capsys.readouterr().out
+    assert OPERATOR in cli(0, "inspect", _bundle(tmp_path / "a.edge")).out
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     with pytest.raises(
         MissingDependencyError, match=r"Inverse .* pip install 'onnxruntime-extensions>=0\.15'"
@@ -227,3 +226,82 @@ def test_engines_are_kept_where_nobody_else_writes(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "file"))
     own = {"trt_fp16_enable": "1", "trt_int8_enable": "0"}
     assert options_of(TENSORRT, SessionSettings(provider_options=OPTIONS)) == own
+
+
+# Several models in one bundle: the one that is chosen runs, in its size, and replays its own golden inputs.
+
+
+@pytest.mark.parametrize("name", list(SIDES))
+def test_the_chosen_one_is_opened_with_its_size_and_its_golden_inputs(tmp_path: Path, name: str) -> None:
+    whole = Bundle.open(write_variants(tmp_path / "a.edge"))
+    for spelled in (name, f"model.{name}.ort"):
+        bundle = whole.with_primary(spelled)
+        assert bundle.manifest.variants[0].name == name
+        assert {v.name for v in bundle.manifest.variants} == set(SIDES)
+        assert bundle.digest == whole.digest
+        session = Session.open(bundle)
+        assert session.input_shape == bundle.manifest.input.tensor_shape == (1, 3, SIDES[name], SIDES[name])
+        assert session.replay_golden(bundle, Prepare(bundle.manifest.input)) == 0.0
+
+
+def test_run_gives_the_chosen_variants_results(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    folder = write_variants(tmp_path / "a.edge")
+    image = np.random.default_rng(3).integers(0, 256, (16, 16, 3), np.uint8)
+    cv2.imwrite(str(tmp_path / "one.png"), image)
+    seen = {}
+    for chosen in (None, *SIDES):
+        flags = ["--variant", chosen] if chosen else []
+        assert run(["run", str(folder), "--source", str(tmp_path / "one.png"), "-q", *flags]) == 0
+        [line] = capsysbinary.readouterr().out.splitlines()
+        classes = msgspec.json.decode(line)["classes"]
+        seen[chosen] = {c["label"]: c["confidence"] for c in classes}["cat"]
+    assert seen[None] == seen["int8"]
+    assert len({round(value, 3) for value in seen.values()}) == len(SIDES)
+
+
+@pytest.mark.parametrize("verb", [["run", "--quiet", "--source", "one.png"], ["bench", "--rounds", "1"]])
+def test_resizing_has_as_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]) -> None:
+    before = cv2.getNumThreads()
+    folder = write_variants(tmp_path / "a.edge")
+    cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
+    monkeypatch.chdir(tmp_path)
+    try:
+        for threads in (1, 3):
+            edit_manifest(folder, intra_op_num_threads=threads)
+            assert run([*verb, str(folder)]) == 0
+            assert cv2.getNumThreads() == threads
+    finally:
+        cv2.setNumThreads(before)
+
+
+@pytest.mark.parametrize("verb", [["run", "--source", "none.png"], ["bench"]])
+def test_an_unknown_name_is_refused(tmp_path: Path, cli: Cli, verb: list[str]) -> None:
+    folder = write_variants(tmp_path / "a.edge")
+    error = cli(2, *verb, folder, "--variant", "int8.9x9").err.splitlines()[-1]
+    assert "has no variant 'int8.9x9', expected one of: int8, int8.8x8, fp32" in error
+    with pytest.raises(UsageError, match="has no variant ''"):
+        Bundle.open(folder).with_primary("")
+
+
+def _edit(folder: Path, edit: Callable[[list[dict[str, Any]]], None]) -> None:
+    document = msgspec.json.decode((folder / "manifest.json").read_bytes())
+    edit(document["variants"])
+    edit_manifest(folder, variants=document["variants"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda f: (f / "golden.int8.8x8.npz").unlink(), "golden.int8.8x8.npz is missing"),
+        (lambda f: _edit(f, lambda v: v[2]["golden"].update(file="g")), "'g' is promised but not among the files"),
+        (lambda f: _edit(f, lambda v: v.append(v[1])), "a variant is there twice"),
+        (lambda f: _edit(f, lambda v: v[0].update(size_wh=[8, 8])), "8x8, expected input.size_wh, 16x16"),
+        (lambda f: _edit(f, lambda v: v[1].update(operators=["x:Y"])), "'x:Y', which operators does not name"),
+        (lambda f: _edit(f, lambda v: v.clear()), "variants"),
+    ],
+)
+def test_a_wrong_variant_refuses_the_bundle(tmp_path: Path, damage: Callable[[Path], None], expected: str) -> None:
+    folder = write_variants(tmp_path / "a.edge")
+    damage(folder)
+    with pytest.raises(BundleError, match=re.escape(expected)):
+        Bundle.open(folder)

@@ -1,7 +1,5 @@
 """Sessions are bound once and equal to a bare run, replay golden inputs, and are shared while somebody has them."""
 
-from __future__ import annotations
-
 import gc
 import io
 import math
@@ -26,23 +24,13 @@ from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError
 from edge_sdk.core.frame import Classification, Frame
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.session import RunGuard, Session, SessionCache, guarded
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import RunGuard, Session, SessionCache, Stages, guarded
+from tests.support import bundles
 from tests.support import models as tiny
-from tests.support.bundles import (
-    FILES,
-    SIDE,
-    edit_manifest,
-    endless,
-    open_real_bundle,
-    picture,
-    write_bundle,
-    write_real_bundle,
-)
 from tests.support.logs import refusal
 
-SPEC = InputSpec(size_wh=(SIDE, SIDE))
+SPEC = InputSpec(size_wh=(bundles.SIDE, bundles.SIDE))
 MODEL = tiny.classifier(classes=2)
 
 
@@ -51,7 +39,7 @@ def _session(settings: SessionSettings | None = None) -> Session:
 
 
 def _tensors(count: int = 2) -> np.ndarray:
-    return np.random.default_rng(0).random((count, 1, 3, SIDE, SIDE), np.float32)
+    return np.random.default_rng(0).random((count, 1, 3, bundles.SIDE, bundles.SIDE), np.float32)
 
 
 def _frame(seed: int) -> Frame:
@@ -152,14 +140,9 @@ def test_settings_reach_the_runtime(tmp_path: Path) -> None:
     spinning = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning", "session.force_spinning_stop")
     assert [usual.get_session_config_entry(key) for key in spinning] == ["0"] * 3
     settings = SessionSettings(
-        intra_op_num_threads=2,
-        inter_op_num_threads=3,
-        allow_spinning=True,
-        arena=False,
-        prepacking=False,
-        graph_level="basic",
-        graph_file=str(tmp_path / "graph.onnx"),
-    )
+        intra_op_num_threads=2, inter_op_num_threads=3, allow_spinning=True, arena=False, prepacking=False,
+        graph_level="basic", graph_file=str(tmp_path / "graph.onnx"),
+    )  # fmt: skip
     other = _session(settings).inference.get_session_options()
     assert (other.intra_op_num_threads, other.inter_op_num_threads) == (2, 3)
     assert other.execution_mode == ort.ExecutionMode.ORT_PARALLEL
@@ -184,16 +167,16 @@ def _golden_bundle(
     folder: Path, *, error: float = 0.0, second_error: float = 0.0, noise: np.ndarray | None = None
 ) -> Bundle:
     """A real model in a bundle whose golden outputs are off by errors, and whose quantization costs `noise`."""
-    image = np.random.default_rng(1).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    image = np.random.default_rng(1).integers(0, 256, (bundles.SIDE, bundles.SIDE, 3), np.uint8)
     [output] = Session(MODEL.SerializeToString(), SessionSettings(), "m").run(Prepare(SPEC).normalise(image))
     buffer = io.BytesIO()
     arrays = {"image_0": image, "output_0_0": output + np.float32(error)}
     arrays |= {"image_1": image, "output_1_0": output + np.float32(second_error)}
     np.savez_compressed(buffer, **arrays, **({} if noise is None else {"noise_0": noise, "noise_1": noise}))
-    path = write_real_bundle(folder, MODEL, extra={"golden.npz": buffer.getvalue()})
+    path = bundles.write_real_bundle(folder, MODEL, extra={"golden.npz": buffer.getvalue()})
     [variant] = msgspec.json.decode((path / "manifest.json").read_bytes())["variants"]
     variant["golden"] |= {"count": 2, "absolute": 0.0} | ({} if noise is None else {"noise_share": 0.5})
-    edit_manifest(path, variants=[variant])
+    bundles.edit_manifest(path, variants=[variant])
     return Bundle.open(path)
 
 
@@ -257,7 +240,7 @@ def test_rows_are_judged_apart() -> None:
     ],
 )
 def test_a_model_that_this_runtime_cannot_load_is_incompatible(tmp_path: Path, model: bytes, expected: str) -> None:
-    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", files={**FILES, "model.int8.ort": model}))
+    bundle = Bundle.open(bundles.write_bundle(tmp_path / "a.edge", files={**bundles.FILES, "model.int8.ort": model}))
     cache = SessionCache()
     for _ in range(2):
         with pytest.raises(IncompatibleError, match=expected):
@@ -270,7 +253,7 @@ def test_a_model_that_this_runtime_cannot_load_is_incompatible(tmp_path: Path, m
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Bundle:
-    return open_real_bundle(tmp_path / "a.edge", MODEL)
+    return bundles.open_real_bundle(tmp_path / "a.edge", MODEL)
 
 
 def _settings(threads: int) -> SessionSettings:
@@ -319,7 +302,7 @@ class _Watched(Bundle):
 
 def test_different_models_load_at_the_same_time(tmp_path: Path, bundle: Bundle) -> None:
     both = Barrier(2)
-    other = open_real_bundle(tmp_path / "b.edge", tiny.classifier(classes=3))
+    other = bundles.open_real_bundle(tmp_path / "b.edge", tiny.classifier(classes=3))
     cache = SessionCache()
     with ThreadPoolExecutor(2) as threads:
         opened = list(threads.map(cache.open, [_Watched(bundle, both), _Watched(other, both)]))
@@ -352,11 +335,11 @@ def test_a_profile_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 # Runs that come to no end: ended by the watchdog, and the session goes on.
 
-BRIGHT, DARK = picture(255), picture(50)
+BRIGHT, DARK = bundles.picture(255), bundles.picture(50)
 
 
 def _hanging(limit_s: float = 0.5) -> Session:
-    return Session(endless().SerializeToString(), SessionSettings(limit_s=limit_s), "endless.onnx")
+    return Session(bundles.endless().SerializeToString(), SessionSettings(limit_s=limit_s), "endless.onnx")
 
 
 def test_a_run_that_does_not_end_is_ended_and_the_next_one_works() -> None:
@@ -419,7 +402,7 @@ def test_the_watchdog_ends_with_the_last_session() -> None:
 
 
 def test_golden_raises_the_limit_to_what_the_board_needs(tmp_path: Path) -> None:
-    bundle = open_real_bundle(tmp_path / "a.edge", endless())
+    bundle = bundles.open_real_bundle(tmp_path / "a.edge", bundles.endless())
     stages = Stages.open(bundle, SessionSettings(limit_s=0.2))
     limit_s = stages.session._guard.limit_s  # a golden input may have taken longer than a tenth of it
     assert limit_s >= 0.2
@@ -431,7 +414,7 @@ def test_golden_raises_the_limit_to_what_the_board_needs(tmp_path: Path) -> None
 
 
 def test_the_limit_follows_the_budget(tmp_path: Path) -> None:
-    bundle = open_real_bundle(tmp_path / "a.edge", endless(), latency_budget_ms=100.0)
+    bundle = bundles.open_real_bundle(tmp_path / "a.edge", bundles.endless(), latency_budget_ms=100.0)
     assert SessionSettings.of(bundle.manifest).limit_s == 5.0
-    bundle = open_real_bundle(tmp_path / "b.edge", endless(), latency_budget_ms=2000.0)
+    bundle = bundles.open_real_bundle(tmp_path / "b.edge", bundles.endless(), latency_budget_ms=2000.0)
     assert SessionSettings.of(bundle.manifest).limit_s == 20.0

@@ -1,7 +1,5 @@
 """A new bundle is tried in a process of its own: what crashes, hangs or takes all memory does it there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -15,13 +13,13 @@ from typing import TypeVar
 import pytest
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, IncompatibleError
 from edge_sdk.core.threads import Stop
-from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.trial import TrialLimits, prove_here
 from tests.support.bundles import deep, edit_manifest, endless_of_hostile, sound, wants, write_hostile
 from tests.support.logs import SAID, refusal
+from tests.support.program import Cli
 
 Found = TypeVar("Found")
 HARM = {
@@ -63,16 +61,13 @@ def test_an_end_without_an_answer_proves_nothing(state: Path, bundle: Bundle, mo
 
 
 @pytest.mark.sandbox
-def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, cli: Cli) -> None:
     """In this very process: were it loaded here, the test run would end."""
     hostile = write_hostile(tmp_path / "hostile.edge", deep())
-    assert run(["run", str(hostile), "--source", str(tmp_path), "-q"]) == 6
-    assert capsys.readouterr().err.count("\n") == 1
+    assert cli(6, "run", hostile, "--source", tmp_path, "-q").err.count("\n") == 1
 
 
-def test_a_sound_one_is_tried_once_whatever_its_name_and_only_newest_records_are_kept(
-    state: Path, tmp_path: Path
-) -> None:
+def test_a_sound_one_is_tried_once_whatever_its_name_and_the_newest_are_kept(state: Path, tmp_path: Path) -> None:
     state.mkdir(parents=True)
     for number in range(80):
         (state / f"{number}.json").touch()

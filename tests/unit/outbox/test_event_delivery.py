@@ -1,7 +1,5 @@
 """Events on their way to a broker: before results, in order, once more after a break, and put aside where refused."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import sqlite3
@@ -14,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.core.threads import Backoff
+from edge_sdk.core.threads import Backoff, Wakeup
 from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox import outbox
 from edge_sdk.outbox.event import Losses
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.store import EventStore
 from edge_sdk.outbox.writer import Writer
-from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings, Sender
@@ -88,9 +85,7 @@ def test_what_a_broker_acknowledged_just_before_it_broke_comes_again(tmp_path: P
 
 
 @pytest.mark.parametrize("is_heard", [False, True], ids=["silence", "a sign of life"])
-def test_an_answer_is_believed_once_more_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard: bool
-) -> None:
+def test_an_answer_counts_once_more_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard: bool) -> None:
     """A machine that dies, and whose disk forgets what the broker had answered, ends no connection for a while."""
     links = FakeLink(), FakeLink()
     with _door(tmp_path, *links) as door:

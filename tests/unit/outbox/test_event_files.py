@@ -1,7 +1,5 @@
 """The event outbox over files that are damaged, in use, removed, moved or replaced while they are used."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import resource

@@ -1,7 +1,5 @@
 """Of a damaged file, a log after a kill or a disk that fails nothing is missing that is not counted."""
 
-from __future__ import annotations
-
 import math
 import os
 import random
@@ -24,20 +22,7 @@ from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.recovery import open_store
 from edge_sdk.outbox.store import AgeClock, EventStore, unsealed
 from edge_sdk.outbox.writer import Writer
-from tests.support.outboxes import (
-    TOPIC,
-    WAIT_S,
-    committed,
-    deliver_all,
-    delivered,
-    folder_in_memory,
-    log_of,
-    outbox_at,
-    payload,
-    put,
-    taken,
-    until,
-)
+from tests.support import outboxes
 
 _PAGE, _LOG_HEAD, _FRAME = 4096, 32, 24 + 4096
 
@@ -54,12 +39,12 @@ def _flip(path: Path, place: int, mask: int = 1) -> None:
 
 def _commits(outbox: EventOutbox, times: int, count: int = 10, size: int = 80) -> None:
     for time in range(times):
-        committed(outbox, count, "yard" if time % 3 else "door", size)
+        outboxes.committed(outbox, count, "yard" if time % 3 else "door", size)
 
 
 def _killed(outbox: EventOutbox, path: Path) -> Path:
     """The file as a kill leaves it, in a folder of its own, once nothing is written any more."""
-    until(lambda: not outbox._queue.has_new and outbox._is_idle)
+    outboxes.until(lambda: not outbox._queue.has_new and outbox._is_idle)
     return Path(shutil.copytree(path.parent, path.parent.with_name("killed"))) / path.name
 
 
@@ -67,23 +52,23 @@ def _life(folder: Path, live: Callable[[EventOutbox], object], *, first: int = 0
     """The file after a kill; `first` events are in the file itself, the others in its log alone."""
     path = folder / "life" / "events.sqlite"
     if first:
-        with outbox_at(path, max_mb=1) as outbox:
-            committed(outbox, first, size=80)
-    with outbox_at(path, max_mb=1) as outbox:
+        with outboxes.outbox_at(path, max_mb=1) as outbox:
+            outboxes.committed(outbox, first, size=80)
+    with outboxes.outbox_at(path, max_mb=1) as outbox:
         live(outbox)
         return _killed(outbox, path)
 
 
 def _deliver_some(outbox: EventOutbox) -> None:
     _commits(outbox, 6, 10, 80)
-    delivered(outbox, 35)
+    outboxes.delivered(outbox, 35)
     outbox.end_connection(is_orderly=True)
     _commits(outbox, 3, 10, 80)
 
 
 def _refuse_some(outbox: EventOutbox) -> None:
     _commits(outbox, 6, 10, 80)
-    for number, event in enumerate(taken(outbox, 30)):
+    for number, event in enumerate(outboxes.taken(outbox, 30)):
         if number % 3 == 0:
             outbox.reject(event, "Packet too large")
     outbox.end_connection(is_orderly=False)  # the others are not answered
@@ -91,9 +76,9 @@ def _refuse_some(outbox: EventOutbox) -> None:
 
 
 def _overflow(outbox: EventOutbox) -> None:
-    put(outbox, 20, "quiet", 80)
+    outboxes.put(outbox, 20, "quiet", 80)
     while not outbox.stats().lost.overflow:
-        committed(outbox, 100, size=5000)
+        outboxes.committed(outbox, 100, size=5000)
     _commits(outbox, 3, 5, 80)
 
 
@@ -115,17 +100,17 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[Life]:
     ):
         path = _life(tmp_path_factory.mktemp("life"), live, first=first)
         whole = Path(shutil.copytree(path.parent, path.parent.with_name("whole"))) / path.name
-        with outbox_at(whole, max_mb=1) as outbox:
-            found.append(Life(path.parent, {event.seq for event in deliver_all(outbox)}))
+        with outboxes.outbox_at(whole, max_mb=1) as outbox:
+            found.append(Life(path.parent, {event.seq for event in outboxes.deliver_all(outbox)}))
             assert outbox.stats().set_aside == 0
     return found
 
 
 def _damage(rng: random.Random, path: Path) -> str:
     """Flip bits, cut the end off, or zero or swap pages of the file or of its log; says what was done."""
-    target = rng.choice([path, log_of(path)])
+    target = rng.choice([path, outboxes.log_of(path)])
     data = bytearray(target.read_bytes())
-    head, page = (_LOG_HEAD, _FRAME) if target == log_of(path) else (0, _PAGE)
+    head, page = (_LOG_HEAD, _FRAME) if target == outboxes.log_of(path) else (0, _PAGE)
     first, second = (head + page * rng.randrange((len(data) - head) // page) for _ in range(2))
     what, at = rng.choice(["flip", "flips", "cut", "zeros to the end", "zeros", "swap"]), rng.randrange(len(data))
     if what in ("flip", "flips"):
@@ -147,7 +132,7 @@ def _damage(rng: random.Random, path: Path) -> str:
 @pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.long)])
 def test_of_random_damage_nothing_is_missing_that_is_not_counted(tmp_path: Path, lives: list[Life], count: int) -> None:
     rng, missing, expected = random.Random(15), 0, 0
-    with folder_in_memory(tmp_path) as folder:
+    with outboxes.folder_in_memory(tmp_path) as folder:
         for number in range(count):
             life = lives[-1 if number % 20 == 0 else rng.randrange(len(lives) - 1)]  # the last is of a megabyte
             path = Path(shutil.copytree(life.folder, folder / "damaged")) / "events.sqlite"
@@ -158,11 +143,11 @@ def test_of_random_damage_nothing_is_missing_that_is_not_counted(tmp_path: Path,
 
 
 def _open_and_check(path: Path, expected: set[int], what: str) -> int:
-    with outbox_at(path, max_mb=1) as outbox:
-        found = deliver_all(outbox)
+    with outboxes.outbox_at(path, max_mb=1) as outbox:
+        found = outboxes.deliver_all(outbox)
         stats = outbox.stats()
     numbers = {event.seq for event in found}
-    assert all(event.payload == payload(event.seq, len(event.payload)) for event in found), what
+    assert all(event.payload == outboxes.payload(event.seq, len(event.payload)) for event in found), what
     assert len(numbers) == len(found), what
     assert numbers <= expected, what
     assert stats.lost == Losses(disk=len(expected) - len(numbers)), what
@@ -176,20 +161,22 @@ def _forty_commits(outbox: EventOutbox) -> None:
 
 
 def _content(path: Path) -> dict[str, bytes]:
-    return {name: (path.parent / name).read_bytes() for name in (path.name, log_of(path).name)}
+    return {name: (path.parent / name).read_bytes() for name in (path.name, outboxes.log_of(path).name)}
 
 
 def test_a_bit_that_flips_in_the_log_costs_the_event_that_it_is_in(tmp_path: Path) -> None:
     def live(outbox: EventOutbox) -> None:
         _forty_commits(outbox)
-        committed(outbox, 1, "last", 80)
+        outboxes.committed(outbox, 1, "last", 80)
 
     path, said = _life(tmp_path, live), list[tuple[str, str]]()
-    log = log_of(path).read_bytes()
-    _flip(log_of(path), log.index(max(re.findall(rb'{"seq":\d+', log))))  # of the last one, which is in no other frame
-    _flip(log_of(path), _LOG_HEAD + 24 + 10)  # of the first frame, where SQLite stops
-    with outbox_at(path, said=said) as outbox:
-        assert len(deliver_all(outbox)) == 400
+    log = outboxes.log_of(path).read_bytes()
+    _flip(
+        outboxes.log_of(path), log.index(max(re.findall(rb'{"seq":\d+', log)))
+    )  # of the last one, which is in no other frame
+    _flip(outboxes.log_of(path), _LOG_HEAD + 24 + 10)  # of the first frame, where SQLite stops
+    with outboxes.outbox_at(path, said=said) as outbox:
+        assert len(outboxes.deliver_all(outbox)) == 400
         assert outbox.stats().lost == Losses(disk=1)
     assert "400 events were read from it" in dict(said)["outbox_damaged"]
     assert dict(said)["events_lost"] == "1 event is lost since the start: 1 on a damaged disk"
@@ -197,12 +184,12 @@ def test_a_bit_that_flips_in_the_log_costs_the_event_that_it_is_in(tmp_path: Pat
 
 def test_a_log_that_ends_early_is_told_from_one_in_which_nothing_more_was_written(tmp_path: Path) -> None:
     path = _life(tmp_path, _forty_commits)
-    os.truncate(log_of(path), log_of(path).stat().st_size // 2)
-    with outbox_at(path) as outbox:
-        found = len(deliver_all(outbox))
+    os.truncate(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
+    with outboxes.outbox_at(path) as outbox:
+        found = len(outboxes.deliver_all(outbox))
         assert 100 < found < 300
         assert outbox.stats().lost == Losses(disk=400 - found)
-    with outbox_at(path) as outbox:  # and it is counted once
+    with outboxes.outbox_at(path) as outbox:  # and it is counted once
         assert (outbox.waiting, outbox.stats().lost, outbox.stats().set_aside) == (0, Losses(), 0)
 
 
@@ -226,23 +213,23 @@ def test_a_record_without_the_last_commit_is_no_loss(tmp_path: Path, change: Cal
 
     path = _life(tmp_path, live)
     change(_record(path), older)
-    with outbox_at(path) as outbox:
-        assert len(deliver_all(outbox)) == 60
+    with outboxes.outbox_at(path) as outbox:
+        assert len(outboxes.deliver_all(outbox)) == 60
         assert (outbox.stats().lost, outbox.stats().set_aside) == (Losses(), 0)
 
 
 def test_damage_before_the_end_of_the_log_is_noticed_without_a_record(tmp_path: Path) -> None:
     path = _life(tmp_path, _forty_commits)
     _record(path).unlink()
-    _flip(log_of(path), log_of(path).stat().st_size // 2)
-    with outbox_at(path) as outbox:
-        assert len(deliver_all(outbox)) + outbox.stats().lost.disk == 400
+    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
+    with outboxes.outbox_at(path) as outbox:
+        assert len(outboxes.deliver_all(outbox)) + outbox.stats().lost.disk == 400
         assert outbox.stats().set_aside == 1
 
 
 def test_what_a_kill_kept_from_being_committed_is_no_loss(tmp_path: Path) -> None:
     path = _life(tmp_path, _forty_commits)
-    size = log_of(path).stat().st_size
+    size = outboxes.log_of(path).stat().st_size
     with closing(sqlite3.connect(path, isolation_level=None)) as sql:
         sql.execute("PRAGMA cache_size = 1")  # what is changed is written before it is committed
         sql.execute("BEGIN")
@@ -253,20 +240,20 @@ def test_what_a_kill_kept_from_being_committed_is_no_loss(tmp_path: Path) -> Non
             "INSERT INTO event VALUES (?, 'door', 1, 1.0, 't', zeroblob(3000), 'crc')", [(n,) for n in range(900, 950)]
         )
         copy = Path(shutil.copytree(path.parent, tmp_path / "again")) / path.name
-    assert log_of(copy).stat().st_size > size + 100_000
-    with outbox_at(copy) as outbox:
-        assert len(deliver_all(outbox)) == 400
+    assert outboxes.log_of(copy).stat().st_size > size + 100_000
+    with outboxes.outbox_at(copy) as outbox:
+        assert len(outboxes.deliver_all(outbox)) == 400
         assert (outbox.stats().lost, outbox.stats().set_aside) == (Losses(), 0)
 
 
 def test_a_file_that_was_removed_between_two_starts_is_counted_and_no_number_comes_again(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
-    with outbox_at(path, wall_s=lambda: 2000.0) as outbox:
-        numbers = committed(outbox, 30, size=80)
+    with outboxes.outbox_at(path, wall_s=lambda: 2000.0) as outbox:
+        numbers = outboxes.committed(outbox, 30, size=80)
     path.unlink()
-    with outbox_at(path, wall_s=lambda: 1000.0) as outbox:
-        committed(outbox, 1)
-        [number] = put(outbox, 1)
+    with outboxes.outbox_at(path, wall_s=lambda: 1000.0) as outbox:
+        outboxes.committed(outbox, 1)
+        [number] = outboxes.put(outbox, 1)
         assert number > numbers[-1]
         stats = outbox.stats()
         assert (stats.lost, stats.restored, stats.waiting) == (Losses(disk=30), 30, 2)
@@ -274,19 +261,19 @@ def test_a_file_that_was_removed_between_two_starts_is_counted_and_no_number_com
 
 def test_what_was_put_aside_is_in_the_new_file_too_and_damage_of_its_own_is_noticed(tmp_path: Path) -> None:
     def live(outbox: EventOutbox) -> None:
-        put(outbox, 3)
-        for event in taken(outbox, 3):
+        outboxes.put(outbox, 3)
+        for event in outboxes.taken(outbox, 3):
             outbox.reject(event, "Not authorized")
-        committed(outbox, 1, size=80)
+        outboxes.committed(outbox, 1, size=80)
 
     path = _life(tmp_path, live)
-    log = log_of(path).read_bytes()
+    log = outboxes.log_of(path).read_bytes()
     with closing(sqlite3.connect(Path(shutil.copytree(path.parent, tmp_path / "look")) / path.name)) as sql:
         numbers = [seq for (seq,) in sql.execute("SELECT seq FROM quarantine ORDER BY id")]
     spoilt = b'{"seq":%d}' % numbers[1]
-    log_of(path).write_bytes(log.replace(spoilt, spoilt.replace(b"seq", b"Seq")))
-    with outbox_at(path) as outbox:
-        assert (len(deliver_all(outbox)), outbox.stats().lost) == (1, Losses())
+    outboxes.log_of(path).write_bytes(log.replace(spoilt, spoilt.replace(b"seq", b"Seq")))
+    with outboxes.outbox_at(path) as outbox:
+        assert (len(outboxes.deliver_all(outbox)), outbox.stats().lost) == (1, Losses())
         assert outbox.stats().set_aside == 1
     with closing(sqlite3.connect(path)) as sql:
         assert sql.execute("SELECT seq FROM quarantine ORDER BY id").fetchall() == [(numbers[0],), (numbers[2],)]
@@ -296,7 +283,7 @@ def test_a_salvage_that_is_interrupted_anywhere_is_done_again(tmp_path: Path, mo
     path = _life(tmp_path, _forty_commits, first=200)
     for ending in ("", "-wal"):
         (path.parent / f"{path.name}.damaged{ending}").write_text("of an earlier time")
-    _flip(log_of(path), log_of(path).stat().st_size // 2)
+    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
     before = _content(path)
     points: list[Path] = []
 
@@ -320,20 +307,20 @@ def test_a_salvage_that_is_interrupted_anywhere_is_done_again(tmp_path: Path, mo
         open_store(path, OutboxSettings(folder=path.parent)).close()
     assert len(points) > 12
     for point in [*points, path]:
-        with outbox_at(point) as outbox:
-            found = len(deliver_all(outbox))
+        with outboxes.outbox_at(point) as outbox:
+            found = len(outboxes.deliver_all(outbox))
             assert (outbox.stats().restored, outbox.stats().set_aside) == (600, 1), point
             assert outbox.stats().lost == Losses(disk=600 - found), point
             assert found >= 590, point
         names = {name.name.removeprefix(path.name) for name in point.parent.iterdir()}
         assert names == {"", "-committed", ".damaged", ".damaged-wal"}, point
         aside = point.with_name(f"{path.name}.damaged")
-        assert [aside.read_bytes(), log_of(aside).read_bytes()] == list(before.values()), point
+        assert [aside.read_bytes(), outboxes.log_of(aside).read_bytes()] == list(before.values()), point
 
 
 def test_on_a_full_disk_a_damaged_file_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, said, tries, fill = _life(tmp_path, _forty_commits, first=200), list[tuple[str, str]](), [0], recovery._fill
-    _flip(log_of(path), log_of(path).stat().st_size // 2)
+    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
     before, has_room = _content(path), threading.Event()
 
     def filled(sql: sqlite3.Connection, *others: Any) -> None:
@@ -343,10 +330,10 @@ def test_on_a_full_disk_a_damaged_file_stays_as_it_is(tmp_path: Path, monkeypatc
         fill(sql, *others)
 
     monkeypatch.setattr(recovery, "_fill", filled)
-    with outbox_at(path, said=said) as outbox:
-        numbers = put(outbox, 5)
-        until(lambda: tries[0] > 4)
-        assert delivered(outbox, 2) == numbers[:2]  # from memory
+    with outboxes.outbox_at(path, said=said) as outbox:
+        numbers = outboxes.put(outbox, 5)
+        outboxes.until(lambda: tries[0] > 4)
+        assert outboxes.delivered(outbox, 2) == numbers[:2]  # from memory
         assert _content(path) == before
         assert {name.name.removeprefix(path.name) for name in path.parent.iterdir()} - {".salvage-tmp"} == {
             "",
@@ -355,8 +342,8 @@ def test_on_a_full_disk_a_damaged_file_stays_as_it_is(tmp_path: Path, monkeypatc
         }
         assert "disk is full; free some space on this disk" in dict(said)["outbox_disk"]
         has_room.set()
-        assert outbox.wait_committed(WAIT_S)
-        found = {event.seq for event in deliver_all(outbox)}
+        assert outbox.wait_committed(outboxes.WAIT_S)
+        found = {event.seq for event in outboxes.deliver_all(outbox)}
         stats = outbox.stats()
         assert found > set(numbers[2:])
         assert (stats.put, stats.restored, stats.waiting, stats.set_aside) == (5, 600, 0, 1)
@@ -367,33 +354,33 @@ def test_on_a_full_disk_a_damaged_file_stays_as_it_is(tmp_path: Path, monkeypatc
 def test_a_device_with_very_many_cameras_loses_no_less_and_no_more(tmp_path: Path) -> None:
     def live(outbox: EventOutbox) -> None:
         for camera in range(80):
-            put(outbox, 2, f"{camera:099}")
-        assert outbox.wait_committed(WAIT_S)
+            outboxes.put(outbox, 2, f"{camera:099}")
+        assert outbox.wait_committed(outboxes.WAIT_S)
         _commits(outbox, 5, 10, 80)
 
     path = _life(tmp_path, live, first=50)
-    with outbox_at(Path(shutil.copytree(path.parent, tmp_path / "whole")) / path.name) as outbox:
+    with outboxes.outbox_at(Path(shutil.copytree(path.parent, tmp_path / "whole")) / path.name) as outbox:
         assert (outbox.waiting, outbox.stats().set_aside) == (260, 0)
-    _flip(log_of(path), log_of(path).stat().st_size // 2)
-    with outbox_at(path) as outbox:
-        assert len(deliver_all(outbox)) + outbox.stats().lost.disk == 260
+    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
+    with outboxes.outbox_at(path) as outbox:
+        assert len(outboxes.deliver_all(outbox)) + outbox.stats().lost.disk == 260
 
 
 def test_what_may_have_been_sent_before_says_so(tmp_path: Path) -> None:
     def marks(outbox: EventOutbox, count: int) -> list[bool]:
-        return [event.is_repeated for event in taken(outbox, count)]
+        return [event.is_repeated for event in outboxes.taken(outbox, count)]
 
     path = tmp_path / "events.sqlite"
-    with outbox_at(path) as outbox:
-        put(outbox, 700)  # more than are read ahead
+    with outboxes.outbox_at(path) as outbox:
+        outboxes.put(outbox, 700)  # more than are read ahead
         assert marks(outbox, 3) == [False] * 3
         outbox.end_connection(is_orderly=False)
         assert marks(outbox, 5) == [True] * 3 + [False] * 2
-        for event in taken(outbox, 1):
+        for event in outboxes.taken(outbox, 1):
             outbox.give_back(event, 0.0)  # the broker did not take it
         assert marks(outbox, 1) == [False]
-    with outbox_at(path) as outbox:
-        put(outbox, 1)
+    with outboxes.outbox_at(path) as outbox:
+        outboxes.put(outbox, 1)
         assert marks(outbox, 701) == [True] * 700 + [False]
 
 
@@ -431,7 +418,7 @@ def _check_sum(outbox: EventOutbox) -> None:
 def test_a_disk_that_fails_loses_nothing_uncounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     rng = random.Random(15)
     disk = FailingDisk(monkeypatch, rng)
-    with folder_in_memory(tmp_path) as folder:
+    with outboxes.folder_in_memory(tmp_path) as folder:
         for number in range(count):
             _live_and_check(folder / f"{number}" / "events.sqlite", disk, rng)
 
@@ -440,13 +427,13 @@ def _live_and_check(path: Path, disk: FailingDisk, rng: random.Random) -> None:
     size, max_mb = rng.choice([60, 3000]), rng.choice([1, 64])
     numbers, through, lost = set[int](), set[int](), 0
     for start in range(4):
-        with outbox_at(path, max_mb=max_mb) as outbox:
+        with outboxes.outbox_at(path, max_mb=max_mb) as outbox:
             if start == 3:
-                through |= {event.seq for event in deliver_all(outbox)}
+                through |= {event.seq for event in outboxes.deliver_all(outbox)}
                 break
             disk.share = rng.choice([0.05, 0.2])
             for _ in range(rng.randrange(2, 8)):
-                numbers.update(filter(None, put(outbox, rng.randrange(80), size=size)))
+                numbers.update(filter(None, outboxes.put(outbox, rng.randrange(80), size=size)))
                 outbox.wait_committed(0.005)
                 through |= _send_some(outbox, rng)
                 _check_sum(outbox)
@@ -470,24 +457,24 @@ def _send_some(outbox: EventOutbox, rng: random.Random) -> set[int]:
 
 def test_what_only_memory_has_is_not_overtaken_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "events.sqlite"
-    with outbox_at(path) as outbox:
-        earlier = put(outbox, 5)
+    with outboxes.outbox_at(path) as outbox:
+        earlier = outboxes.put(outbox, 5)
     settings, clock = OutboxSettings(), AgeClock("boot")
     queue = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
     writer = Writer(queue, path, clock, settings, OutboxWarnings(), Backoff(0.001, 0.001))
     with monkeypatch.context() as patch:
         patch.setattr(EventStore, "_prepare", _raise)
         writer.open()
-        numbers = [queue.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
+        numbers = [queue.put(outboxes.TOPIC + "gate", "gate", outboxes.payload) for _ in range(3)]
         writer.turn()
         found = _take_all(queue)  # from memory
-    until(lambda: writer.retry_s in (0.0, math.inf))
-    numbers += [queue.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
+    outboxes.until(lambda: writer.retry_s in (0.0, math.inf))
+    numbers += [queue.put(outboxes.TOPIC + "gate", "gate", outboxes.payload) for _ in range(3)]
     with monkeypatch.context() as patch:
         patch.setattr(EventStore, "commit", _raise)
         writer.turn()  # it is opened, and takes nothing
         found += _take_all(queue)
-    until(lambda: writer.retry_s in (0.0, math.inf))
+    outboxes.until(lambda: writer.retry_s in (0.0, math.inf))
     writer.turn()
     found += _take_all(queue)
     writer.close()

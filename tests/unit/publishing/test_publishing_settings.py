@@ -1,7 +1,5 @@
 """Which broker: URLs, names, secrets, and this device's certificate and key."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -102,11 +100,7 @@ def test_the_first_line_of_a_password_file_is_the_password(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [
-        (b"\nx", "has 0 bytes"),
-        (b"\xff", "not UTF-8"),
-        (b"x" * 70000, "expected 1 to 65535 in the first line"),
-    ],
+    [(b"\nx", "has 0 bytes"), (b"\xff", "not UTF-8"), (b"x" * 70000, "expected 1 to 65535 in the first line")],
 )
 def test_password_files_that_are_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "password").write_bytes(content)
@@ -153,10 +147,7 @@ def test_an_encrypted_key_needs_its_password_and_a_good_one_has_no_doubts(tmp_pa
     until = valid_until(settings)
     assert until is not None
     assert timedelta(days=364) < until - datetime.now(timezone.utc) < timedelta(days=366)
-    for word, expected in (
-        (None, "is encrypted; name a file with its password"),
-        ("swordfish", "its password is wrong"),
-    ):
+    for word, expected in ((None, "is encrypted; name a file with its"), ("swordfish", "its password is wrong")):
         said = refusal(UsageError, check_credentials, _settings(*issued, word))
         assert said.startswith(f"{tmp_path / 'pi.key'}: ")
         assert expected in said
@@ -233,9 +224,7 @@ def test_the_warning_begins_thirty_days_before_the_end() -> None:
         ([("a", 20), ("a", 60)], []),  # its successor is there
     ],
 )
-def test_an_authority_that_ends_soon_is_said(
-    tmp_path: Path, ends: list[tuple[str, float]], expected: list[str]
-) -> None:
+def test_an_authority_that_ends_soon(tmp_path: Path, ends: list[tuple[str, float]], expected: list[str]) -> None:
     file, one = tmp_path / "ca.pem", tmp_path / "one"
     one.mkdir()
     file.write_bytes(b"".join(Authority(one, name, days=(-100, days)).file.read_bytes() for name, days in ends))

@@ -1,7 +1,5 @@
 """A run that is looked at before it runs."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 from typing import Any
@@ -78,7 +76,10 @@ def test_events_of_labels_that_the_bundle_has_and_of_one_that_it_has_not(bundle:
     stream = PipelineSettings(source="pattern", bundle=bundle, events=rules, snapshots=SnapshotSettings(on="event"))
     checked = _check(stream, mqtt=MqttSettings(host="h", port=1, device="pi"))
     ((code, text),) = _said(checked)
-    assert (code, text) == (2, "[[events]] labels: 'fox' is no label of tiny, so nothing is told of it")
+    assert (code, text) == (
+        2,
+        "[[events]] labels: 'fox' is no label of tiny, so nothing is told of it; expected one of 'cat', 'dog'",
+    )
     [pipeline] = checked.pipelines
     assert pipeline.events == ("dog", "cat", "fox")
     topics = (pipeline.event_topic, pipeline.snapshot_topic)
@@ -88,9 +89,7 @@ def test_events_of_labels_that_the_bundle_has_and_of_one_that_it_has_not(bundle:
     assert (silent.events, silent.event_topic, silent.snapshot_topic) == ((), None, None)
 
 
-def test_a_second_bundle_that_cannot_be_used_is_named_with_its_key(
-    bundle: Path, cell_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_second_bundle_that_cannot_be_used_is_named(bundle: Path, cell_bundle: Path, tmp_path: Path) -> None:
     def said(first: Path, **then: Any) -> list[tuple[int, str]]:
         return _said(_check(PipelineSettings(source="pattern", bundle=first, then=ThenConfig(**then))))
 
@@ -154,7 +153,11 @@ def test_a_label_for_home_assistant_that_no_bundle_has(bundle: Path, tmp_path: P
     stream = PipelineSettings(source="pattern", bundle=bundle)
     assert _said(_check(stream, mqtt=mqtt, home_assistant=home)) == [
         (2, "home_assistant.labels: 'dgo' is no label of a bundle here, so it has no entity; did you mean 'dog'?"),
-        (2, "home_assistant.labels: 'zebra' is no label of a bundle here, so it has no entity"),
+        (
+            2,
+            "home_assistant.labels: 'zebra' is no label of a bundle here, so it has no entity; "
+            "expected one of 'cat', 'dog'",
+        ),
     ]
     unknown = PipelineSettings(source="pattern", bundle=tmp_path / "none.edge", camera="other")
     assert len(_said(_check(stream, unknown, mqtt=mqtt, home_assistant=home))) == 1  # it may have them

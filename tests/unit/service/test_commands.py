@@ -1,7 +1,5 @@
 """Commands: what is let in on the `cmd` topic, what is done and answered, and what docs/commands.md says of it."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator
@@ -16,20 +14,8 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from edge_sdk.events.snapshots import Jpeg
-from edge_sdk.messages.commands import (
-    COMMANDS,
-    CONTROLS,
-    PERMISSIONS,
-    UNCHANGED,
-    Code,
-    Command,
-    ControlState,
-    RefusedError,
-    ResponseMessage,
-    Resume,
-)
-from edge_sdk.messages.schema import Topics, message_schema
-from edge_sdk.publishing.connection import Incoming
+from edge_sdk.messages import commands
+from edge_sdk.messages.schema import Incoming, Topics, message_schema
 from edge_sdk.publishing.discovery import CameraTraits
 from edge_sdk.service.commands import HANDLERS, CommandAdmission, CommandHandler, Reply
 from edge_sdk.service.runner import Controls, Shot
@@ -45,23 +31,25 @@ REPORT = b'{"command":"report_state"}'
 class Admission:
     def __init__(self, *allowed: str) -> None:
         self.now_s = 0.0
-        self.inner = CommandAdmission(TOPICS, allowed or PERMISSIONS, lambda: self.now_s)  # type: ignore[arg-type]
+        self.inner = CommandAdmission(TOPICS, allowed or commands.PERMISSIONS, lambda: self.now_s)  # type: ignore[arg-type]
 
-    def admit(self, payload: bytes = REPORT, **fields: object) -> tuple[Reply, Command | RefusedError] | None:
+    def admit(
+        self, payload: bytes = REPORT, **fields: object
+    ) -> tuple[Reply, commands.Command | commands.RefusedError] | None:
         return self.inner.admit(Incoming(TOPICS.of("command"), payload, **fields))  # type: ignore[arg-type]
 
     def refusal(self, payload: bytes = REPORT, **fields: object) -> tuple[str, str, Reply]:
         found = self.admit(payload, **fields)
         assert found is not None
         reply, refused = found
-        assert isinstance(refused, RefusedError), refused
+        assert isinstance(refused, commands.RefusedError), refused
         return refused.complaint.code, refused.complaint.message, reply
 
 
-@pytest.mark.parametrize("name", PERMISSIONS)
+@pytest.mark.parametrize("name", commands.PERMISSIONS)
 def test_only_what_is_allowed_is_carried_out(name: str) -> None:
     payload = msgspec.json.encode({"command": name, "camera": 7})
-    assert Admission(*(each for each in PERMISSIONS if each != name)).refusal(payload)[0] == "not_allowed"
+    assert Admission(*(each for each in commands.PERMISSIONS if each != name)).refusal(payload)[0] == "not_allowed"
     assert Admission(name).refusal(payload)[0] == "malformed"
 
 
@@ -70,7 +58,7 @@ def test_who_may_pause_may_resume_and_the_answer_goes_back_with_what_was_sent_al
     found = Admission("pause").admit(resume, response_topic=f"{RES}/a/b", correlation=b"\0\xff")
     assert found is not None
     reply, command = found
-    assert command == Resume(camera="gate")
+    assert command == commands.Resume(camera="gate")
     assert (reply.topic, reply.correlation, reply.command) == (f"{RES}/a/b", b"\0\xff", "resume")
 
 
@@ -134,12 +122,12 @@ def test_no_bytes_at_all_do_more_than_be_refused() -> None:
         found = admission.admit(bytes(payload[: chance.randrange(len(payload) + 1)]))
         assert found is not None
         reply, command = found
-        if isinstance(command, RefusedError):
+        if isinstance(command, commands.RefusedError):
             assert len(command.complaint.message) < 320
             assert command.complaint.message.isprintable()
             msgspec.json.encode(command.complaint)
         else:
-            assert COMMANDS[str(reply.command)].permission == "set_threshold"
+            assert commands.COMMANDS[str(reply.command)].permission == "set_threshold"
 
 
 _NUMBERS = "-1 0 5e-324 0.00999 0.01 1 1.0000000000000002 63 64 240 240.00000000000003 1920 1921 1e308 1e400 NaN .5"
@@ -150,13 +138,13 @@ _NUMBERS = "-1 0 5e-324 0.00999 0.01 1 1.0000000000000002 63 64 240 240.00000000
 )
 def test_a_number_is_taken_where_the_schema_has_it_and_else_refused(name: str, field: str) -> None:
     schema = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("command")))
-    example = msgspec.to_builtins(COMMANDS[name].example)
+    example = msgspec.to_builtins(commands.COMMANDS[name].example)
     for number in _NUMBERS.split():
         found = Admission().admit(msgspec.json.encode({**example, field: msgspec.Raw(number.encode())}))
         assert found is not None
         is_valid = number[-1].isdigit() and number[0] != "." and float(number) < 1e300
         expected = is_valid and schema.is_valid({**example, field: msgspec.json.decode(number)})
-        assert isinstance(found[1], RefusedError) is not expected, number
+        assert isinstance(found[1], commands.RefusedError) is not expected, number
     _, words, _ = Admission().refusal(b'{"command":"set_rate","camera":"gate","max_fps":0.001}')
     assert "max_fps is 0.001, expected 0 (as many as come) or 0.01 to 240; such as" in words
 
@@ -182,9 +170,7 @@ def test_bytes_from_the_wire_are_shown_and_never_acted_on(commanded: CommandedDe
     assert line.startswith("command pause (camera 'gate\\x1b]0;pwn\\x07\\x1b[2J\\nNov 22 ")
 
 
-def test_a_control_that_a_camera_lacks_is_not_set(
-    commanded: CommandedDevice,
-) -> None:
+def test_a_control_that_a_camera_lacks_is_not_set(commanded: CommandedDevice) -> None:
     control = commanded.controls.of("gate")
     commanded.hear("set_threshold", camera="gate", confidence=0.5)
     control.known = CameraTraits(name="gate", task="classification", refusals={"confidence": "no threshold"})
@@ -193,18 +179,16 @@ def test_a_control_that_a_camera_lacks_is_not_set(
     *refused, done = commanded.answers(3)
     said = [(answer["error"]["code"], answer["error"]["message"]) for answer in refused]
     assert said == [("not_possible", "this camera's model is not loaded yet"), ("not_possible", "no threshold")]
-    assert (done["ok"], control.state) == (True, ControlState(paused=False, max_fps=5))
+    assert (done["ok"], control.state) == (True, commands.ControlState(paused=False, max_fps=5))
 
 
 @pytest.mark.parametrize(
     ("task", "decoder", "has_one"),
     [("classification", "softmax", False), ("classification", "sigmoid", True), ("detection", "yolox", True)],
 )
-def test_models_whose_classes_do_not_exclude_each_other_have_a_confidence(
-    task: str, decoder: str, has_one: bool
-) -> None:
+def test_models_of_independent_classes_have_a_confidence(task: str, decoder: str, has_one: bool) -> None:
     manifest = msgspec.structs.replace(make_manifest(), task=task, decoder=decoder)
-    [control] = [control for control in CONTROLS if control.name == "confidence"]
+    [control] = [control for control in commands.CONTROLS if control.name == "confidence"]
     assert (control.refusal(manifest, True) == "") is has_one
 
 
@@ -307,20 +291,20 @@ def test_a_reload_keeps_what_may_still_be_set() -> None:
     gate, yard = controls.of("gate"), controls.of("yard")
     gate.change(paused=True, confidence=0.5, max_fps=2)
     yard.change(paused=True)
-    controls.keep_only({"gate"}, PERMISSIONS)
+    controls.keep_only({"gate"}, commands.PERMISSIONS)
     assert controls.of("gate") is gate
-    assert gate.state == ControlState(paused=True, confidence=0.5, max_fps=2)
+    assert gate.state == commands.ControlState(paused=True, confidence=0.5, max_fps=2)
     assert not controls.of("yard").state.paused
     controls.keep_only({"gate"}, ("set_rate",))  # nobody could resume it any more
-    assert gate.state == ControlState(paused=False, max_fps=2)
+    assert gate.state == commands.ControlState(paused=False, max_fps=2)
     controls.keep_only({"gate"}, ())
-    assert gate.state == UNCHANGED
+    assert gate.state == commands.UNCHANGED
 
 
 def test_a_threshold_holds_after_a_restart_unless_the_configuration_changed_since(
     commanded: CommandedDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(confidence: float | None, allowed: tuple[str, ...] = PERMISSIONS) -> float | UnsetType:
+    def start(confidence: float | None, allowed: tuple[str, ...] = commands.PERMISSIONS) -> float | UnsetType:
         nonlocal commanded
         pipelines = tuple(msgspec.structs.replace(each, confidence=confidence) for each in commanded.settings.pipelines)
         settings = msgspec.structs.replace(commanded.settings, pipelines=pipelines, commands=allowed)
@@ -343,7 +327,9 @@ def test_a_threshold_holds_after_a_restart_unless_the_configuration_changed_sinc
         assert start(configured) == value
         assert start(configured, ("pause",)) is UNSET
         renamed = msgspec.structs.replace(commanded.settings.mqtt, device="another")
-        commanded.desk.change_to(msgspec.structs.replace(commanded.settings, mqtt=renamed, commands=PERMISSIONS))
+        commanded.desk.change_to(
+            msgspec.structs.replace(commanded.settings, mqtt=renamed, commands=commands.PERMISSIONS)
+        )
         commanded.controls.of("gate").known = CameraTraits(name="gate", task="detection")
         commanded.hear("set_threshold", camera="gate", confidence=0.2)
         until(lambda: bool(commanded.desk.look() or any(":[0.2," in p.read_text() for p in tmp_path.rglob("*.json"))))
@@ -371,22 +357,22 @@ def _rows(heading: str) -> list[list[str]]:
 
 def test_every_command_is_documented_with_its_fields_and_its_permission() -> None:
     rows = {row[0].strip("`"): row for row in _rows("The commands")}
-    assert {row[3].strip("` ") for row in rows.values()} == set(PERMISSIONS)
-    for kind in get_args(Command):
+    assert {row[3].strip("` ") for row in rows.values()} == set(commands.PERMISSIONS)
+    for kind in get_args(commands.Command):
         row = rows.pop(kind.__struct_config__.tag)
         assert re.findall(r"`(\w+)`", row[1]) == [f.name for f in msgspec.structs.fields(kind) if f.name != "id"]
-        entry = COMMANDS[kind.__struct_config__.tag]
+        entry = commands.COMMANDS[kind.__struct_config__.tag]
         assert (type(entry.example), entry.permission) == (kind, row[3].strip("` "))
         assert (entry.control is None) is (kind in HANDLERS)
     assert rows == {}
-    assert len(COMMANDS) == len(get_args(Command))
-    assert [control.name for control in CONTROLS] == list(ControlState.__struct_fields__)
+    assert len(commands.COMMANDS) == len(get_args(commands.Command))
+    assert [control.name for control in commands.CONTROLS] == list(commands.ControlState.__struct_fields__)
 
 
 def test_every_code_is_documented() -> None:
-    assert sorted(row[0].strip("`") for row in _rows("The answer")) == sorted(get_args(Code))
+    assert sorted(row[0].strip("`") for row in _rows("The answer")) == sorted(get_args(commands.Code))
 
 
 def test_the_example_of_an_answer_is_one() -> None:
     [line] = [line for line in _TEXT.splitlines() if line.startswith('{"stream":"response"')]
-    assert msgspec.json.decode(line, type=ResponseMessage).command == "pause"
+    assert msgspec.json.decode(line, type=commands.ResponseMessage).command == "pause"

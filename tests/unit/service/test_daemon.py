@@ -1,7 +1,5 @@
 """The service: the pipelines of one process end together, and a reload changes what it must and nothing else."""
 
-from __future__ import annotations
-
 import io
 import math
 import sys
@@ -23,10 +21,10 @@ from edge_sdk.core.threads import Stop, is_any_left
 from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.publisher import NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.service.process import Notifier, Progress, Start
+from edge_sdk.service.process import Notifier, Shared, Start
+from edge_sdk.service.runner import Progress
 from edge_sdk.service.service import Service
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.service.shared import Shared
 from tests.support.connections import WAIT_S, until
 from tests.support.logs import SAID
 from tests.support.outboxes import SlowDisk
@@ -55,13 +53,9 @@ class Process:
         self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BytesIO()))
         self.config = self.settings(*streams, **changes)
         self.daemon = Service(
-            self.config,
-            self.shared,
-            self.stop,
-            Notifier(self.manager.address),
-            Start(0.0),
+            self.config, self.shared, self.stop, Notifier(self.manager.address), Start(0.0),
             self._reread if has_config else None,
-        )
+        )  # fmt: skip
         self.thread.start()
 
     def _reread(self) -> RunSettings:

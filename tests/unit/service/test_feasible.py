@@ -1,7 +1,5 @@
 """A budget that this machine cannot keep: what starts, what is said, and with which exit code."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -19,9 +17,8 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import IncompatibleError
 from edge_sdk.core.frame import Inferred, Prepared
 from edge_sdk.core.machine import CpuTime
-from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.session import Session, Stages
 from edge_sdk.service import model_selector
 from edge_sdk.service.model_selector import (
     ModelSelector,
@@ -35,6 +32,7 @@ from edge_sdk.service.settings import PipelineSettings
 from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
 from tests.support.logs import SAID
 from tests.support.pictures import write_video
+from tests.support.program import Cli
 
 NEVER_MS = 1e-4
 
@@ -120,10 +118,9 @@ def video(tmp_path: Path) -> Path:
     return write_video(tmp_path / "v.avi", range(20), fps=50)
 
 
-def test_run_refuses_with_numbers_and_code_4(bundle: Bundle, video: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_refuses_with_numbers_and_code_4(bundle: Bundle, video: Path, cli: Cli) -> None:
     edit_manifest(bundle.path, latency_budget_ms=0.0001)
-    assert run(["run", str(bundle.path), "--source", str(video)]) == 4
-    captured = capsys.readouterr()
+    captured = cli(4, "run", bundle.path, "--source", video)
     assert captured.out == ""
     last = captured.err.splitlines()[-1]
     assert f"this board cannot keep 0.0001 ms from capture to outbox: its fastest model, {SMALL} takes" in last

@@ -1,7 +1,5 @@
 """Health: what the service manager is told, how process and machine are, and how long a start took."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -24,7 +22,8 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.messages.schema import CameraHealth, Channel, TelemetryMessage
 from edge_sdk.service.health import Alarms, Gauges, HealthReporter, Readings
 from edge_sdk.service.output import Output
-from edge_sdk.service.process import Notifier, Progress, Start
+from edge_sdk.service.process import Notifier, Start
+from edge_sdk.service.runner import Progress
 from edge_sdk.service.settings import PipelineSettings
 from tests.support.connections import until
 from tests.support.logs import SAID
@@ -314,13 +313,9 @@ class Scene(Gauges):
         self.readings, self.watches = Readings(), list[Callable[[], None]]()
         self.start = Start(age_s=0.5)
         self.vitals = HealthReporter(
-            Notifier(self.manager.address, watchdog_s=30.0),
-            self.start,
-            self.site.outlet,
-            self.progress,
-            gauges=self,
+            Notifier(self.manager.address, watchdog_s=30.0), self.start, self.site.outlet, self.progress, gauges=self,
             clock_s=lambda: self.now_s,
-        )
+        )  # fmt: skip
 
     def _begin_reading(self, call: Callable[[], None], _interval_s: float, _name: str) -> Any:
         self.watches.append(call)

@@ -1,7 +1,5 @@
 """A pipeline moves between levels: real models loaded beside a loop whose clock is moved by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +10,7 @@ import msgspec
 import pytest
 
 from edge_sdk.core.errors import IncompatibleError, StoppedError
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Tick
 from edge_sdk.messages.schema import Running
 from tests.support.bundles import LARGE, SMALL, open_variant, write_graded

@@ -1,7 +1,5 @@
 """Pipeline: one stream from its source to the outbox, its source's handover to the next one, and the output of all."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import math
@@ -29,8 +27,8 @@ from edge_sdk.service import pipeline as pipeline_module
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import begin_opening
+from edge_sdk.service.process import Gate
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.service.shared import Gate
 from edge_sdk.sources.slot import OpenedSource
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.results import make_encoder

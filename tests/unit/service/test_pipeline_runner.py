@@ -1,7 +1,5 @@
 """Stepping: the loop of one stream is stepped until there is a reason to stop, and told of meanwhile."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +18,7 @@ from edge_sdk.loop import Budget, Loop, LoopObserver, Tick
 from edge_sdk.messages.schema import SourceState
 from edge_sdk.service import runner as stepping_module
 from edge_sdk.service.monitors import LatencyMonitor, Undecodable, WatchedSource
-from edge_sdk.service.process import Progress
-from edge_sdk.service.runner import PipelineRunner
+from edge_sdk.service.runner import PipelineRunner, Progress
 from edge_sdk.sources.slot import SourceStats, SourceStatus
 from tests.support.bundles import LARGE, open_variant
 from tests.support.connections import until
@@ -268,8 +265,9 @@ _SHOWN = "source rtsp://cam/live"
 class Watch:
     """A watched source with all that it speaks to, and a clock that is set by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, delivered: int = 0) -> None:
         self.camera, self.states, self.said = Source(), list[SourceState](), SAID
+        self.camera.delivered = delivered
         self.now_s = 1000.0
         stream = SimpleNamespace(report_source=self.states.append)
         self.watched = WatchedSource(
@@ -302,6 +300,13 @@ def test_each_status_of_a_source_is_told_once() -> None:
     assert watch.states[2].since == watch.states[3].since  # a status came when it came, whatever its reason
     assert timedelta() <= datetime.now(timezone.utc) - watch.states[-1].since < timedelta(hours=1)
     assert Watch().look(SourceStatus.OPENING, "one") == [f"{_SHOWN}: not there yet: one; it is waited for"]
+
+
+def test_a_source_that_a_reload_takes_over_is_not_told_again() -> None:
+    watch = Watch(delivered=40)
+    assert watch.look(SourceStatus.OPENED) == []
+    assert [state.status for state in watch.states] == ["opened"]
+    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost"]
 
 
 def test_remarks_are_told_once_when_the_camera_is_there() -> None:

@@ -20,8 +20,8 @@ from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.model_selector import TuningLock
+from edge_sdk.service.process import Gate, Shared
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
 from tests.support.connections import until
 from tests.support.logs import SAID

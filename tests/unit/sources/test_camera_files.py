@@ -1,7 +1,5 @@
 """Video files and folders of images as people have them: paced, drained, turned, of any kind, and refused."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

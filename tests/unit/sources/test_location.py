@@ -1,7 +1,5 @@
 """Where a source is and what is asked of it: kinds of locations, options, and that nothing secret is shown."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -20,21 +18,9 @@ import numpy as np
 import pytest
 
 from edge_sdk.core.errors import CameraError, ConfigError
-from edge_sdk.sources import opencv
+from edge_sdk.sources import opencv, opening
 from edge_sdk.sources.location import SourceOptions, add_password, address_of
 from edge_sdk.sources.opencv import capture_options, open_file, open_stream
-from edge_sdk.sources.opening import (
-    DEVICE,
-    GSTREAMER,
-    IMAGES,
-    PATTERN,
-    PICAMERA,
-    STREAM,
-    VIDEO,
-    kind_of,
-    open_source,
-    redact,
-)
 from tests.support.logs import refusal
 from tests.support.pictures import write_video
 from tests.support.streams import VideoCapture, put_in_place
@@ -61,7 +47,7 @@ from tests.support.streams import VideoCapture, put_in_place
     ],
 )
 def test_nothing_secret_is_shown(location: str, shown: str) -> None:
-    assert redact(location) == shown
+    assert opening.redact(location) == shown
 
 
 def test_a_login_is_not_shown_however_wrong_the_url_is_written() -> None:
@@ -73,7 +59,7 @@ def test_a_login_is_not_shown_however_wrong_the_url_is_written() -> None:
 
     for _ in range(2_000):
         location = f"{some(5)}:{some(3)}s3cret{some(3)}@{some(5)}"
-        assert "s3cret" not in redact(location), location
+        assert "s3cret" not in opening.redact(location), location
 
 
 def test_what_no_secret_is_stays_readable() -> None:
@@ -82,7 +68,7 @@ def test_what_no_secret_is_stays_readable() -> None:
         *("h264Preview_01_main", "Streaming/Channels/101", "onvif-media/media.amp", "axis-cgi/mjpg/video.cgi"),
         *("live/codec=h264/signal=1", "camera_of_the_northern_gate", "AbCdEfGhIjKlMnO"),  # 15 characters
     ):
-        assert redact(f"rtsp://{host}/{path}") == f"rtsp://{host}/{path}"
+        assert opening.redact(f"rtsp://{host}/{path}") == f"rtsp://{host}/{path}"
 
 
 def test_a_password_is_percent_encoded_and_needs_a_user() -> None:
@@ -103,19 +89,19 @@ def test_kinds(tmp_path: Path) -> None:
     for name in ("a.JPG", "b.mp4", "c"):
         (tmp_path / name).touch()
     for location, kind in (
-        (str(tmp_path), IMAGES),
-        (str(tmp_path / "a.JPG"), IMAGES),
-        (str(tmp_path / "b.mp4"), VIDEO),
-        (str(tmp_path / "c"), VIDEO),
-        ("0", DEVICE),
-        ("/dev/video0", DEVICE),
-        ("picamera2:1", PICAMERA),
-        ("gst:videotestsrc", GSTREAMER),
-        ("pattern:nonsense", PATTERN),
-        ("RTSPS://cam/live", STREAM),
-        ("https://cam", STREAM),
+        (str(tmp_path), opening.IMAGES),
+        (str(tmp_path / "a.JPG"), opening.IMAGES),
+        (str(tmp_path / "b.mp4"), opening.VIDEO),
+        (str(tmp_path / "c"), opening.VIDEO),
+        ("0", opening.DEVICE),
+        ("/dev/video0", opening.DEVICE),
+        ("picamera2:1", opening.PICAMERA),
+        ("gst:videotestsrc", opening.GSTREAMER),
+        ("pattern:nonsense", opening.PATTERN),
+        ("RTSPS://cam/live", opening.STREAM),
+        ("https://cam", opening.STREAM),
     ):
-        assert kind_of(location) is kind
+        assert opening.kind_of(location) is kind
 
 
 def test_where_a_server_is() -> None:
@@ -131,14 +117,8 @@ def test_where_a_server_is() -> None:
 
 
 def test_what_names_no_server() -> None:
-    for url in (
-        "rtsp:///live",
-        "http://cam:port/v",
-        "http://cam:70000/v",
-        "rtsp://bob:s3cret@cam:0/v",
-        "http://[::1/v",
-    ):
-        said = refusal(CameraError, kind_of, url)
+    for url in ("rtsp:///live", "http://cam:port/v", "http://cam:70000/v", "rtsp://b:s3cret@cam:0/v", "http://[::1/v"):
+        said = refusal(CameraError, opening.kind_of, url)
         assert "no host, or no possible port" in said
         assert "s3cret" not in said
 
@@ -148,10 +128,10 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "\udcff"
     folder.mkdir()
     with pytest.raises(CameraError, match="not valid UTF-8"):
-        open_source(str(write_video(tmp_path / "a.avi", range(2)).rename(folder / "a.avi")))
+        opening.open_source(str(write_video(tmp_path / "a.avi", range(2)).rename(folder / "a.avi")))
     monkeypatch.chdir(folder)  # so that it stands before the name
     with pytest.raises(CameraError, match="not valid UTF-8"):
-        open_source("a.avi")
+        opening.open_source("a.avi")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +149,7 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
-    said = refusal(CameraError, open_source, location)
+    said = refusal(CameraError, opening.open_source, location)
     assert expected in said
     assert "s3cret" not in said
 
@@ -192,9 +172,7 @@ def test_what_no_source_can_have_is_refused(options: dict[str, Any], expected: s
 ASKED = SourceOptions(size_wh=(1280, 720), fps=15, pixel_format="MJPG")
 
 
-def test_a_v4l2_camera_is_asked_for_its_format_first_and_for_nothing_that_nobody_wants(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_v4l2_camera_is_asked_for_its_format_first_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_place(monkeypatch, "f", "f", "!")
     assert opencv.open_device("/dev/null").remarks == ()
     capture = opencv.open_device("/dev/null", ASKED)
@@ -324,10 +302,10 @@ def test_pictures_that_are_too_large_do_not_open(tmp_path: Path, monkeypatch: py
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(CameraError, match=r"/x: its pictures are 53x37, expected 0\.0 million pixels at most$"):
-            open_source(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
+            opening.open_source(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
         thread.join(30)
     with pytest.raises(CameraError, match=r"a\.avi: its pictures are \d+x\d+, expected"):
-        open_source(str(write_video(tmp_path / "a.avi", range(3))))
+        opening.open_source(str(write_video(tmp_path / "a.avi", range(3))))
 
 
 _OPEN = """

@@ -1,12 +1,11 @@
 """Decoders of detectors and classifiers read each output as a slow, independent reading of its definition does."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import cv2
 import msgspec
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
 from edge_sdk.tasks.boxes import Candidates
+from edge_sdk.tasks.centernet import read_centernet
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk.tasks.detection import suppress
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
@@ -726,21 +726,25 @@ def _iou(a: list[float], b: list[float]) -> float:
     return width * height / (sum(area) - width * height)
 
 
-def test_suppression_equals_the_greedy_definition() -> None:
+@pytest.mark.parametrize(
+    ("count", "span", "iou"), [(40, 60, 0.45), (200, 60, 0.45), (300, 60, 0.5), (300, 400, 0.0), (450, 3, 0.5)]
+)
+def test_suppression_equals_the_greedy_definition(count: int, span: int, iou: float) -> None:
+    """Few boxes, many, and many in one place take different ways; whole numbers give equal confidences and limits."""
     random = np.random.default_rng(5)
-    corners = random.uniform(0, 60, (200, 2))
-    boxes = np.concatenate([corners, corners + random.uniform(5, 30, (200, 2))], axis=1).astype(np.float32)
-    scores = random.permutation(np.linspace(0.3, 0.99, 200)).astype(np.float32)
-    classes = random.integers(0, 3, 200)
+    corners = random.integers(-20, span, (count, 2))
+    boxes = np.concatenate([corners, corners + random.integers(5, 30, (count, 2))], axis=1).astype(np.float32)
+    scores = (random.integers(30, 99, count) / 100).astype(np.float32)
+    classes = random.integers(0, 3, count) * (span > 3)
     sizes = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
-    got = suppress(Candidates(sizes, scores, classes), Thresholds(confidence=0.4, iou=0.45))
+    got = suppress(Candidates(sizes, scores, classes), Thresholds(confidence=0.4, iou=iou))
 
     kept: list[int] = []
-    for index in np.argsort(-scores).tolist():
-        if scores[index] < 0.4:
+    for index in np.argsort(-scores, kind="stable").tolist():
+        if scores[index] < np.float32(0.4):
             break
         rivals = [k for k in kept if classes[k] == classes[index]]
-        if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= 0.45 for k in rivals):
+        if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= iou for k in rivals):
             kept.append(index)
     assert got.tolist() == kept
 
@@ -767,6 +771,15 @@ def test_noise_costs_no_more_than_the_strongest_thousand() -> None:
     chosen = np.sort(order[:1000])
     assert np.array_equal(read.boxes_xywh, candidates.boxes_xywh[chosen])
     assert np.array_equal(read.class_ids, candidates.class_ids[chosen])
+
+
+def test_of_a_noisy_heatmap_the_strongest_peaks_are_found() -> None:
+    heat = np.random.default_rng(4).uniform(0.3, 1, (1, 8, 64, 64)).astype(np.float32)
+    read = read_centernet(0.25, False, [heat, *np.ones((2, 1, 2, 64, 64), np.float32)])
+    around = np.stack([cv2.dilate(of_class, np.ones((3, 3))) for of_class in heat[0]])
+    peaks = np.sort(heat[0][heat[0] == around])[::-1]
+    assert np.sort(read.confidences)[::-1][:300].tolist() == peaks[:300].tolist()
+    assert len(read.confidences) < 10_000 < np.count_nonzero(heat > 0.25)
 
 
 def test_boxes_beyond_the_border_suppress_no_other_class() -> None:

@@ -1,7 +1,5 @@
 """Output shapes: which a decoder reads, and what is said of those that it does not read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -140,9 +138,7 @@ def test_where_model_toml_says_so_the_background_is_no_question() -> None:
         ("classification logits", 3, [(1, 3, 16, 24)], "segmentation with logits: correct task and decoder in"),
     ],
 )
-def test_the_task_or_the_decoder_that_would_fit_is_named(
-    kind: str, labels: int, shapes: list[Any], expected: str
-) -> None:
+def test_the_task_or_decoder_that_would_fit_is_named(kind: str, labels: int, shapes: list[Any], expected: str) -> None:
     assert f"; this looks like {expected}" in str(_refusal(kind, labels, shapes))
 
 

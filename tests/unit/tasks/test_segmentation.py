@@ -1,7 +1,5 @@
 """Segmentation: outputs are read as numpy's argmax reads them, and laid back where the picture was."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,12 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import NO_CLASS, Frame, Geometry, Inferred, Prepared, Segmentation
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.decoders import make_stage
 from tests.support import models as tiny
 from tests.support.bundles import FILES, edit_manifest, for_here, make_manifest, write_bundle
+from tests.support.program import Cli
 
 SPEC = ModelSpec(
     model="m.onnx", name="m", task="segmentation", decoder="logits", labels="l.txt", input=InputSpec(size_wh=(64, 64))
@@ -303,12 +302,11 @@ def test_pictures_become_lines_of_shares(
     ],
 )
 def test_a_manifest_that_describes_another_tensor_is_refused(
-    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str], tensor: Any, code: int, expected: str
+    tmp_path: Path, pictures: Path, cli: Cli, tensor: Any, code: int, expected: str
 ) -> None:
     bundle = _write(tmp_path / "a.edge", "levels")
     [variant] = msgspec.json.decode((bundle / "manifest.json").read_bytes())["variants"]
     edit_manifest(bundle, variants=[{**variant, "tensor": tensor}])
-    assert run(["run", str(bundle), "--source", str(pictures)]) == code
-    captured = capsys.readouterr()
+    captured = cli(code, "run", bundle, "--source", pictures)
     assert not captured.out
     assert expected in captured.err.splitlines()[-1]

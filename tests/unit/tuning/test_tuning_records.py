@@ -1,7 +1,5 @@
 """What tuning found is remembered for the same bundle, machine and wish only, and used by the next start."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from edge_sdk.core.errors import OutputError, SessionError
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.machine import Cpu
 from edge_sdk.inference.runtime import available_providers
-from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Candidate, Limits, Tuned
 from edge_sdk.tuning.live import LiveTuner
@@ -67,12 +65,9 @@ def test_a_wish_is_remembered_for_its_machine(records: Records, bundle: Bundle) 
     assert found.tuned == _tuned()
     assert found.at.endswith("Z")
     others: list[dict[str, object]] = [
-        {"digest": "f" * 64},
-        {"camera": "yard"},
-        {"variant": "int8"},
-        {"limits": Limits(101)},
+        {"digest": "f" * 64}, {"camera": "yard"}, {"variant": "int8"}, {"limits": Limits(101)},
         {"limits": Limits(100, 0.5)},
-    ]
+    ]  # fmt: skip
     for other in others:
         assert records.recall(_request(bundle, **other), HERE) is None
 
@@ -105,8 +100,14 @@ def _edited(edit: Callable[[Any, Any], object]) -> Callable[[bytes], bytes]:
     [
         (lambda data: data[: len(data) // 2], "is damaged"),
         (lambda data: data + b" " * (1 << 20) + b"x", "cannot be read: more than 1 MiB"),
-        (_edited(lambda document, _chosen: document.update(schema_version=1)), "is of another version of edge-sdk"),
-        (_edited(lambda document, _chosen: document["request"].update(camera="yard")), "is of something else"),
+        (
+            _edited(lambda document, _chosen: document.update(schema_version=1)),
+            "was written by another version of edge-sdk",
+        ),
+        (
+            _edited(lambda document, _chosen: document["request"].update(camera="yard")),
+            "the record is of another request",
+        ),
         (_edited(lambda _document, chosen: chosen.update(intra_op_num_threads=0)), "is damaged"),
     ],
 )

@@ -98,10 +98,19 @@ class Apt:
 
     def fetch(self, arguments: Sequence[str], folder: Path) -> None:
         """Fetch packages or source archives into `folder`: `download NAME…` or `source …`, nothing they depend on."""
-        if not any((self._state / "lists").glob("*Packages*")):
-            subprocess.run([*self._command, "update"], check=False, capture_output=True, timeout=_TIMEOUT_S)
-        command = [*self._command, *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=folder)
+
+        def run(*words: str) -> subprocess.CompletedProcess[str]:
+            command = [*self._command, *words]
+            return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=folder)
+
+        def has_lists() -> bool:
+            return any((self._state / "lists").glob("*Packages*"))
+
+        done = run(*arguments) if has_lists() else None
+        if done is None or done.returncode:  # there are no lists, or the server has replaced what they name
+            done = run("-o", "APT::Update::Error-Mode=any", "update")
+            if has_lists():
+                done = run(*arguments)
         if done.returncode:
             raise MissingDependencyError(
                 f"apt-get {' '.join(arguments)} failed ({last_words(done.stderr)}); is the package server reachable?"
@@ -150,20 +159,39 @@ _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.
 def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> list[Path]:
     """Fetch wheels (`name==version`) for aarch64 into `folder`, without what they depend on."""
     folder.mkdir(parents=True, exist_ok=True)
-    platforms = [f"manylinux_2_{minor}_aarch64" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]
-    options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
-    options += [part for name in (*platforms, "manylinux2014_aarch64") for part in ("--platform", name)]
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check"]
-    command += ["--quiet", "--retries=2", *options, "--dest", str(folder), *requirements]
+    fetch_wheels([*requirements, "--no-deps"], python, platforms("aarch64"), folder)
+    return [next(folder.glob(f"{name}-{version}-*.whl")) for name, version in (r.split("==") for r in requirements)]
+
+
+def platforms(machine: str, newest_glibc: int = _NEWEST_GLIBC) -> list[str]:
+    """Return pip's tags of the platforms whose wheels a machine with that glibc 2.N installs."""
+    every = [f"manylinux_2_{minor}_{machine}" for minor in range(newest_glibc, _OLDEST_GLIBC - 1, -1)]
+    return [*every, f"manylinux2014_{machine}"]
+
+
+def fetch_wheels(arguments: Sequence[str], python: str, platforms: Sequence[str], folder: Path) -> None:
+    """Have pip download wheels for another machine into `folder`: requirements, and options such as `--no-deps`.
+
+    Raises:
+        MissingDependencyError: one cannot be had, or the package index cannot be reached.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--quiet"]
+    command += ["--retries=2", "--only-binary=:all:", "--implementation", "cp", "--python-version", python]
+    command += [part for name in platforms for part in ("--platform", name)]
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, errors="replace", timeout=_PIP_TIMEOUT_S
+        [*command, "--dest", str(folder), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_PIP_TIMEOUT_S,
     )
     if done.returncode:
+        what = ", ".join(part for part in arguments if not part.startswith("-"))
         raise MissingDependencyError(
-            f"pip cannot fetch {', '.join(requirements)} for aarch64 ({last_words(done.stderr)}); "
+            f"pip cannot fetch {what} for Python {python}, {platforms[0]} ({last_words(done.stderr)}); "
             "is the package index reachable?"
         )
-    return [next(folder.glob(f"{name}-{version}-*.whl")) for name, version in (r.split("==") for r in requirements)]
 
 
 def unpack_wheels(wheels: Iterable[Path], folder: Path) -> None:

@@ -18,9 +18,8 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import IncompatibleError, ModelError
 from edge_sdk.core.frame import Frame, Inferred
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.bundle_folder import bundle_folder, described_manifest, golden_file
 from edge_sdk_tools.check.gate import check_model

@@ -21,8 +21,8 @@ from edge_sdk.bundle.manifest import PRECISIONS, Precision
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import AccuracyGateError, LatencyGateError, ModelError, SizeGateError, UsageError
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.arm_cost.estimate import check_latency
 from edge_sdk_tools.check.gate import CheckedModel, check_model, examine

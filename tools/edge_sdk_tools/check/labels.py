@@ -1,22 +1,26 @@
 """Compare the labels file with model.toml and with the model's outputs.
 
 If there are too many or too few lines, that is the only finding. Whether the order of the lines is that of the outputs
-shows only where the file's metadata name the classes, or where the lines are those of COCO.
+shows only where the file's metadata name the classes, or where the lines are those of a list with a name, such as COCO.
+`resemblance` says what outputs look like that no decoder reads, so that nobody looks for the fault in model.toml.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import ModelError, one_line
+from edge_sdk.core.logs import counted
+from edge_sdk.tasks.boxes import cell_count
 from edge_sdk.tasks.decoders import TABLE, WrongLabelsError, decoder_of, labels_hint, make_stage
-from edge_sdk.tasks.spec import TRAITS
+from edge_sdk.tasks.outputs import SeenOutput, Shape
+from edge_sdk.tasks.spec import TRAITS, Task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity
-from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 
 _FLAG = "background_class = true under [classification]"
@@ -26,7 +30,7 @@ _LONGEST_SHOWN = 40  # characters of a label
 
 
 def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding]:
-    """Hold the line of the background, or `__background__` as torchvision writes it, against model.toml."""
+    """Compare the label of the background, which torchvision writes `__background__`, with model.toml."""
     if not TRAITS[spec.task].is_of_whole_picture:
         return
     numbers = [n for n, label in enumerate(labels, start=1) if label.strip("_ ").casefold() == "background"]
@@ -48,7 +52,7 @@ def check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding
 
 
 def check_lines(spec: ModelSpec, labels: Sequence[str], *, is_counted: bool) -> Iterator[Finding]:
-    """Name lines that are empty, and labels that are there more than once; `is_counted`: there is one an output."""
+    """Name empty lines and repeated labels; `is_counted` says that there is one line for each output."""
     places: dict[str, list[int]] = {}
     for number, label in enumerate(labels, start=1):
         places.setdefault(label, []).append(number)
@@ -88,7 +92,7 @@ def literal_in(text: str) -> Any:
 
 
 def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
-    """Return the labels that Ultralytics writes as a dict of class ids, or PaddleOCR as a dictionary; () without."""
+    """Return the labels in a file's metadata: Ultralytics' `names` or PaddleOCR's `character`; () if there are none."""
     if "character" in metadata:
         return tuple(metadata["character"].removesuffix("\n").split("\n"))
     found = literal_in(metadata.get("names", ""))
@@ -99,7 +103,7 @@ def names_in(metadata: dict[str, str]) -> tuple[str, ...]:
 
 
 def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> Iterator[Finding]:
-    """Compare the order of the labels with that of the names in the metadata, or else with the list that they are."""
+    """Compare the order of the labels with the names in the metadata, or else with the named list that they match."""
     said = names_in(report.metadata)
     first = int(not said and spec.classification.background_class)
     own = [label if said else label.split(",")[0] for label in labels[first:]]
@@ -109,7 +113,7 @@ def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) ->
         places = {label: number for number, label in enumerate(ordered) if ordered.count(label) == 1}
         known = [(places[label], number) for number, label in enumerate(own) if label in places]
         moved = [(place, number) for place, number in known if place != number]
-        # In a list that is known to the last name none moves by itself.
+        # Where every name of the list is known, one moved name is enough; else half of the known ones must have moved.
         least = 1 if len(known) == len(places) else len(known) / 2
         if len(own) != len(ordered) or len(known) < _MOSTLY * len(own) or len(moved) < least:
             continue
@@ -121,9 +125,9 @@ def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) ->
         return
 
 
-_MOSTLY = 0.75  # share of the lines that are names of a list, from which they are that list
+_MOSTLY = 0.75  # from this share of its lines found in a list, a labels file counts as that list
 _BEFORE_OUTPUTS = ("dynamic", "input", "shape", "size")
-"""Rules whose errors leave open what shapes the outputs have when they are mended."""
+"""Rules after whose errors the outputs' shapes are not known: they may change when the error is corrected."""
 
 _WRITE = "write one label a line in UTF-8, in output order, or correct `labels` in model.toml"
 _CORRECT = "correct task, decoder and input.size_wh in model.toml"
@@ -151,21 +155,27 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
     return [*check_background(spec, labels), *lines, *wrong, *_check_probabilities(spec, report)]
 
 
-_TASKS_SAID = {**dict.fromkeys(("detect", "pose", "segment", "obb"), "detection"), "classify": "classification"}
+ULTRALYTICS_TASKS: dict[str, Task] = {
+    **dict.fromkeys(("detect", "pose", "segment", "obb"), "detection"),
+    "classify": "classification",
+}
+"""The task of this SDK for each task that Ultralytics' metadata may name and a decoder reads."""
 
 
 def _check_said(spec: ModelSpec, report: CheckReport) -> Iterator[Finding]:
     """Compare the decoder with the task that Ultralytics' metadata name."""
     said = report.metadata.get("task", "")
     reads = decoder_of(spec).said if spec.task == "detection" else spec.task
-    if said in _TASKS_SAID and (_TASKS_SAID[said] != spec.task or (spec.task == "detection" and reads != said)):
+    if said in ULTRALYTICS_TASKS and (
+        ULTRALYTICS_TASKS[said] != spec.task or (spec.task == "detection" and reads != said)
+    ):
         what = f"the file's metadata say task {said}, and model.toml says task {spec.task} with decoder {spec.decoder}"
         step = "correct task and decoder in model.toml; `edge-sdk init` writes those that fit"
         yield finding("error", spec, what, step)
 
 
 def _check_others(spec: ModelSpec, label_count: int, report: CheckReport) -> Iterator[Finding]:
-    """Name a decoder that names and operators of the outputs speak for, where they do not speak for the given one."""
+    """Name another decoder whose signs (names and operators of the outputs) are there when the given one's are not."""
     shapes, own = [output.shape or () for output in report.outputs], decoder_of(spec)
     found = own.find(spec, label_count, shapes) if report.outputs and all(shapes) else None
     if found is None or TRAITS[spec.task].is_of_whole_picture:
@@ -204,7 +214,7 @@ def _check_probabilities(spec: ModelSpec, report: CheckReport) -> Iterator[Findi
 
 
 def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) -> bool:
-    """Tell whether the number of lines is known to be that of the outputs; raise WrongLabelsError if it is not."""
+    """Return whether the outputs show the number of classes; raise WrongLabelsError if the lines are not as many."""
     errors = {error.rule for error in report.of("error")}
     # Without costs the graph was not looked at: the outputs are as the file declares them.
     is_open = report.costs is None or bool(errors.intersection(_BEFORE_OUTPUTS))
@@ -214,3 +224,101 @@ def _check_outputs(spec: ModelSpec, labels: Sequence[str], report: CheckReport) 
     make_stage(spec, len(labels), shapes)
     # An output of class ids does not show how many there are.
     return any(decoder_of(spec).class_outputs(spec, len(labels), shapes))
+
+
+_STRIDES = (4, 8, 16, 32, 64, 128)
+_ANCHORS = (1, 2, 3, 6, 9)
+
+
+def resemblance(outputs: Sequence[SeenOutput], size_wh: tuple[int, int]) -> str:
+    """Return `; this looks like ...` for the outputs of a model with an input of this size; empty for unknown ones."""
+    shapes = [output.shape or () for output in outputs]
+    if len(shapes) == 1 and len(shapes[0]) == 3 and outputs[0].operator == "Softmax":
+        _, places, characters = shapes[0]
+        return f"; this looks like {characters} characters at each of {places} places: text, with --task text"
+    for look in (_detection_api, _keypoints, _levels, _heads, _heatmap, _cells, _rows):
+        if found := look(shapes, size_wh):
+            return f"; this looks like {found}"
+    return ""
+
+
+def _detection_api(shapes: Sequence[Shape], _size_wh: tuple[int, int]) -> str:
+    boxes = [shape[1] for shape in shapes if len(shape) == 3 and shape[2] == 4]
+    if len(shapes) > 4 and any(sum(shape == (1, count) for shape in shapes) > 2 for count in boxes):
+        return (
+            "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes, detection_classes, "
+            "detection_scores and num_detections, so export these four alone"
+        )
+    return ""
+
+
+def _keypoints(shapes: Sequence[Shape], _size_wh: tuple[int, int]) -> str:
+    if len(shapes) == 1 and len(shapes[0]) == 4 and 17 in shapes[0][1::2]:
+        return "17 heatmaps of a person's keypoints; a class map of 17 classes needs --decoder logits"
+    return ""
+
+
+def _levels(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
+    """Recognise detectors with one output for each level and kind of value: rows of cells, of 1, 4 or more values."""
+    rows = [shape[-2:] for shape in shapes if len(shape) in (2, 3)]
+    sides = {
+        anchors * cell_count(size_wh, stride): (stride, anchors) for anchors in _ANCHORS[::-1] for stride in _STRIDES
+    }
+    known = [(sides[count], values) for count, values in rows if count in sides and isinstance(values, int)]
+    strides = {stride for (stride, _), _ in known}
+    kinds = Counter(values for _, values in known)
+    if len(known) < len(shapes) or len(strides) < 2 or 4 not in kinds:
+        return ""
+    words = f"{len(shapes)} outputs of {counted(len(strides), 'stride')}"
+    points = [values // 2 for values in kinds if values > 4 and values % 2 == 0]
+    if kinds[1] and points:
+        kind = "YuNet" if kinds[1] > kinds[4] else "SCRFD"
+        return f"{words} with {points[0]} keypoints: a face detector of {kind}'s kind"
+    return f"{words}: a detector with scores and boxes apart"
+
+
+def _heads(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
+    """Recognise raw heads of YOLO: 1x(A * (5 + C))xHxW, 1xHxWx(A * (5 + C)) or 1xAxHxWx(5 + C) at each stride."""
+    strides = [_stride_of(shape, size_wh) for shape in shapes]
+    if len(shapes) < 2 or not all(strides) or len(set(strides)) < len(strides):
+        return ""
+    words = f"raw heads of {counted(len(shapes), 'stride')} ({', '.join(map(str, strides))})"
+    return f"{words}: a YOLO whose boxes are not decoded; export it with its last layer, or give yolov4 its anchors"
+
+
+def _heatmap(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
+    maps = [shape for shape in shapes if _stride_of(shape, size_wh)]
+    if len(shapes) > 1 and len(maps) == len(shapes):
+        stride = _stride_of(shapes[0], size_wh)
+        return f"{len(shapes)} maps at stride {stride}: a detector of CenterNet's kind, or heatmaps of keypoints"
+    return ""
+
+
+def _cells(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
+    """Recognise detectors with one row or one column for each cell."""
+    for strides in ((8, 16, 32), (8, 16, 32, 64), (8, 16, 32, 64, 128)):
+        for anchors in _ANCHORS:
+            count = anchors * cell_count(size_wh, *strides)
+            for shape in shapes:
+                if len(shape) == 3 and count in shape[1:]:
+                    values = shape[1] if shape[2] == count else shape[2]
+                    each = (
+                        f"{anchors} for each cell of the strides" if anchors > 1 else "one for each cell of the strides"
+                    )
+                    return f"a detector with {values} values a box, {each} {', '.join(map(str, strides))}"
+    return ""
+
+
+def _rows(shapes: Sequence[Shape], _size_wh: tuple[int, int]) -> str:
+    if len(shapes) == 1 and len(shapes[0]) == 2 and isinstance(shapes[0][1], int):
+        return f"one row of {shapes[0][1]} values: a classifier, or an embedding"
+    return ""
+
+
+def _stride_of(shape: Shape, size_wh: tuple[int, int]) -> int:
+    """Return the stride of a map of cells, in any order of its axes; 0 if the shape is no such map."""
+    for stride in _STRIDES:
+        cells = (-(-size_wh[1] // stride), -(-size_wh[0] // stride))
+        if len(shape) in (4, 5) and any(tuple(shape[i : i + 2]) == cells for i in range(1, len(shape) - 1)):
+            return stride
+    return 0

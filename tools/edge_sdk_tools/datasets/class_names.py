@@ -1,9 +1,8 @@
-"""Class names: the labels of a model, and from the text of a label, or a number, to a class id.
+"""Class names: read the labels of a model, and find the class id for the text of a label or for a number.
 
-The module reads labels, decides which names count as the same, and writes the errors about an unknown name or id. Each
-file in the folder `labels` is a list that a model.toml may name: coco80, imagenet1k, voc20, and COCO by its own ids.
-
-Text files of labels: read as UTF-8, with or without a byte order mark.
+The module decides which names count as the same, and writes the errors about an unknown name or id. Each file in the
+folder `labels` is a list that a model.toml may name: coco80, coco90, coco91, imagenet1k, voc20. Text files are read as
+UTF-8, with or without a byte order mark.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _SYNSET = re.compile(r"(n\d{8})(?: (.+))?")
 _NAMED = 3
 
 LISTS = {path.stem: path for path in sorted((Path(__file__).parent / "labels").glob("*.txt"))}
-"""The files of the lists of labels that have a name."""
+"""The lists of labels that have a name, and the file of each."""
 
 
 class LabelNames(msgspec.Struct, frozen=True):
-    """The names in the text of one label, in the case in which they are written.
+    """The names in the text of one label, in upper and lower case as written.
 
     Attributes:
         synset: WordNet id; empty where the text does not begin with one.
@@ -94,9 +93,10 @@ class _Name(msgspec.Struct, frozen=True):
 class ClassNames:
     """The model's classes, by name.
 
-    A class has the names of `names_of`; of a name that is looked up, the WordNet id counts first, then the whole, then
-    its synonyms. Case does not count. Where several classes share a name, that of the same case is meant, then that
-    whose whole label it is: ImageNet has "cardigan", which is worn, and "Cardigan, Cardigan Welsh corgi", which barks.
+    `names_of` gives the names of each class. A name that is looked up is split in the same way: its WordNet id is tried
+    first, then the whole text, then its synonyms, without regard to case. Where several classes share a name, the one
+    with the same case is meant, then the one whose whole label it is: ImageNet has "cardigan", a garment, and
+    "Cardigan, Cardigan Welsh corgi", a dog.
     """
 
     def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
@@ -112,7 +112,7 @@ class ClassNames:
         return len(self._labels)
 
     def find(self, name: str) -> list[int]:
-        """The ids of the classes of this name: none, one, or several that share it."""
+        """Return the ids of the classes with this name: none, one, or several that share it."""
         text = next((text for text in names_of(name).texts if text.casefold() in self._names), "")
         same = self._names.get(text.casefold(), [])
         same = [other for other in same if other.text == text] or same
@@ -120,7 +120,12 @@ class ClassNames:
         return list(dict.fromkeys(other.class_id for other in same))
 
     def class_id(self, name: str, where: str, beside: Collection[str] = ()) -> int:
-        """The id of the one class of this name; an error counts how many names `beside` it are no labels either."""
+        """Return the id of the one class with this name.
+
+        Raises:
+            DataError: no class has it, or several do; the message names `where` it stands, and says how many of the
+                names `beside` it are no labels either.
+        """
         found = self.find(name)
         if not found:
             unknown = sum(not self.find(other) for other in beside if other != name)
@@ -151,7 +156,7 @@ _EXACT = 2**53  # from here on a float skips whole numbers
 
 
 def read_text(path: Path) -> str:
-    """The text of one file, its lines ended by newlines."""
+    """Return the text of a file, with a newline at the end of each line; raise DataError."""
     try:
         text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as cause:
@@ -162,12 +167,12 @@ def read_text(path: Path) -> str:
 
 
 def finite_number(text: str) -> float | None:
-    """The number that `text` is, or None: nan and inf are none."""
+    """Return the number that `text` is; None for anything else, nan and inf included."""
     value = float(text) if _NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else None
 
 
 def whole_number(text: str) -> int | None:
-    """The whole number that `text` is, or None; 3.0 is one."""
+    """Return the whole number that `text` is, 3.0 included; None for anything else."""
     value = finite_number(text)
     return int(value) if value is not None and value.is_integer() and abs(value) < _EXACT else None

@@ -1,7 +1,8 @@
-"""evaluate: one model on one set of images, by its labels, by another model, or by both.
+"""The step `evaluate`: measure one model on one set of images, against labels, against another model, or both.
 
-Requires a model.toml or a bundle and images that did not calibrate it; ensures that every figure has its interval, and
-adds warnings about it. The model's task determines the figures (`tasks.py`).
+The step requires a model.toml or a bundle, and leaves out images that calibrated it. It ensures that every figure has a
+confidence interval, and adds warnings about the images and the models. The model's task determines which figures there
+are (`tasks.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def constant_answer(observed: Observed, which: int) -> str:
 
 
 def describe(result: Result) -> str:
-    """Say for people what a result holds: its strongest three items, each by the first of its names."""
+    """Describe a result for people: its three strongest items, each by the first of its names."""
     entry = entry_of(result)
     items = entry.items(result, lambda class_id: result.label(class_id).split(",")[0])
     named = [f"{item.label} {item.strength:.0%}" for item in items[:_DESCRIBED]]
@@ -67,12 +68,14 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an evaluation.
 
     Attributes:
-        data: where the images are, and `format` as what they were read.
-        quality: against the labels, beside the reference's where there is one; empty without labels.
-        outputs: raw outputs against the reference's, where the shapes are the same.
-        calibrated: images left out because they calibrated the model.
-        duplicates: images left out because their content is there already.
-        images_per_second: all models, reading and decoding included.
+        data: where the images are.
+        format: the format as which they were read.
+        quality: figures against the labels, with the reference's where there is one; empty without labels.
+        agreement: figures against the reference's results; empty without a reference.
+        outputs: errors of the raw outputs against the reference's, where the shapes are the same.
+        calibrated: how many images were left out because they calibrated one of the models.
+        duplicates: how many images were left out because another one has the same content.
+        images_per_second: rate of all models together, with reading and decoding the images.
     """
 
     model: str
@@ -111,10 +114,21 @@ def evaluate(
     jobs: int | None = None,
     on_progress: OnProgress = silent,
 ) -> Evaluation:
-    """Measure a model.toml or a bundle on images, by their labels, or by another model or bundle as its reference.
+    """Measure a model on images, against their labels, against a reference model, or against both.
 
-    Images are model.toml's [data] evaluation by default, `max_images` of them at most, evenly spread; `jobs` are
-    threads, one a core by default.
+    Args:
+        model: a model.toml or a bundle.
+        data: a folder of images, or a .json of COCO; by default model.toml's [data] evaluation.
+        reference: another model.toml or bundle.
+        max_images: at most so many images, evenly spread over the set.
+        jobs: number of threads; by default one for each core.
+        on_progress: called with the name of each step and how far it is.
+
+    Raises:
+        UsageError: there are no images, or neither labels nor a reference.
+        ModelError: a model cannot be loaded or read, or the two do not fit each other.
+        DataError: the images or their labels cannot be read, or all of them calibrated one of the models.
+        AccuracyGateError: the reference finds nothing on any image.
     """
     check_there(data)
     with one_step(on_progress, "load"):
@@ -143,11 +157,11 @@ def summarise(
     calibrated: int = 0,
     on_progress: OnProgress = silent,
 ) -> Evaluation:
-    """Every figure of what was observed: of one model, or of one beside another.
+    """Compute all figures of what was observed: of one model, or of a model and its reference.
 
     Raises:
         AccuracyGateError: the reference finds nothing on any image.
-        DataError: images of which nothing is labelled.
+        DataError: nothing is labelled on any image.
     """
     names = [p.subject.name for p in observed.participants]
     paired = len(names) == 2

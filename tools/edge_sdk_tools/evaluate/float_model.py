@@ -31,13 +31,13 @@ from edge_sdk_tools.evaluate.statistics import chance_of_gain, figure_of, resamp
 from edge_sdk_tools.evaluate.tasks import TASKS
 
 _IMAGES = 64
-_ROUNDS = (4, 8, 16, 32, _IMAGES)  # so many images have judged other descriptions at the end of each round
-_BLIND = 0.02  # quality, 0-1, that nobody would ship
-_SLACK = 0.01  # of confidences above 1 and below 0
-_SECONDS = 10.0  # of processor time, for descriptions that may fit better
-_BY_CHANCE = 0.005  # probability at most, in each round, that images prefer another description so clearly by chance
-_LOST = 0.1  # the same the other way round, from which it is not tried on more images
-_GAIN = 0.05  # relative to the own mean: less is not worth a word
+_ROUNDS = (4, 8, 16, 32, _IMAGES)  # images that have been used for other descriptions at the end of each round
+_BLIND = 0.02  # quality, 0-1, below which a model finds as good as nothing
+_SLACK = 0.01  # by which rounding may take a confidence above 1
+_SECONDS = 10.0  # of CPU time, for trying other descriptions
+_BY_CHANCE = 0.005  # highest p-value, in each round, at which another description counts as better
+_LOST = 0.1  # highest p-value at which another description counts as worse, and is given up
+_GAIN = 0.05  # least gain, relative to the mean of model.toml's own description, that is reported
 _GOLDEN = 0.618033988749895
 
 _MIRRORED_IMAGES = 12
@@ -57,11 +57,11 @@ _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
 def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
     """Refuse a float model that sees nothing, and return a line for each doubt about one that sees something.
 
-    At most 64 of the images are asked about; they may have labels or not, and may calibrate it later.
+    At most 64 of the images are used, with labels or without; they may calibrate the model later.
 
     Raises:
-        ModelError: its confidences are none, it finds nothing on most images, or next to nothing of the labels; the
-            message names the description that fits better, where one of the usual does.
+        ModelError: its confidences lie outside 0-1, it finds nothing on most images, or next to nothing of what is
+            labelled; the message names a usual description that fits better, if there is one.
     """
     problem, doubt = _judged(observe(pair_up([fp32]), dataset.spread(_IMAGES)))
     if not problem and dataset.truths is None:
@@ -72,14 +72,14 @@ def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
 
 
 def doubt_about(observed: Observed) -> str:
-    """Return what `check_float_model` would say of the first model that was evaluated; or ""."""
+    """Return the problem or doubt that `check_float_model` finds in the first evaluated model; "" if there is none."""
     name = observed.participants[0].subject.name
     said = next(filter(None, _judged(observed)), "")
     return f"{name}: {said}" if said else ""
 
 
 def _judged(observed: Observed) -> tuple[str, str]:
-    """Return why a model's answers cannot be right, with what to do, or else a doubt about them."""
+    """Return why a model's answers cannot be right, with what to do, and otherwise a doubt about them; "" for none."""
     subject, is_labelled = observed.participants[0].subject, observed.dataset.truths is not None
     if not isinstance(subject.spec, ModelSpec):
         return "", ""
@@ -94,7 +94,7 @@ def _judged(observed: Observed) -> tuple[str, str]:
 
 
 def _problem(observed: Observed) -> str:
-    """Say why its answers cannot be right; or ""."""
+    """Return why a model's answers cannot be right, by labels if there are any; "" if they may be right."""
     count = len(observed.records)
     problem = _unsound(observed)
     if observed.dataset.truths is not None and "confidences" not in problem:
@@ -106,7 +106,7 @@ def _problem(observed: Observed) -> str:
 
 
 def _unsound(observed: Observed) -> str:
-    """Say what no labels are needed for; or ""."""
+    """Return why a model's answers cannot be right, as far as that shows without labels; "" if they may be right."""
     task, count = TASKS[observed.task], len(observed.records)
     strongest = task.strongest(observed)
     if strongest is not None and strongest.max(initial=0.0) > 1 + _SLACK:
@@ -188,7 +188,7 @@ _LABELS, _CERTAINTY = 0, 1
 
 
 def _evidence_of(observed: Observed) -> NDArray[np.float64]:
-    """Return of each image the evidence by its labels, and that without them, or 0: float64 (N, 2)."""
+    """Return for each image the evidence by its labels and that without them, 0 if unknown: float64 (N, 2)."""
     task, nothing = TASKS[observed.task], np.zeros(len(observed.records))
     by_labels = task.evidence(observed, labelled=True) if observed.dataset.truths is not None else None
     certainty = task.evidence(observed, labelled=False)
@@ -196,13 +196,13 @@ def _evidence_of(observed: Observed) -> NDArray[np.float64]:
 
 
 def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: bool) -> str:
-    """Say with which other lines of model.toml the model answers better, and how much better; or ""."""
+    """Return with which other lines of model.toml the model answers better, and how much; "" if with none."""
     until, dataset = time.process_time() + _SECONDS, observed.dataset
     own = _evidence_of(observed) * (not is_blind)
     if not own.any() and not is_blind:
         return ""  # class maps without labels tell nothing
     spread = dataset.images.places_spread(min(_IMAGES, len(dataset)))
-    # In steps of the golden ratio the first few are spread as evenly as all of them.
+    # In steps of the golden ratio even the first few images are spread evenly over the set.
     places = [spread[i] for i in sorted(range(len(spread)), key=lambda i: i * _GOLDEN % 1)]
     by_labels = dataset.truths is not None
     rivals = [rival for rival in _others(subject, spec) if rival.is_sure or by_labels or is_blind]
@@ -232,7 +232,7 @@ def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: 
 
 
 def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
-    """Add the evidence of some images; return whether the answers can be right at all."""
+    """Run another description on some images and add their evidence; return whether its answers can be right."""
     described = Subject(subject.name, rival.spec, subject.labels, subject.session, subject.digest)
     try:
         observed = observe(pair_up([described]), images)
@@ -243,7 +243,7 @@ def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
 
 
 def _others(subject: Subject, spec: ModelSpec) -> Iterator[_Rival]:
-    """Yield other descriptions, that of exchanged colours first."""
+    """Yield other descriptions of the same file, the one with red and blue exchanged first."""
     given, inputs = spec.input, [spec.input]
     exchanged = [_exchanged(given)] if given.color != "GRAY" else []
     for changed in exchanged:

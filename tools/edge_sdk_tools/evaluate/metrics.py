@@ -21,24 +21,24 @@ from edge_sdk_tools.evaluate.predictions import Answers, Kept, Observed
 from edge_sdk_tools.evaluate.statistics import Metric
 
 NAMED = 3
-"""So many classes are named in a line."""
+"""How many classes are named in one line."""
 
 CALIBRATION_BINS = 15
 """Bins of the expected calibration error (Guo et al., On Calibration of Modern Neural Networks, 2017)."""
 
 ENOUGH = 10
-"""Images or objects from which a doubt is raised."""
+"""Fewest images or objects about which a doubt is raised."""
 
-_SEVERAL, _HARDLY = 5, 0.1  # objects of a class, and the share that may get it, where two such classes are exchanged
-_SURELY = 0.3  # by which the mean confidence is above the share of right answers, where classes are exchanged
+_SEVERAL, _HARDLY = 5, 0.1  # a class is missed if of so many objects at most this share gets it
+_SURELY = 0.3  # classes look exchanged if the mean confidence is by so much above the share of right answers
 
 
 class Pairs(msgspec.Struct, frozen=True, eq=False):
     """Outcomes of both models on the same things.
 
     Attributes:
-        class_ids: int64 (N,), the class that each is counted for.
-        teacher, student: bool (N,), who was right; without labels who said so.
+        class_ids: int64 (N,), the class for which each outcome counts.
+        teacher, student: bool (N,), whether the model was right; without labels, whether it found the thing.
     """
 
     class_ids: NDArray[np.int64]
@@ -47,10 +47,11 @@ class Pairs(msgspec.Struct, frozen=True, eq=False):
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """Teacher to student at one temperature of both softmaxes: the mean Kullback-Leibler divergence, and a loss.
+    """Divergence of the student from the teacher, with one temperature in both softmaxes.
 
-    The loss is `nats` times the temperature squared, the distillation loss of Hinton et al. (2015), in which the
-    gradients of all temperatures weigh alike.
+    `nats` is the mean Kullback-Leibler divergence, in nats.
+    `loss` is that times the temperature squared: the distillation loss of Hinton et al. (2015), whose gradients have
+    the same size at all temperatures.
     """
 
     temperature: float
@@ -59,16 +60,19 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class CalibrationError(msgspec.Struct, frozen=True):
-    """How far confidence and share of right answers lie apart, 0-1 (15 bins); the labels may be the teacher's."""
+    """Expected calibration error of both models, 0-1, over 15 bins.
+
+    Without labels the teacher's answers stand for them, and there is no error of the teacher.
+    """
 
     student: float
     teacher: float | None
 
 
 class WorstImage(msgspec.Struct, frozen=True):
-    """One image on which the two models differ: its label, where it has one of its own, and what each says.
+    """One image on which the two models differ: its label, if it has one of its own, and what each model says.
 
-    The order is by distance: divergence in nats, objects that only one of both found, or 1 - mIoU.
+    `distance` depends on the task: divergence in nats, number of objects that only one of both found, or 1 - mIoU.
     """
 
     file: Path
@@ -79,14 +83,14 @@ class WorstImage(msgspec.Struct, frozen=True):
 
 
 class TaskMetrics(ABC):
-    """What is measured of the models of one task. Of two models the first is the student, the second its reference.
+    """What is measured of models of one task. If there are two models, the second is the reference of the first.
 
     Attributes:
-        agreement_metric: the manifest's name of how far two models agree.
-        agreement_name: the same for people.
-        noun: what is counted for it.
-        certainty: what tells without labels how well an image is understood, before its mean.
-        advice: what to look at where a model's answers cannot be right.
+        agreement_metric: the manifest's name for the agreement of two models.
+        agreement_name: the name of that metric for people.
+        noun: what the agreement counts.
+        certainty: words that come before the mean of the evidence without labels; "" where there is none.
+        advice: what to check if a model's answers cannot be right.
     """
 
     agreement_metric: AgreementMetric
@@ -97,22 +101,27 @@ class TaskMetrics(ABC):
 
     @abstractmethod
     def keep(self, answers: Answers, truth: Truth | None) -> Kept:
-        """What is kept of the answers to one image: one row a model, and what lies between two models.
+        """Return what is kept of the answers to one image: one row for each model, and what compares two models.
 
-        Rows that are arrays become `Observed.tables`.
+        Rows that are arrays end up in `Observed.tables`.
         """
 
     def strongest(self, _observed: Observed) -> NDArray[np.float64] | None:
-        """The first model's highest confidence on each image, 0 where it finds nothing; None where there is none."""
+        """Return the first model's highest confidence on each image, float64 (N,), 0 if it finds nothing.
+
+        None for tasks without confidences.
+        """
         return None
 
     def problem(self, _observed: Observed, *, has_labels: bool) -> str:
-        """Why the first model's answers cannot be right, as far as the task shows it; or ""."""
+        """Return why the first model's answers cannot be right, as far as this task shows it; "" if they may be."""
         return ""
 
     @abstractmethod
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Figures of one of the models against the labels; the headline stands first, and gates judge `is_gated`.
+        """Return figures of one of the models against the labels, the most important one first.
+
+        Gates judge those that are `is_gated`.
 
         Raises:
             DataError: nothing is labelled.
@@ -120,30 +129,31 @@ class TaskMetrics(ABC):
 
     @abstractmethod
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
-        """How far the first of two models agrees with the second; what a gate judges stands first.
+        """Return how far the first of two models agrees with the second; the figure that a gate judges comes first.
 
         Raises:
-            AccuracyGateError: the second finds nothing on any image, or neither finds what both know.
+            AccuracyGateError: the second model finds nothing on any image, or neither finds a class that both know.
         """
 
     @abstractmethod
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
-        """At most `count` images on which the models differ, the worst first."""
+        """Return at most `count` images on which the models differ, the worst first."""
 
     def evidence(self, _observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
-        """How well the first model's description fits each image: float64 (N,), more is better; None where unknown.
+        """Return how well the first model's description fits each image: float64 (N,), more is better; None if unknown.
 
-        By the labels how good the answer is, 0-1, whatever its confidence; or else how sure the model is.
+        With `labelled` it is how good the answer is by the labels, 0-1, whatever its confidence; without it is how sure
+        the model is.
         """
         del labelled
         return None
 
     def doubt(self, _observed: Observed) -> str:
-        """What labels show of the first model's description that no figure says, with what to do; or ""."""
+        """Return what labels show to be wrong in the first model's description, with what to do; "" for nothing."""
         return ""
 
     def compared(self, observed: Observed) -> int:
-        """How many things of the reference were compared."""
+        """Return how many things of the reference were compared."""
         return len(observed.records)
 
     def finds_nothing(self, _observed: Observed, _which: int) -> bool:
@@ -155,15 +165,15 @@ class TaskMetrics(ABC):
         return len({record.fingerprints[which] for record in observed.records}) == 1
 
     def pairs(self, _observed: Observed) -> Pairs | None:
-        """Paired outcomes; None where they hang together, as pixels do."""
+        """Return paired outcomes of both models; None where outcomes are not independent, as those of pixels."""
         return None
 
     def calibration(self, _observed: Observed) -> CalibrationError | None:
-        """How honest the confidences of both models are; None where there are none."""
+        """Return the calibration error of both models; None for tasks without confidences."""
         return None
 
     def divergences(self, _observed: Observed, _temperatures: Sequence[float]) -> tuple[Divergence, ...]:
-        """How far the probabilities lie apart, one a temperature; none where there are no probabilities."""
+        """Return the divergence of the probabilities at each temperature; none for tasks without probabilities."""
         return ()
 
 
@@ -172,7 +182,7 @@ def worst_images(
 ) -> tuple[WorstImage, ...]:
     """Return at most `count` images, those of the largest `distance` first, float64 (N,); none at a distance of 0.
 
-    `words` has what the label, the teacher and the student say of an image, by its index.
+    `words` returns for an image, by its index, its label and what the teacher and the student say.
     """
     order = [int(i) for i in np.argsort(-distance, kind="stable")[:count] if distance[i] > 0]
     return tuple(WorstImage(observed.path(i), *words(i), float(distance[i])) for i in order)
@@ -189,7 +199,7 @@ def first_name(label: str) -> str:
 
 
 def calibration_error(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> float:
-    """Expected calibration error: how far confidences (N,) and the share of right answers lie apart, both 0-1."""
+    """Return the expected calibration error, 0-1, of confidences, float64 (N,), 0-1, and right answers, bool (N,)."""
     if not len(confidences):
         return 0.0
     bins = np.minimum((confidences * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
@@ -204,9 +214,9 @@ def other_classes(
     confidences: NDArray[np.float64],
     answers: Sequence[str],
 ) -> str:
-    """Tell that a model is sure of other classes than the labelled ones, of all or of some; or "".
+    """Return a warning if a model is sure of other classes than the labelled ones, of all or some; otherwise "".
 
-    All int64 (N,) but the confidences, float64 (N,).
+    `true` and `said` are class ids, int64 (N,); `confidences` are float64 (N,), 0-1. `what` names the labelled things.
     """
     right = true == said
     missed = [c for c in np.unique(true) if (true == c).sum() >= _SEVERAL and right[true == c].mean() <= _HARDLY]

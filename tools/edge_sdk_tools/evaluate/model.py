@@ -1,8 +1,8 @@
-"""What is measured: a model.toml's float model or a bundle's own file, opened as often as there are workers.
+"""The model that is measured: the float model of a model.toml, or the file in a bundle, opened once for each worker.
 
-ONNX Runtime rewrites graphs at load, and has rewritten some wrongly. A float model is therefore also run unoptimized,
-because a comparison of INT8 with FP32 would not show the fault. `OutputMemory` keeps the outputs of a model that is
-compared with many others.
+ONNX Runtime rewrites graphs when it loads them, and has rewritten some wrongly. A float model is therefore also run
+without optimization, because a comparison of INT8 with FP32 would not show the fault. `OutputMemory` keeps the outputs
+of a model that is compared with many others.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.core.errors import IncompatibleError, ModelError, SessionError, UsageError
 from edge_sdk.core.frame import Frame, Image, Inferred, Result, Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.decoders import decoder_of, make_stage
 from edge_sdk.tasks.spec import TRAITS, Thresholds, has_background
 from edge_sdk_tools.check.gate import CheckedModel, check_model
@@ -33,7 +32,7 @@ _LIMIT_MB = 500.0
 
 
 class OutputMemory:
-    """Outputs by the content of the input, up to MB of 1e6 bytes; several threads may use it."""
+    """Outputs of a model by the content of its input, up to `limit_mb` megabytes (1e6 bytes). Thread-safe."""
 
     def __init__(self, limit_mb: float = _LIMIT_MB) -> None:
         self._left = limit_mb * 1e6
@@ -44,7 +43,7 @@ class OutputMemory:
         return len(self._outputs)
 
     def recall(self, tensor: Tensor, run: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """The outputs for a C-contiguous input; `run` computes those that are not known. Not to be written to."""
+        """Return the outputs for a C-contiguous input, read-only; `run` computes them if they are not known."""
         key = hashlib.sha256(tensor.data).digest()
         known = self._outputs.get(key)
         if known is not None:
@@ -62,12 +61,12 @@ class OutputMemory:
         return outputs
 
 
-_TOLERANCE = 1e-3  # of the largest value: fused kernels round otherwise, and deep networks add that up
-_FLIPPED = 0.01  # share of whole numbers that may differ: of nearly equal scores the other one wins
+_TOLERANCE = 1e-3  # of the largest value: fused kernels round differently, and in deep networks that adds up
+_FLIPPED = 0.01  # share of whole numbers that may differ: rounding decides between nearly equal scores
 
 
 def check_optimization(model: bytes, session: Session, spec: ModelSpec) -> None:
-    """Run a picture of noise through the model as it is and as ONNX Runtime optimizes it."""
+    """Raise ModelError if ONNX Runtime's optimization changes what the model computes on an image of noise."""
     plain = Session(model, SessionSettings(graph_level="disabled"), spec.model)
     prepare = Prepare(spec.input)
     width, height = spec.input.size_wh
@@ -78,8 +77,8 @@ def check_optimization(model: bytes, session: Session, spec: ModelSpec) -> None:
             runtime = f"ONNX Runtime {onnxruntime_version()}"
             raise ModelError(
                 f"{spec.model}: {runtime} computes output {number} differently after its own graph optimization "
-                f"({problem}), expected the same; export the model in another way: known is a MatMul by a vector after "
-                "a Transpose, which a matrix of one column mends"
+                f"({problem}), expected the same; export it in another way: a known cause is a MatMul by a vector "
+                "after a Transpose, which a matrix of one column avoids"
             )
 
 
@@ -97,7 +96,7 @@ def _difference(got: Tensor, expected: Tensor) -> str:
 _PROBABILITY_SLACK = 0.01
 
 DIGEST_LENGTH = 16
-"""Hex digits by which a bundle remembers an image that calibrated it."""
+"""How many hexadecimal digits of its SHA-256 a bundle keeps of each image that calibrated it."""
 
 
 class Answer(msgspec.Struct, frozen=True, eq=False):
@@ -108,7 +107,7 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
 
 
 class Model:
-    """A session with its prepare and decode stages: image in, answer out; for one thread."""
+    """A session with its prepare step and its decoder, which takes images and returns answers; for one thread."""
 
     def __init__(
         self, session: Session, spec: ModelSpec | Manifest, labels: Sequence[str], memory: OutputMemory | None = None
@@ -131,9 +130,9 @@ class Model:
 class Subject:
     """A loaded model, its labels in output order, and how its outputs are read.
 
-    `session` is loaded once; every worker runs a twin of it. `digest` is the SHA-256 in hex of the ONNX model or of a
-    bundle's manifest, `calibration` the first `DIGEST_LENGTH` digits of that of every image that calibrated it.
-    `memory` is for a model that is asked again and again.
+    `session` is loaded once; every worker runs a clone of it. `digest` is the SHA-256 (hex) of the ONNX model or of a
+    bundle's manifest; `calibration` has the first `DIGEST_LENGTH` digits of the SHA-256 of each image that calibrated
+    it. `memory` keeps outputs of a model that runs on the same images many times.
     """
 
     def __init__(
@@ -152,21 +151,21 @@ class Subject:
 
     @property
     def background(self) -> int:
-        """1 when output 0 is "background", else 0."""
+        """1 if output 0 is the background, else 0."""
         return int(has_background(self.spec))
 
     @property
     def classifier_labels(self) -> tuple[str, ...]:
-        """Labels in output order, of a classifier; empty for every other model."""
+        """The labels of a classifier in output order; empty for models of other tasks."""
         return self.labels if TRAITS[self.spec.task].is_of_whole_picture else ()
 
     @property
     def class_labels(self) -> tuple[str, ...]:
-        """Labels of the real classes, by class id."""
+        """The labels by class id, without the background."""
         return self.labels[self.background :]
 
     def is_same_as(self, other: Subject) -> bool:
-        """Whether it is the same model, read in the same way."""
+        """Return whether both have the same file, labels, input section and decoder."""
         mine, theirs = self.spec, other.spec
         return (self.digest, self.labels, mine.input, mine.decoder) == (
             other.digest,
@@ -176,7 +175,7 @@ class Subject:
         )
 
     def open(self, confidence: float | None = None) -> Model:
-        """One more model on the same weights, for one thread."""
+        """Return another `Model` on the same weights, for one thread; `confidence` replaces the spec's threshold."""
         spec = self.spec
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
@@ -198,7 +197,7 @@ def open_subject(path: Path) -> Subject:
 
 
 def open_subjects(paths: Sequence[Path]) -> list[Subject]:
-    """Open one or several; those of equal names get their paths behind them, so that reports tell them apart."""
+    """Open one or several; models of equal names get their paths appended, so that reports tell them apart."""
     subjects = [open_subject(path) for path in paths]
     names = [subject.name for subject in subjects]
     for subject, path in zip(subjects, paths, strict=True):
@@ -208,10 +207,10 @@ def open_subjects(paths: Sequence[Path]) -> list[Subject]:
 
 
 def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:
-    """The float model that passed the export gate.
+    """Return the float model that passed the export gate, ready to be measured.
 
     Raises:
-        ModelError: ONNX Runtime computes something else, or the outputs are not what the decoder reads.
+        ModelError: ONNX Runtime's optimization changes what it computes, or the decoder cannot read the outputs.
     """
     model = checked.proto.SerializeToString()
     session = Session(model, SessionSettings(), spec.model)
@@ -234,7 +233,7 @@ def _from_bundle(path: Path) -> Subject:
 
 
 def probed(subject: Subject) -> Subject:
-    """Run the model once on zeros, so that a misfit raises an error before any image is read."""
+    """Run the model once on zeros; raise ModelError, before any image is read, if it does not fit its description."""
     where = subject.spec.model if isinstance(subject.spec, ModelSpec) else subject.name
     try:
         answer = subject.open()(np.zeros((32, 32, 3), np.uint8))
@@ -247,7 +246,7 @@ def probed(subject: Subject) -> Subject:
 
 
 def _check_decoder(subject: Subject, outputs: Sequence[Tensor]) -> None:
-    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on."""
+    """Refuse a decoder for probabilities on logits, or the reverse: FP32 and INT8 would agree on the wrong result."""
     spec, output = subject.spec, outputs[0]
     if not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it

@@ -32,10 +32,10 @@ def align_labels(
 ) -> NDArray[np.int64]:
     """Return the index in `others` of each of `labels`.
 
-    Labels match when their WordNet ids are equal, or else when they are without regard to case and to an id before
-    them, or else when their first names are ("tench" and "tench, Tinca tinca"). Where a label occurs several times
-    ("crane" twice), its first place matches the first in `others`, and so on. For some of `labels`, `renamed` has the
-    name that they have in `others`.
+    Labels match if their WordNet ids are equal; otherwise if their whole texts are, without regard to case and without
+    the id; otherwise if their first names are ("tench" and "tench, Tinca tinca"). If a label occurs several times
+    ("crane" twice), its first place matches the first in `others`, and so on. `renamed` maps some of `labels` to the
+    names that they have in `others`.
 
     Raises:
         ModelError: a label is not in `others`.
@@ -102,7 +102,7 @@ def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = Non
         if other.spec.task != first.spec.task:
             raise ModelError(
                 f"{first.name} does {first.spec.task} and {other.name} does {other.spec.task}, expected the same: name "
-                "another model to compare with, or mend `task` in the model.toml of one of them"
+                "another model to compare with, or correct `task` in the model.toml of one of them"
             )
         try:
             ids = align_labels(first.class_labels, other.class_labels, renamed)
@@ -113,7 +113,7 @@ def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = Non
 
 
 def check_there(data: Path | None) -> None:
-    """Check that `data` exists, before any model is loaded."""
+    """Raise DataError if `data` does not exist; called before any model is loaded."""
     if data is not None and not (is_folder(data) or is_file(data)):
         raise DataError(f"{data}: no such folder, or .json of COCO")
 

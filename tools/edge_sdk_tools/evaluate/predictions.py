@@ -1,7 +1,7 @@
-"""One pass over the images with one model or two; figures are made of what it keeps elsewhere.
+"""Run one model or two over the images and keep what their figures are computed from.
 
-Every image is decoded once. Each thread has models of its own with one thread each, which scales better than operators
-that share their work.
+Every image is decoded once. Each worker thread has models of its own, which run on one thread each: that scales better
+than operators that share their work.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class OutputError(msgspec.Struct, frozen=True):
     """The error of one output over all images.
 
     Attributes:
-        output: its number, from 0.
+        output: number of the output, from 0.
         cosine: mean over the images of the cosine between both models' values, -1 to 1.
-        sqnr_db: signal to quantization noise, 10 log10(sum r^2 / sum (r - c)^2) over all values of all images, in
-            decibels; None when not a bit differs.
+        sqnr_db: signal-to-quantization-noise ratio in decibels, 10 log10(sum r^2 / sum (r - c)^2) over all values of
+            all images; None if all values are equal.
     """
 
     output: int
@@ -46,7 +46,7 @@ class OutputError(msgspec.Struct, frozen=True):
 
 
 class Products(msgspec.Struct, frozen=True):
-    """Sums over one output of one image: r * r, c * c, r * c, (r - c)^2."""
+    """Sums over one output r of the reference and c of the candidate, for one image: of r^2, c^2, r c and (r - c)^2."""
 
     reference: float
     candidate: float
@@ -55,15 +55,15 @@ class Products(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, candidate: NDArray[np.generic], reference: NDArray[np.generic]) -> Products:
-        """Return the sums over two arrays of numbers."""
+        """Return the sums over two arrays of numbers of the same shape."""
         c, r = candidate.ravel().astype(np.float64), reference.ravel().astype(np.float64)
         difference = r - c
-        # Not `@`: BLAS would spread each over cores that other images keep busy, and take nine times the CPU time.
+        # Not `@`: BLAS would spread each product over cores that other images keep busy, at nine times the CPU time.
         return cls(*(float(np.einsum("i,i", a, b)) for a, b in ((r, r), (c, c), (r, c), (difference, difference))))
 
     @property
     def cosine(self) -> float:
-        """The cosine between both, -1 to 1; where one of them is all zeros, 1 if the other is too, else 0."""
+        """The cosine between both, -1 to 1; if one is all zeros, 1 if the other is too, else 0."""
         length = math.sqrt(self.reference * self.candidate)
         if length == 0:
             return float(self.reference == self.candidate)
@@ -71,7 +71,7 @@ class Products(msgspec.Struct, frozen=True):
 
 
 def products_of(candidate: Sequence[Tensor], reference: Sequence[Tensor]) -> tuple[Products, ...]:
-    """One an output; none at all where the shapes differ, or the outputs are no real numbers."""
+    """Return one entry for each output; none if the shapes differ or an output has no floating-point numbers."""
     if [c.shape for c in candidate] != [r.shape for r in reference]:
         return ()
     if not all(np.issubdtype(a.dtype, np.floating) for a in (*candidate, *reference)):
@@ -80,7 +80,7 @@ def products_of(candidate: Sequence[Tensor], reference: Sequence[Tensor]) -> tup
 
 
 def output_errors(images: Sequence[tuple[Products, ...]]) -> tuple[OutputError, ...]:
-    """One an output; none when there was nothing to compare."""
+    """Return the error of each output over all images; none if there was nothing to compare."""
     errors = []
     for number, rows in enumerate(zip(*images, strict=False)):
         signal, noise = sum(row.reference for row in rows), sum(row.error for row in rows)
@@ -92,11 +92,11 @@ def output_errors(images: Sequence[tuple[Products, ...]]) -> tuple[OutputError, 
 T = TypeVar("T")
 
 Look = Callable[[int, Image], T]
-"""What a worker does with one image: its place in the set and the picture in, anything out."""
+"""A worker's function of one image: takes its index in the set and the image, returns what is kept of it."""
 
 
 class Seen(msgspec.Struct, Generic[T], frozen=True):
-    """What the workers returned for the images that could be read, and the others."""
+    """What the workers returned for the images that could be read, their indices, and the images that could not."""
 
     indices: tuple[int, ...]
     values: tuple[T, ...]
@@ -109,9 +109,9 @@ def look_at(
     on_image: Callable[[int], None] = lambda _: None,
     jobs: int | None = None,
 ) -> Seen[T]:
-    """Look at every image, in `jobs` threads, by default as many as this process has cores.
+    """Call a worker's function on every image, in `jobs` threads, by default one for each core of this process.
 
-    `open_worker` makes what one thread works with; `on_image` is called with the number done, from any thread.
+    `open_worker` makes the function of one thread; `on_image` gets the number of images done, from any thread.
     """
     jobs = min(jobs or len(os.sched_getaffinity(0)), max(1, len(images)))
     own = threading.local()
@@ -151,19 +151,20 @@ def _look(look: Look[T], index: int, file: ImageFile) -> T | Skipped:
 
 
 WEAKEST = 0.001
-"""Curves of precision over recall go down to the weakest detections; detectors are commonly judged from here."""
+"""Confidence from which detections count in curves of precision over recall, as detectors are commonly judged."""
 
-_SAMPLED = 50_000  # values of an output
+_SAMPLED = 50_000  # values of an output that its fingerprint covers, about
 
 
 class Record(msgspec.Struct, frozen=True, eq=False):
     """The predictions that are kept of one image.
 
     Attributes:
-        rows: one a model, as its task keeps it; none where these are arrays, which `Observed` holds as one table.
-        fingerprints: one a model, equal for equal raw outputs.
+        rows: one for each model, as its task keeps it; none where these are arrays, which `Observed.tables` holds.
+        size_wh: width and height of the image in pixels.
+        fingerprints: one for each model, equal for equal raw outputs.
         between: what the task keeps of both answers together.
-        products: of the raw outputs of both, where their shapes are the same.
+        products: sums over the raw outputs of both models, where their shapes are the same.
     """
 
     rows: tuple[object, ...]
@@ -174,7 +175,7 @@ class Record(msgspec.Struct, frozen=True, eq=False):
 
 
 class Participant(msgspec.Struct, frozen=True, eq=False):
-    """A model, of each common class this model's class id, int64 (K,), and what its task keeps of an image."""
+    """A model, its class id for each common class, int64 (K,), and what its task keeps of an image."""
 
     subject: Subject
     class_ids: NDArray[np.int64]
@@ -195,10 +196,13 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
     """Predictions of all models on all images.
 
     Attributes:
-        participants: in the order of `Record.rows`.
-        dataset: only the images that could be read, with their truths.
-        tables: where a task keeps arrays: one a model, float64 (N, values); of a classifier these are the probabilities
-            of the common classes, then of the background where there is one.
+        participants: the models, in the order of `Record.rows`.
+        dataset: the images that could be read, with their truths.
+        records: one for each of these images.
+        skipped: the images that could not be read.
+        seconds: how long all of it took.
+        tables: if the task keeps arrays, one for each model, float64 (N, values). That of a classifier has the
+            probabilities of the common classes, then of the background where there is one.
     """
 
     participants: tuple[Participant, ...]
@@ -220,7 +224,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Names of what a classifier may say: the common classes, and the background where one of the models has it."""
+        """What a classifier may answer: the common classes, and the background if one of the models has it."""
         labels = self.participants[0].subject.class_labels
         return (*labels, "background") if any(p.subject.background for p in self.participants) else labels
 
@@ -238,7 +242,7 @@ def observe(
     """Run every model on every image.
 
     Raises:
-        ModelError: an output that is no number.
+        ModelError: an output is NaN.
         DataError: no image can be read.
     """
     started = time.perf_counter()
@@ -252,7 +256,7 @@ def observe(
 
 
 def _tabulated(records: tuple[Record, ...]) -> tuple[tuple[Record, ...], tuple[NDArray[np.float64], ...]]:
-    """Arrays, as of a thousand classes, are kept once: as one table a model, and no longer as rows."""
+    """Move rows that are arrays, such as those of a thousand classes, into one table for each model."""
     if not isinstance(records[0].rows[0], np.ndarray):
         return records, ()
     columns = zip(*(record.rows for record in records), strict=True)
@@ -296,7 +300,7 @@ class _Observer:
 
 
 def _fingerprint(answer: Answer) -> int:
-    """A checksum of some values: what stands still there stands still everywhere, and large outputs cost little."""
+    """Return a checksum of a sample of all outputs' values, so that large outputs cost little."""
     value = 0
     for output in answer.outputs:
         every = output.size // _SAMPLED | 1  # odd, and so rarely a divisor of channels or anchors

@@ -1,4 +1,4 @@
-"""Segmentation: maps of classes, by the pixels in which they overlap with the labels or with each other."""
+"""Metrics of segmentation: how far class maps overlap with the labels, or those of two models with each other."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from edge_sdk_tools.evaluate.predictions import Answers, Kept, Observed, Partici
 from edge_sdk_tools.evaluate.statistics import Metric, Statistic, Weights, quotient
 
 UNKNOWN = 255
-"""Class of pixels that are not labelled, or for which a model gives no class."""
+"""Class of pixels that are not labelled, or to which a model gives no class that is compared."""
 
 _PIXELS_AT_ONCE = 250_000
 
 
 class SegmentationMetrics(TaskMetrics):
-    """Maps of classes."""
+    """Mean intersection over union of class maps."""
 
     agreement_metric = "mean_iou"
     agreement_name = "mIoU of class maps"
     noun = "class maps"
 
     def keep(self, answers: Answers, truth: Truth | None) -> Kept:
-        """Keep how each class map overlaps the labels, and how both overlap each other."""
+        """Keep the overlap of each class map with the labels, and of both maps with each other."""
         maps = [_class_map(*one) for one in answers]
         mask = _mask_of(truth, maps[0]) if isinstance(truth, MaskTruth) else None
         classes = len(answers[0][0].class_ids)
@@ -74,11 +74,11 @@ def _overlaps_between(observed: Observed) -> list[Overlap]:
 
 
 def _class_map(participant: Participant, answer: Answer) -> NDArray[np.uint8]:
-    """Return the common class of every pixel, uint8 (H, W); `UNKNOWN` stays what it is."""
+    """Return the common class of every pixel, uint8 (H, W); `UNKNOWN` for classes that are not compared."""
     assert isinstance(answer.result, Segmentation)
     common = np.full(256, UNKNOWN, np.uint8)
     common[participant.class_ids] = np.arange(len(participant.class_ids))
-    # Not an index: numpy would widen every pixel of it to eight bytes.
+    # Not indexing: NumPy would widen every pixel to eight bytes.
     return np.asarray(cv2.LUT(answer.result.to_frame(), common), np.uint8)
 
 
@@ -98,16 +98,16 @@ def _image_iou(overlap: Overlap) -> float:
 
 
 class Overlap(msgspec.Struct, frozen=True, eq=False):
-    """Pixels of one image, by class: int64 (C,) each."""
+    """Numbers of pixels of one image by class, int64 (C,) each: in both maps, and in at least one of them."""
 
     both: NDArray[np.int64]
     either: NDArray[np.int64]
 
 
 def overlap_of(answer: NDArray[np.uint8], truth: NDArray[np.uint8], classes: int) -> Overlap:
-    """Count the pixels of two uint8 (H, W) class maps of the same size; where the truth is `UNKNOWN` none counts."""
+    """Count the pixels of two class maps, uint8 (H, W) each, except where the truth is `UNKNOWN`."""
     both, either = np.zeros(256, np.int64), np.zeros(256, np.int64)
-    # Counting widens every pixel to eight bytes: so many lines at once, and a large image costs no more than a small.
+    # Counting widens every pixel to eight bytes, so that a large image is counted some lines at a time.
     lines = max(1, _PIXELS_AT_ONCE // max(1, answer.shape[1]))
     for top in range(0, len(answer), lines):
         known = truth[top : top + lines] != UNKNOWN
@@ -119,7 +119,7 @@ def overlap_of(answer: NDArray[np.uint8], truth: NDArray[np.uint8], classes: int
 
 
 def mean_iou(overlaps: Sequence[Overlap]) -> Statistic:
-    """Mean over the classes of intersection over union, each summed over all images; classes in none are left out."""
+    """Return the mean over the classes of their IoU over all images; classes that no image shows are left out."""
     both = np.stack([o.both for o in overlaps]).astype(np.float64)
     either = np.stack([o.either for o in overlaps]).astype(np.float64)
 
@@ -134,5 +134,5 @@ def mean_iou(overlaps: Sequence[Overlap]) -> Statistic:
 
 
 def class_ious(weights: Weights, both: NDArray[np.float64], either: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Float64 (B, C), from float64 (N, C) counts; NaN for classes that no image shows."""
+    """Return the IoU of each class, float64 (B, C), from counts, float64 (N, C); NaN if no image shows the class."""
     return quotient(weights @ both, weights @ either)

@@ -41,7 +41,7 @@ class Interval(msgspec.Struct, frozen=True):
 
     Attributes:
         value: the figure on the images as they are.
-        low, high: ends of its 95 % interval, see `interval_of`; for shares never narrower than `share_bounds`.
+        low, high: the ends of the interval (`interval_of`); for shares it is never narrower than `share_bounds`.
     """
 
     value: float
@@ -68,7 +68,8 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
         bounds: the lowest and highest possible value.
         unit: `share` for 0-1, which people read in percent; else the unit's name.
         is_gated: whether a build refuses a loss of it.
-        test: what asks for the same with less noise, by which a loss is told from chance; None for the metric itself.
+        test: a statistic of the same property with less noise, by which a loss is told from chance; None if the metric
+            itself is used.
     """
 
     name: str
@@ -188,7 +189,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def drop(self) -> float:
-        """The share of the reference's value that is lost; below 0 for a gain, and 0 where there is nothing to lose."""
+        """The share of the reference's value that is lost: below 0 for a gain, 0 if the reference's value is 0."""
         if self.reference is None or self.reference.value <= 0:
             return 0.0
         return (self.reference.value - self.value.value) / self.reference.value
@@ -200,7 +201,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def detectable(self) -> float:
-        """The loss that so many images show in 80 % of cases, by the sharper of both intervals at their 5 %."""
+        """The smallest loss that these images show in 80 % of cases, by the narrower interval, at the 5 % level."""
         widths = [found.high - found.low for found in (self.difference, self.test) if found is not None]
         return min(widths, default=math.inf) / 2 * (1 + _Z_POWER / _Z)
 
@@ -228,9 +229,10 @@ def _alone(metric: Metric, draws: NDArray[np.float64]) -> Interval:
 
 
 def chance_of_gain(differences: NDArray[np.float64]) -> float:
-    """Return the probability of so high a rank sum where gains and losses are as likely, one-sided, exact.
+    """Return the exact one-sided p-value of a gain, by Wilcoxon's signed-rank test (1945).
 
-    Wilcoxon's signed-rank test (1945) of paired differences, float64 (N,); those of 0 are left out.
+    The paired differences are float64 (N,); those of 0 are left out. The p-value is the probability of so high a rank
+    sum of the gains, or a higher one, if gains and losses are equally likely.
     """
     sizes = np.abs(differences[differences != 0])
     ranks = 2 * (sizes[:, None] > sizes).sum(axis=1) + (sizes[:, None] == sizes).sum(axis=1) + 1  # twice the mean rank

@@ -1,6 +1,6 @@
-"""The table of tasks: what is measured when models of each are evaluated and compared.
+"""The table of tasks: what is measured when models of each task are evaluated and compared.
 
-Each task has a file of its own beside this one, with a class that derives from `TaskMetrics`.
+Each task has a file of its own in this folder, with a class that derives from `TaskMetrics`.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ TASKS: dict[Task, TaskMetrics] = {
 }
 
 AGREEMENTS = {entry.agreement_metric: entry for entry in TASKS.values()}
-"""The metrics of each task by the manifest's name of its agreement."""
+"""The metrics of each task, by the manifest's name for its agreement."""

@@ -1,4 +1,4 @@
-"""Text: lines of text that are read from images, by their characters."""
+"""Metrics of text recognition: characters and whole lines of text that are read correctly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_sdk_tools.evaluate.statistics import Metric, ratio_of, share_metric
 
 
 class TextMetrics(TaskMetrics):
-    """Lines of text."""
+    """Error rate of characters, and share of whole texts that are correct or equal."""
 
     agreement_metric = "equal_texts"
     agreement_name = "equal texts"
@@ -21,7 +21,7 @@ class TextMetrics(TaskMetrics):
     advice = "check input.mean, std and color in model.toml, and whether labels is the dictionary of its training"
 
     def keep(self, answers: Answers, truth: Truth | None) -> Kept:
-        """Keep the texts, and the true one."""
+        """Keep the text of each model, and the true one."""
         texts = tuple("".join(answer.result.labels[:1]) for _, answer in answers)
         return texts, truth.text if isinstance(truth, TextTruth) else None
 
@@ -43,7 +43,7 @@ class TextMetrics(TaskMetrics):
         if self.finds_nothing(observed, 1):
             raise AccuracyGateError(
                 f"{observed.participants[1].subject.name} reads nothing on {len(observed.records)} evaluation images, "
-                "so nothing can be compared; give pictures of lines of text, or lower its thresholds.confidence"
+                "so nothing can be compared; give images of lines of text, or lower its thresholds.confidence"
             )
         equal = [record.rows[0] == record.rows[1] for record in observed.records]
         return (share_metric(self.agreement_name, np.array(equal)),)

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import OutputError
 from edge_sdk.inference.profile import ProfileEvent
-from edge_sdk.inference.runtime import CPU, EXTENSIONS_DOMAIN, available_providers, extension_libraries
+from edge_sdk.inference.runtime import CPU, EXTENSIONS_DOMAIN, SessionSettings, available_providers, extension_libraries
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.bundle_folder import raise_if_full
 
 

@@ -26,9 +26,8 @@ from edge_sdk.tasks.decoders import TABLE
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
-from edge_sdk_tools.check.labels import literal_in, names_in
+from edge_sdk_tools.check.labels import ULTRALYTICS_TASKS, literal_in, names_in, resemblance
 from edge_sdk_tools.check.report import CheckReport, show_shape
-from edge_sdk_tools.check.resemblance import resemblance
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
@@ -43,15 +42,6 @@ _USUAL_LABELS = {
     ("classification", 1001): ("imagenet1k", "ImageNet after a background"),
 }
 """The list of labels that are guessed by task and number of classes, and of what in words."""
-
-_TASKS: dict[str, Task] = {
-    "detect": "detection",
-    "pose": "detection",
-    "segment": "detection",
-    "obb": "detection",
-    "classify": "classification",
-}
-"""Ultralytics' words for the tasks whose outputs a decoder reads."""
 
 _LABELS_FILE = "labels.txt"
 _IMAGENET_AND_BACKGROUND = 1001
@@ -113,12 +103,12 @@ def describe(
     if unfit is not None:
         raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
-    wanted = _wanted_task(model, metadata, task)
+    wanted = _wanted_task(model, report, task)
     names = names_in(metadata)
     lines = len(read_labels(labels)) if labels else None
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
-    if decoder is None and _wanted_task(model, metadata, None) is None:
+    if decoder is None and _wanted_task(model, report, None) is None:
         guessed["decoder"] = (
             "by the shapes of its outputs" if reading.is_shown else "by the shapes of its outputs alone"
         )
@@ -262,7 +252,7 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
     is_free = sum(isinstance(length, int) for length in declared[1:]) < 3
     if is_free and size_wh is None:
         is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
-        task = _wanted_task(model, examined.report.metadata, None) or ("classification" if is_one_row else "detection")
+        task = _wanted_task(model, examined.report, None) or ("classification" if is_one_row else "detection")
         usual = _image_size(examined.report.metadata) or (TRAITS[task].side_px,) * 2
         resized = adopted(declared, msgspec.structs.replace(given, size_wh=usual))  # a side may be fixed
         if resized != given:
@@ -299,9 +289,11 @@ def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
         return None
 
 
-def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
-    said = metadata.get("task")
-    known = "text" if "character" in metadata else _TASKS.get(said or "")
+def _wanted_task(model: Path, report: CheckReport, task: str | None) -> Task | None:
+    said = report.metadata.get("task")
+    # A dictionary beside one row of scores, not a row for each place in the picture, holds the names of classes.
+    is_text = "character" in report.metadata and any(len(output.shape or ()) > 2 for output in report.outputs)
+    known = "text" if is_text else ULTRALYTICS_TASKS.get(said or "")
     if task is not None and task not in get_args(Task):
         raise UsageError(f"--task {task}: expected one of {', '.join(get_args(Task))}")
     if known and task and known != task:
@@ -324,13 +316,13 @@ def _recognised(
     said = report.metadata.get("task")
     if decoder is not None and decoder not in {entry.name for entry in TABLE}:
         raise UsageError(f"--decoder {decoder}: expected one of {', '.join(dict.fromkeys(e.name for e in TABLE))}")
-    if said and said not in _TASKS and task is None and decoder is None:
+    if said and said not in ULTRALYTICS_TASKS and task is None and decoder is None:
         raise ModelError(
-            f"{model}: its metadata say task {one_line(said)[:40]}, expected one of {', '.join(_TASKS)}; if outputs "
-            f"{', '.join(map(show_shape, shapes))} are one of these all the same, give --task or --decoder"
+            f"{model}: its metadata say task {one_line(said)[:40]}, expected one of {', '.join(ULTRALYTICS_TASKS)}; if "
+            f"outputs {', '.join(map(show_shape, shapes))} are one of these all the same, give --task or --decoder"
         )
     read = {entry.said for entry in TABLE if entry.name == decoder}
-    if decoder is not None and _TASKS.get(said or "") == "detection" and said not in read:
+    if decoder is not None and ULTRALYTICS_TASKS.get(said or "") == "detection" and said not in read:
         raise ModelError(
             f"{model}: its metadata say task {said}, which --decoder {decoder} does not read; leave it out"
         )
@@ -339,7 +331,7 @@ def _recognised(
         for entry in TABLE
         if task in (None, entry.task)
         and decoder in (None, entry.name)
-        and (_TASKS.get(said or "") != "detection" or entry.said == said)
+        and (ULTRALYTICS_TASKS.get(said or "") != "detection" or entry.said == said)
         for reading in _readings(entry, given, report)
     ]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
@@ -459,7 +451,7 @@ def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...])
     if "names" in metadata and not names:
         yield "names that are no list of classes; they are ignored"
     if "character" in metadata:
-        yield f"a dictionary of {len(names)} characters"
+        yield f"a dictionary of {len(names)} entries"
     if metadata.get("task"):
         yield f"task {one_line(metadata['task'])[:40]}, {len(names)} names"
     yield f"outputs {', '.join(show_shape(output.shape) for output in report.outputs)}"

@@ -30,8 +30,8 @@ from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import EdgeError
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.tasks.decoders import decoder_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, board_outputs

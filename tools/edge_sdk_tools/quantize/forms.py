@@ -23,8 +23,8 @@ from onnx import TensorProto, helper, numpy_helper
 from edge_sdk.bundle.manifest import InputTensor, InputType, TensorColor
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.inference.prepare import Prepare, integer_tables
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_all
 
 _CHANNELS, _FILTERS = 64, 16  # counted: with fewer channels nothing changes, eight filters cost a seventh more

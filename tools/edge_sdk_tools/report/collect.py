@@ -15,8 +15,8 @@ import onnx
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.machine import Cpu
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.images import MAX_BYTES, ImageSet, decode_image
 from edge_sdk_tools.datasets.reading import ImageSplit

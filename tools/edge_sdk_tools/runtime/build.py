@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -70,12 +71,14 @@ class BuiltRuntime(msgspec.Struct, frozen=True):
     Attributes:
         output: the folder with the wheel and what describes it.
         remembered: steps that an earlier build had finished.
+        took: seconds of each other step: by the clock, and of CPU in this process and all that it started.
     """
 
     output: Path
     runtime: Runtime
     proof: Proof
     remembered: tuple[str, ...]
+    took: dict[str, tuple[float, float]]
 
 
 def build_runtime(
@@ -109,6 +112,10 @@ def build_runtime(
         EdgeError: CMake or the compiler failed; with the last lines of what it said.
     """
     device = load_target(target)
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output}: a file, expected a folder")
+    if wrong := [definition for definition in definitions if "=" not in definition]:
+        raise UsageError(f"--cmake {wrong[0]}: expected NAME=VALUE")
     needs = read_needs(bundles, device)
     check_programs()
     work = cache_folder() / "runtime"
@@ -222,6 +229,7 @@ class _Steps:
     def __init__(self, work: Path, on_progress: OnProgress) -> None:
         self.work, self.on_progress = work, on_progress
         self.remembered: list[str] = []
+        self.took: dict[str, tuple[float, float]] = {}
 
     def do(self, name: str, inputs: object, result: Path, action: Callable[[], None]) -> None:
         """Do a step unless its stamp has the digest of `inputs` and its `result` is there."""
@@ -232,7 +240,10 @@ class _Steps:
             return
         stamp.unlink(missing_ok=True)
         self.on_progress(name, 0, 1)
+        began_s, *cpu_s = time.monotonic(), *os.times()[:4]
         action()
+        spent_s = sum(os.times()[:4]) - sum(cpu_s)
+        self.took[name] = (round(time.monotonic() - began_s, 1), round(spent_s, 1))
         stamp.write_text(digest)
         self.on_progress(name, 1, 1)
 
@@ -304,8 +315,9 @@ class _Build:
         do("patch", (given, recipe_digest()), tree_file, lambda: self._patch(tree_file))
         tree = msgspec.json.decode(tree_file.read_bytes(), type=sources.Tree, dec_hook=lambda kind, text: kind(text))
         _check_format(tree, needs.ort_format)
-        settings = (given, recipe_digest(), self._python, self._compiler, self._definitions, np.__version__)
-        do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree))
+        flags = self._compiler_flags(tree)
+        settings = (given, recipe_digest(), self._python, self._compiler, self._definitions, np.__version__, flags)
+        do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree, flags))
         do("compile", (*settings, needs.config), self._objects / LIBRARY, lambda: self._compile(tree))
         runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
         digests = tuple(bundle.digest for bundle in needs.bundles)
@@ -316,7 +328,7 @@ class _Build:
         for path in self._made.iterdir():
             shutil.copyfile(path, output / path.name)
         proof = msgspec.json.decode(proof_file.read_bytes(), type=Proof)
-        return BuiltRuntime(output, runtime, proof, tuple(self._steps.remembered))
+        return BuiltRuntime(output, runtime, proof, tuple(self._steps.remembered), self._steps.took)
 
     def _download(self) -> None:
         self._downloads.mkdir(exist_ok=True)
@@ -335,7 +347,20 @@ class _Build:
             tree = sources.unpack_debian(self._downloads, folder)
         tree_file.write_bytes(msgspec.json.encode(tree, enc_hook=str))
 
-    def _configure(self, tree: sources.Tree) -> None:
+    def _compiler_flags(self, tree: sources.Tree) -> str:
+        # The wheel must not name folders of this machine; of several that match, the last one counts.
+        folders = (self._steps.work, self._objects, tree.root.parent, tree.root)
+        maps = dict(zip(folders, ("runtime", "build", "dependencies", "onnxruntime"), strict=True))
+        options = [f"-ffile-prefix-map={folder}=dependencies" for folder in self._given_folders()]
+        options += [f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items()]
+        return " ".join((*options, f"-isystem {self._headers / 'usr' / 'include'}"))
+
+    def _given_folders(self) -> list[Path]:
+        """Return the folders of dependencies among the definitions."""
+        pairs = (definition.split("=", 1) for definition in self._definitions)
+        return [Path(value) for name, value in pairs if name.startswith("FETCHCONTENT_SOURCE_DIR_")]
+
+    def _configure(self, tree: sources.Tree, flags: str) -> None:
         objects = self._objects
         shutil.rmtree(objects, ignore_errors=True)
         objects.mkdir()
@@ -343,12 +368,6 @@ class _Build:
         toolchain, hook = objects / "toolchain.cmake", objects / "hook.cmake"
         toolchain.write_text(TOOLCHAIN.format(compiler=_COMPILER))
         hook.write_text(HOOK)
-        system = self._headers / "usr" / "include"
-        # The wheel must not name folders of this machine; of several that match, the last one counts.
-        folders = (self._steps.work, objects, tree.root.parent, tree.root)
-        maps = dict(zip(folders, ("runtime", "build", "dependencies", "onnxruntime"), strict=True))
-        flags = " ".join(f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items())
-        flags += f" -isystem {system}"
         settings = {
             **FLAGS,
             "CMAKE_TOOLCHAIN_FILE": toolchain,
@@ -357,7 +376,7 @@ class _Build:
             **{f"CMAKE_{language}_FLAGS": flags for language in ("C", "CXX", "ASM")},
             "ONNX_CUSTOM_PROTOC_EXECUTABLE": shutil.which("protoc"),
             "Python_EXECUTABLE": sys.executable,
-            "Python_INCLUDE_DIR": system / f"python{self._python}",
+            "Python_INCLUDE_DIR": self._headers / "usr" / "include" / f"python{self._python}",
             "Python_NumPy_INCLUDE_DIR": np.get_include(),
             **{f"FETCHCONTENT_SOURCE_DIR_{name.upper()}": folder for name, folder in tree.dependencies.items()},
         }
@@ -413,7 +432,7 @@ class _Build:
             self._device,
             version=runtime.onnxruntime,
             binutils=_COMPILER,
-            private=(self._steps.work, Path.home(), Path(sys.prefix)),
+            private=(self._steps.work, Path.home(), Path(sys.prefix), *self._given_folders()),
             downloads=self._downloads,
             on_progress=self._steps.on_progress,
         )

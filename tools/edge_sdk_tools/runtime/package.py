@@ -164,20 +164,28 @@ def _write(folder: Path, version: str, tag: str, files: dict[str, bytes], python
         f"Requires-Python: >={python},<{major}.{int(minor) + 1}\nRequires-Dist: numpy>=1.21.6\n"
     )
     wheel = f"Wheel-Version: 1.0\nGenerator: edge-sdk\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    every = {
-        **files,
-        f"{information}/METADATA": metadata.encode(),
-        f"{information}/WHEEL": wheel.encode(),
-    }
-    rows = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in every.items()]
-    every[f"{information}/RECORD"] = f"{''.join(rows)}{information}/RECORD,,\n".encode()
     path = folder / f"onnxruntime-{version}-{tag}.whl"
+    described = {f"{information}/METADATA": metadata.encode(), f"{information}/WHEEL": wheel.encode()}
+    pack_wheel(path, files | described)
+    return path
+
+
+def pack_wheel(path: Path, files: dict[str, bytes]) -> None:
+    """Write a wheel with these files by path, and a RECORD of them; the same files give the same bytes."""
+    [information] = {name.split("/")[0] for name in files if name.split("/")[0].endswith(".dist-info")}
+    record = f"{information}/RECORD"
+    kept = {name: data for name, data in files.items() if name != record}
+    rows = [f"{_quoted(name)},sha256={_digest(data)},{len(data)}\n" for name, data in kept.items()]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, data in every.items():
+        for name, data in (*kept.items(), (record, f"{''.join(rows)}{record},,\n".encode())):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
-    return path
+
+
+def _quoted(name: str) -> str:
+    """Return a path as a row of a RECORD, which is CSV, has it."""
+    return '"' + name.replace('"', '""') + '"' if "," in name or '"' in name else name
 
 
 def _digest(data: bytes) -> str:

@@ -142,6 +142,7 @@ def fetch_python_headers(python: str, folder: Path) -> None:
 
 def check_python_headers(system: Path, python: str) -> None:
     """Raise MissingDependencyError where the headers in `system` are not those of this Python on arm64."""
+    again = f"remove {system}, and they are fetched again"
     minor = python.split(".")[1]
     header = system / "usr" / "include" / f"python{python}" / "patchlevel.h"
     for path, wanted in (
@@ -154,9 +155,11 @@ def check_python_headers(system: Path, python: str) -> None:
         try:
             text = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
         except OSError as cause:
-            raise MissingDependencyError(f"{path} is missing, expected the headers of Python {python}") from cause
+            raise MissingDependencyError(
+                f"{path} is missing, expected the headers of Python {python}; {again}"
+            ) from cause
         if wanted not in re.sub(r"\s+", " ", text):
-            raise MissingDependencyError(f"{path}: expected {wanted!r}; these are not the headers of Python {python}")
+            raise MissingDependencyError(f"{path}: expected {wanted!r}, the headers of Python {python}; {again}")
 
 
 def state_of(source: Path) -> str:

@@ -32,8 +32,8 @@ from edge_sdk.core.errors import ModelError, SessionError
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import ProfileEvent
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.quantize.convert import Converted, convert, integer_mac_share
 from edge_sdk_tools.quantize.forms import LevelGraph, core_form, in_blocks, level_graphs, with_fourth_channel

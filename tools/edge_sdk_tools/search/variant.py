@@ -1,9 +1,9 @@
-"""The one way from a recipe to a measured model file: for the search, and for every variant of a bundle.
+"""Build and measure the model file of a recipe, for the search and for every variant of a bundle.
 
     VariantSpec + Recipe ── build_variant ──▶ BuiltModel ── time beside FP32 ──▶ ModelVariant
 
-`build_variant` is a job: it may run in this process, in another one, or on another machine, and what it gave is
-remembered between builds. Times are compared, and so they are taken here, when nothing else runs.
+`build_variant` is a job: it may run in this process, in another one, or on another machine, and its result is
+remembered between builds. Times are compared with each other, so they are measured here, when nothing else runs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from edge_sdk.bundle.manifest import Agreement, BoardEstimate, InputTensor, Prec
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.arm_cost.counter import Counter
-from edge_sdk_tools.arm_cost.estimate import estimate_board
-from edge_sdk_tools.arm_cost.kernels import cores_of, kernels_ms
+from edge_sdk_tools.arm_cost.estimate import cores_of, estimate_board, kernels_ms
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset, carried
@@ -45,12 +44,12 @@ from edge_sdk_tools.search.gates import TIME_LIMITS, BoardTimes, GateFailure
 
 
 class VariantSpec:
-    """What all variants of one input size share.
+    """All that the variants of one input size have in common.
 
-    Pickled it leaves the loaded model and the progress behind: who needs the model loads it again, once.
+    Pickling leaves out the loaded model and the progress; a process that needs the model loads it once.
 
     Raises:
-        ModelError: ONNX Runtime computes something else than the model, or cannot simplify it.
+        ModelError: ONNX Runtime's optimization changes what the model computes, or cannot simplify it.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class VariantSpec:
         fp32.memory = OutputMemory()
         self.simplified = simplify(checked.proto, folder)
         self._model, self._labels, self._sha256 = checked.proto.SerializeToString(), fp32.labels, fp32.digest
-        # All that decides what a recipe gives, but for the recipe itself.
+        # All that decides the result of a recipe, except the recipe itself.
         self.digest = key_of(
             "variant-spec",
             checked.labels.data,
@@ -90,7 +89,7 @@ class VariantSpec:
         self._floats_ms: dict[str, float] = {}  # by core
 
     def on(self, images: Dataset) -> VariantSpec:
-        """Return the same with other evaluation images."""
+        """Return a copy with other evaluation images."""
         other = object.__new__(VariantSpec)
         vars(other).update(
             vars(self),
@@ -109,7 +108,7 @@ class VariantSpec:
 
     @property
     def fp32(self) -> Subject:
-        """The float model; it remembers what it answered."""
+        """The float model, which keeps its outputs for inputs that come again."""
         with self._loading:
             if self._fp32 is None:
                 session = Session(self._model, SessionSettings(), "the FP32 model")
@@ -120,19 +119,19 @@ class VariantSpec:
 
     @functools.cached_property
     def timed_fp32(self) -> Session:
-        """The simplified float model, beside which others are timed; on the target's provider, where that is here.
+        """The float model beside which others are timed, as a bundle would carry it, on the target's provider if it is here.
 
-        A bundle carries FP32 simplified too: HardSwish of four nodes takes 1.5 times as long.
+        It is simplified: PicoDet takes 1.5 times as long while each HardSwish is four nodes, as it came.
         """
         return Session(self.simplified.path.read_bytes(), timing_settings(self.target), "the FP32 model")
 
     @property
     def latency_budget_ms(self) -> float:
-        """The time from capture to outbox, of model.toml or else of the target."""
+        """The budget from capture to outbox in milliseconds: model.toml's, or else the target's."""
         return self.spec.budget.latency_ms or self.target.latency_budget_ms
 
     def estimate(self, model: Path) -> BoardEstimate | None:
-        """Estimate a model file's time on the target's core; None where nothing counts it."""
+        """Estimate a model file's time on the target's core; None without a counter for that core."""
         return estimate_board(self.job_runner, model, self.target, self.counter, self.on_progress)
 
     @functools.cached_property
@@ -142,7 +141,7 @@ class VariantSpec:
     def board_times(self, int8: Path) -> BoardTimes | None:
         """Compare a converted INT8 file with FP32 on the target's core: counted, or else by the cost of its kernels.
 
-        None where this machine's own times say more, because it is of the target's kind.
+        None if this machine is of the target's kind, so that its own times tell more.
         """
         floats = self._counted_floats
         counted = self.estimate(int8) if floats else None
@@ -158,7 +157,7 @@ class VariantSpec:
         return max(times, key=lambda one: one.int8_ms / one.fp32_ms)
 
     def _kernels_ms(self, core: str) -> float:
-        """Return what FP32 takes on a core by the cost of its kernels, computed once."""
+        """Return the milliseconds that FP32 takes on a core by the cost of its kernels; computed once."""
         if core not in self._floats_ms:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
                 file = float_file(self.simplified.path, self.target, Path(folder)).model
@@ -175,7 +174,7 @@ class VariantSpec:
 
 
 class BuiltModel(msgspec.Struct, frozen=True):
-    """What `build_variant` gave, wherever it ran: both files, the carried one's facts, and the proof without times."""
+    """The result of `build_variant`: both files as bytes, facts of the converted one, and the proof without times."""
 
     onnx: bytes
     file: bytes
@@ -190,10 +189,10 @@ class BuiltModel(msgspec.Struct, frozen=True):
 def build_variant(spec: VariantSpec, recipe: Recipe, ranges: Ranges) -> BuiltModel:
     """Write the model file of a recipe and measure it beside FP32, all but its time.
 
-    `ranges` has all activations as the recipe calibrates them; it is empty where the precision needs none.
+    `ranges` has the range of each activation by the recipe's calibration; it is empty for a precision that needs none.
 
     Raises:
-        OutputError: the disk is full, or refuses.
+        OutputError: the disk is full or cannot be written to.
     """
     spec.check_here(recipe)
     maker = MAKERS[recipe.precision]
@@ -226,13 +225,13 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         spec: model.toml, with this model's input size; `is_resized` says that it is not model.toml's own.
         fp32: the float model of the same size, loaded; the proof was measured beside it.
         onnx: the model before conversion, by which golden outputs are computed.
-        tensor: what it takes; None for float32 as `spec` says.
-        timed: the file whose time was taken here, where the one that ships is written for another core.
-        board: its times on the target's core, where the search counted them.
+        tensor: the tensor that it takes; None for float32 as `spec` says.
+        timed: the file that was timed here, if the file that ships is written for another core.
+        board: its times on the target's core, if the search counted them.
         evaluation, agreement: beside FP32 of model.toml's own size, where that is not the size of the proof.
         reference_ms: latency of FP32 of model.toml's own size, where all were timed in turn.
-        problem: why the bundle does not carry it.
-        doubt: what to know before believing it.
+        problem: why the bundle does not carry it; None if it does.
+        doubt: a warning about its figures; None if there is none.
     """
 
     recipe: Recipe
@@ -289,7 +288,7 @@ def make_variants(
     ranges: Callable[[Recipe], Ranges],
     on_done: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[ModelVariant]:
-    """Build the models of several recipes, as many at once as the job runner does, then time one after another."""
+    """Build the models of several recipes, as many at once as the job runner allows, then time them one by one."""
     built = spec.job_runner.run(
         _job,
         [(recipe, dict(ranges(recipe))) for recipe in recipes],

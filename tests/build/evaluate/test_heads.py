@@ -1,0 +1,481 @@
+"""Each decoder's quality by `edge-sdk evaluate` equals that of pycocotools for outputs whose objects are known.
+
+The models look at one pixel and return what an encoder, written here from the family's definition, made of the objects
+of that picture: boxes near the truth, of a wrong class, of nothing and, where overlaps are to be suppressed, twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+
+from edge_sdk.tasks.decoders import DECODERS
+from edge_sdk_tools.evaluate.average_precision import Boxes, LabelledBoxes
+from edge_sdk_tools.evaluate.evaluation import evaluate
+from tests.build.evaluate.test_metrics import pycocotools_of
+from tests.support.models import parsed
+from tests.support.projects import write_project
+
+INPUT, FRAME, PICTURES = (96, 64), (192, 100), 3
+SCALE, ABOVE = 0.5, 7  # letterboxed: half the frame's size, seven pixels of padding above
+STRIDES = (8, 16, 32)
+FAR = -30.0  # a logit of nothing
+
+
+class Seen(NamedTuple):
+    """One object that a model reports; the box in pixels of the input."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    class_id: int
+    confidence: float
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        return (self.x1 + self.x2) / 2, (self.y1 + self.y2) / 2
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return self.x2 - self.x1, self.y2 - self.y1
+
+    @property
+    def middle(self) -> list[float]:
+        return [*self.centre, *self.size]
+
+
+def _objects(number: int, classes: int, twice: bool) -> tuple[list[Seen], list[Seen]]:
+    """Return the true objects of a picture, and those that the model reports."""
+    random = np.random.default_rng(number)
+    truths, seen = [], []
+    for place in range(6):
+        row, column = divmod(place, 3)
+        x, y = np.array([column * 32 + 16, row * 25 + 19.5]) + random.uniform(-2, 2, 2)
+        width, height = random.uniform(18, 26), random.uniform(14, 20)
+        truth = Seen(x - width / 2, y - height / 2, x + width / 2, y + height / 2, int(random.integers(classes)), 1)
+        x1, y1, x2, y2 = (np.array(truth[:4]) + random.uniform(-2, 2, 4)).tolist()
+        class_id = truth.class_id if random.random() < 0.8 else int(random.integers(classes))
+        if place != number:  # the model finds something there, and there is nothing
+            truths.append(truth)
+        if place != 5 - number:  # an object that the model misses
+            seen.append(Seen(x1, y1, x2, y2, class_id, 0.3 + 0.1 * ((place * 5 + number) % 6) + 0.01 * place))
+    if twice:
+        one = seen[0]
+        seen.append(one._replace(x1=one.x1 + 4.5, x2=one.x2 + 4.5, confidence=one.confidence - 0.02))
+    return truths, seen
+
+
+# The encoders: objects of a picture -> outputs without their first axis of 1.
+
+Encoder = Callable[[Sequence[Seen], int], list[np.ndarray]]
+
+
+def _logit(p: float) -> float:
+    return math.log(p / (1 - p))
+
+
+def _cells(seen: Sequence[Seen], strides: Sequence[int] = STRIDES) -> Iterator[tuple[Seen, int, int, int, int]]:
+    """Yield each object with the index, stride, column and row of its cell; objects take the levels in turn."""
+    for index, one in enumerate(seen):
+        stride = strides[index % len(strides)]
+        sizes = [-(-INPUT[0] // s) * -(-INPUT[1] // s) for s in strides[: index % len(strides)]]
+        column, row = (int(middle // stride) for middle in one.centre)
+        yield one, sum(sizes) + row * -(-INPUT[0] // stride) + column, stride, column, row
+
+
+def _yolov8(extras: Callable[[Seen, int], list[float]], count: int, further: Encoder | None = None) -> Encoder:
+    def encode(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+        output = np.zeros((4 + classes + count, 126))
+        for number, (one, place, *_) in enumerate(_cells(seen)):
+            output[:4, place], output[4 + one.class_id, place] = one.middle, one.confidence
+            output[4 + classes :, place] = extras(one, number)
+        return [output, *(further(seen, classes) if further else [])]
+
+    return encode
+
+
+def _rows(
+    extras: Callable[[Seen, int], list[float]],
+    count: int,
+    further: Encoder | None = None,
+    box: Callable[[Seen], Sequence[float]] = lambda one: one[:4],
+) -> Encoder:
+    def encode(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+        output = np.zeros((20, 6 + count))
+        for number, one in enumerate(seen):
+            output[number] = *box(one), one.confidence, one.class_id, *extras(one, number)
+        return [output, *(further(seen, classes) if further else [])]
+
+    return encode
+
+
+def _points(one: Seen, _number: int = 0, moved_px: float = 0) -> list[float]:
+    """17 keypoints along the object's diagonal, each surely seen, and moved to the right."""
+    (width, height), parts = one.size, np.linspace(0, 1, 17)
+    return [v for part in parts for v in (one.x1 + part * width + moved_px, one.y1 + part * height, 1)]
+
+
+def _prototypes(_seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
+    return [np.ones((8, 16, 24))]
+
+
+def _oriented(middle: Encoder) -> Encoder:
+    """Turn each object by a right angle and exchange its sides, so that its enclosing box stays the same."""
+
+    def encode(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+        exchanged = []
+        for one in seen:
+            (x, y), (w, h) = one.centre, one.size
+            exchanged.append(one._replace(x1=x - h / 2, y1=y - w / 2, x2=x + h / 2, y2=y + w / 2))
+        return middle(exchanged, classes)
+
+    return encode
+
+
+def _no_extras(_one: Seen, _number: int) -> list[float]:
+    return []
+
+
+def _right_angle(_one: Seen, _number: int) -> list[float]:
+    return [math.pi / 2]
+
+
+def _one_mask(_one: Seen, number: int) -> list[float]:
+    return np.eye(8)[number].tolist()
+
+
+def _yolov5(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+    output = np.zeros((378, 5 + classes))
+    for one, place, *_ in _cells(seen):
+        output[3 * place, :4], output[3 * place, 4], output[3 * place, 5 + one.class_id] = one.middle, 0.99, 1
+        output[3 * place, 5:] *= one.confidence / 0.99
+    return [output]
+
+
+def _yolox(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+    output = np.zeros((126, 5 + classes))
+    for one, place, stride, column, row in _cells(seen):
+        (x, y), (w, h) = one.centre, one.size
+        output[place, :5] = x / stride - column, y / stride - row, math.log(w / stride), math.log(h / stride), 1
+        output[place, 5 + one.class_id] = one.confidence
+    return [output]
+
+
+def _yolov4(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+    """One anchor of 16x16 pixels in each of three heads."""
+    heads = [np.full((5 + classes, INPUT[1] // s, INPUT[0] // s), FAR) for s in STRIDES]
+    for one, _, stride, column, row in _cells(seen):
+        (x, y), (w, h) = one.centre, one.size
+        cell, half = heads[STRIDES.index(stride)][:, row, column], _logit(math.sqrt(one.confidence))
+        cell[:5] = _logit(x / stride - column), _logit(y / stride - row), math.log(w / 16), math.log(h / 16), half
+        cell[5 + one.class_id] = half
+    return heads
+
+
+def _fastestdet(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+    output = np.zeros((5 + classes, 4, 6))
+    for one, _, _, column, row in _cells(seen, [16]):
+        (x, y), (w, h) = one.centre, one.size
+        offsets = math.atanh(x / 16 - column), math.atanh(y / 16 - row)
+        output[:5, row, column] = 1, *offsets, _logit(w / INPUT[0]), _logit(h / INPUT[1])
+        output[5 + one.class_id, row, column] = one.confidence
+    return [output]
+
+
+def _nanodet(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+    """Each side between two of the eight bins, by the logarithms of their shares; cells have their centres."""
+    output = np.zeros((126, classes + 32))
+    for one, place, stride, column, row in _cells(seen):
+        x, y = (column + 0.5) * stride, (row + 0.5) * stride
+        output[place, one.class_id] = one.confidence
+        for side, distance in enumerate((x - one.x1, y - one.y1, one.x2 - x, one.y2 - y)):
+            low, part = divmod(distance / stride, 1)
+            bins = np.full(8, FAR)
+            bins[int(low)], bins[int(low) + 1] = math.log(1 - part), math.log(part)
+            output[place, classes + side * 8 :][:8] = bins
+    return [output]
+
+
+def _maps(seen: Sequence[Seen], classes: int, faces: bool) -> list[np.ndarray]:
+    """CenterNet's maps; CenterFace's have y before x, logarithms of sizes, and a centre of half a cell."""
+    heat, size, offset = np.zeros((classes, 16, 24)), np.zeros((2, 16, 24)), np.zeros((2, 16, 24))
+    for one, _, _, column, row in _cells(seen, [4]):
+        (x, y), (w, h) = np.array(one.centre) / 4, np.array(one.size) / 4
+        heat[one.class_id, row, column] = one.confidence
+        size[:, row, column] = [math.log(h), math.log(w)] if faces else [w, h]
+        offset[:, row, column] = [y - row - 0.5, x - column - 0.5] if faces else [x - column, y - row]
+    return [heat, size, offset]
+
+
+def _levels(rows: np.ndarray, anchors: int = 1) -> list[np.ndarray]:
+    return np.split(rows, np.cumsum([anchors * 96, anchors * 24]))
+
+
+def _yunet(seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
+    first, second, boxes = np.zeros((126, 1)), np.zeros((126, 1)), np.zeros((126, 4))
+    for one, place, stride, column, row in _cells(seen):
+        (x, y), (w, h) = one.centre, one.size
+        first[place], second[place] = one.confidence**2 / 0.95, 0.95
+        boxes[place] = x / stride - column, y / stride - row, math.log(w / stride), math.log(h / stride)
+    return [*_levels(first), *_levels(second), *_levels(boxes)]
+
+
+def _scrfd(seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
+    scores, sides = np.zeros((252, 1)), np.zeros((252, 4))
+    for one, place, stride, column, row in _cells(seen):
+        x, y = column * stride, row * stride
+        scores[2 * place + 1] = one.confidence
+        sides[2 * place + 1] = np.array([x - one.x1, y - one.y1, one.x2 - x, one.y2 - y]) / stride
+    return [*_levels(scores, 2), *_levels(sides, 2)]
+
+
+def _corners(seen: Sequence[Seen]) -> np.ndarray:
+    return np.array([one[:4] for one in seen]) / (INPUT * 2)
+
+
+def _ultraface(seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
+    boxes, scores = np.zeros((354, 4)), np.tile([1.0, 0.0], (354, 1))
+    for place, (one, corners) in enumerate(zip(seen, _corners(seen), strict=True)):
+        boxes[place * 50], scores[place * 50] = corners, [1 - one.confidence, one.confidence]
+    return [boxes, scores]
+
+
+def _prior(one: Seen, centre: tuple[float, float], side: float, variances: tuple[float, float]) -> list[float]:
+    offset = [(m - c) / side / variances[0] for m, c in zip(one.centre, centre, strict=True)]
+    return [*offset, *(math.log(length / side) / variances[1] for length in one.size)]
+
+
+def _ssd(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+    """One prior of 16x16 pixels in each cell."""
+    boxes, scores = np.zeros((126, 4)), np.zeros((126, 1 + classes))
+    for one, place, stride, column, row in _cells(seen):
+        boxes[place] = _prior(one, ((column + 0.5) * stride, (row + 0.5) * stride), 16, (0.1, 0.2))
+        scores[place, 1 + one.class_id] = one.confidence
+    return [boxes, scores]
+
+
+def _efficientdet(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
+    """The first of nine priors in each cell of five levels has four strides in width and height."""
+    count = 9 * (96 + 24 + 6 + 2 + 1)
+    boxes, scores = np.zeros((count, 4)), np.zeros((count, classes))
+    for one, place, stride, column, row in _cells(seen, STRIDES):
+        x, y, w, h = _prior(one, ((column + 0.5) * stride, (row + 0.5) * stride), 4 * stride, (1, 1))
+        boxes[9 * place], scores[9 * place, one.class_id] = [y, x, h, w], one.confidence
+    return [boxes, scores]
+
+
+def _queries(seen: Sequence[Seen], classes: int, no_object: bool) -> list[np.ndarray]:
+    boxes, logits = np.zeros((20, 4)), np.full((20, classes + no_object), FAR)
+    logits[:, classes:] = 0
+    for place, one in enumerate(seen):
+        boxes[place] = np.array(one.middle) / (INPUT * 2)
+        logits[place, one.class_id] = _logit(one.confidence)
+    return [boxes, logits]
+
+
+def _suppressed(seen: Sequence[Seen], _classes: int, order: list[int], size: tuple[int, ...]) -> list[np.ndarray]:
+    """Boxes, classes from 1 on, and scores."""
+    boxes, found, scores = np.zeros((20, 4)), np.zeros(20), np.zeros(20)
+    for place, one in enumerate(seen):
+        boxes[place] = (np.array(one[:4]) / size)[order]
+        found[place], scores[place] = one.class_id + 1, one.confidence
+    return [boxes, found, scores]
+
+
+def _inner(one: Seen) -> tuple[int, int, int, int]:
+    """The cells of the inner part of a line of text: left, top, right and bottom, all of them inside."""
+    return math.ceil(one.x1) + 4, math.ceil(one.y1) + 4, int(one.x2) - 4, int(one.y2) - 4
+
+
+def _db(seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
+    output = np.zeros((1, INPUT[1], INPUT[0]))
+    for one in seen:
+        left, top, right, bottom = _inner(one)
+        output[0, top : bottom + 1, left : right + 1] = one.confidence
+    return [output]
+
+
+def _grown(one: Seen) -> Seen:
+    """What PaddleOCR makes of the inner part: as far outside as its area over its perimeter, times 1.5."""
+    left, top, right, bottom = _inner(one)
+    by = 1.5 * (right - left) * (bottom - top) / (2 * (right - left + bottom - top))
+    return one._replace(x1=left - by, y1=top - by, x2=right + by, y2=bottom + by)
+
+
+def _movenet(seen: Sequence[Seen], _classes: int, moved_px: float = 0) -> list[np.ndarray]:
+    output = np.zeros((6, 56))
+    for place, one in enumerate(seen):
+        points = np.array(_points(one, 0, moved_px)).reshape(17, 3) / [*INPUT, 1]
+        output[place, :51] = points[:, [1, 0, 2]].ravel()
+        output[place, 51:] = *_corners([one])[0][[1, 0, 3, 2]], one.confidence
+    return [output]
+
+
+HEADS: dict[str, tuple[Encoder, str]] = {
+    "yolov4": (_yolov4, "anchors = [[[16, 16]], [[16, 16]], [[16, 16]]]"),
+    "yolov5": (_yolov5, ""),
+    "yolox": (_yolox, ""),
+    "yolov8": (_yolov8(_no_extras, 0), ""),
+    "yolov8_pose": (_yolov8(_points, 51), "keypoints = [17, 3]"),
+    "yolov8_seg": (_yolov8(_one_mask, 8, _prototypes), ""),
+    "yolov8_obb": (_oriented(_yolov8(_right_angle, 1)), ""),
+    "fastestdet": (_fastestdet, ""),
+    "nanodet": (_nanodet, ""),
+    "centernet": (lambda seen, classes: _maps(seen, classes, faces=False), ""),
+    "centerface": (lambda seen, classes: _maps(seen, classes, faces=True), ""),
+    "yunet": (_yunet, ""),
+    "scrfd": (_scrfd, ""),
+    "ultraface": (_ultraface, ""),
+    "ssd": (_ssd, "anchors = [[[16, 16]], [[16, 16]], [[16, 16]]]\nstrides = [8, 16, 32]"),
+    "efficientdet": (_efficientdet, ""),
+    "detr": (lambda seen, classes: _queries(seen, classes, no_object=False), ""),
+    "detr_softmax": (lambda seen, classes: _queries(seen, classes, no_object=True), ""),
+    "tensorflow_nms": (lambda seen, classes: _suppressed(seen, classes, [1, 0, 3, 2], INPUT * 2), ""),
+    "torchvision_nms": (lambda seen, classes: _suppressed(seen, classes, [0, 1, 2, 3], (1,)), ""),
+    "end_to_end": (_rows(_no_extras, 0), ""),
+    "end_to_end_pose": (_rows(_points, 51), "keypoints = [17, 3]"),
+    "end_to_end_seg": (_rows(_one_mask, 8, _prototypes), ""),
+    "end_to_end_obb": (_oriented(_rows(_right_angle, 1, box=lambda one: one.middle)), ""),
+    "detr_end_to_end": (_rows(_no_extras, 0, box=lambda one: np.array(one.middle) / (INPUT * 2)), ""),
+    "movenet": (_movenet, ""),
+    "db": (_db, ""),
+}
+MOVED_PX = 1.5
+POSES = {
+    "yolov8_pose": _yolov8(partial(_points, moved_px=MOVED_PX), 51),
+    "end_to_end_pose": _rows(partial(_points, moved_px=MOVED_PX), 51),
+    "movenet": partial(_movenet, moved_px=MOVED_PX),
+}
+OF_ONE_CLASS = ("centerface", "yunet", "scrfd", "ultraface", "movenet", "db")
+ALONE = ("fastestdet", "centerface")  # one level of cells, in which two near objects share a cell
+
+
+def _model(pictures: Sequence[list[np.ndarray]], *, has_batch: bool) -> onnx.ModelProto:
+    """Return a model whose outputs are those of the picture whose number is the value of the middle pixel."""
+    middle = (INPUT[1] // 2) * INPUT[0] + INPUT[0] // 2
+    weights = {"all": np.array([-1]), "at": np.array([middle] if has_batch else middle)}
+    weights |= {"first": np.array(0, np.float32), "last": np.array(PICTURES - 1, np.float32)}
+    text = "flat = Reshape(images, all) level = Gather(flat, at) near = Clip(level, first, last) "
+    text += "number = Cast<to: int = 7>(near) "
+    shapes: dict[str, Sequence[int | str]] = {}
+    for place, outputs in enumerate(zip(*pictures, strict=True)):
+        weights[f"t{place}"] = np.stack(outputs).astype(np.float32)
+        text += f"y{place} = Gather<axis: int = 0>(t{place}, number) "
+        shapes[f"y{place}"] = [*([1] if has_batch else []), *outputs[0].shape]
+    return parsed(text, shapes, weights, shape=(1, 3, INPUT[1], INPUT[0]))
+
+
+def _write(
+    folder: Path, decoder: str, pictures: Sequence[Sequence[Seen]], classes: int, encode: Encoder | None = None
+) -> Path:
+    usual, section = HEADS[decoder]
+    encode = encode or usual
+    text = f"""
+model = "model.onnx"
+name = "heads"
+task = "detection"
+decoder = "{decoder}"
+labels = "labels.txt"
+[input]
+size_wh = [{INPUT[0]}, {INPUT[1]}]
+[detection]
+{section}
+"""
+    model = _model([encode(seen, classes) for seen in pictures], has_batch=decoder != "torchvision_nms")
+    return write_project(folder, text, model, labels="a\nb\nc\n"[: 2 * classes], pictures=0)
+
+
+def _in_frame(seen: Sequence[Seen]) -> np.ndarray:
+    boxes = [((x1, (y1 - ABOVE)), (x2, (y2 - ABOVE))) for x1, y1, x2, y2, *_ in seen]
+    return np.clip(np.array(boxes).reshape(-1, 2, 2) / SCALE, 0, FRAME).reshape(-1, 4)
+
+
+def _data(folder: Path, truths: Sequence[Sequence[Seen]], classes: int) -> Path:
+    folder.mkdir()
+    images, boxes = [], []
+    for number, objects in enumerate(truths):
+        cv2.imwrite(str(folder / f"{number}.png"), np.full((FRAME[1], FRAME[0], 3), number, np.uint8))
+        images.append({"id": number, "file_name": f"{number}.png", "width": FRAME[0], "height": FRAME[1]})
+        for one, (x1, y1, x2, y2) in zip(objects, _in_frame(objects).tolist(), strict=True):
+            box = {"bbox": [x1, y1, x2 - x1, y2 - y1], "category_id": one.class_id, "image_id": number, "iscrowd": 0}
+            boxes.append({**box, "id": len(boxes) + 1})
+    names = [{"id": class_id, "name": "abc"[class_id]} for class_id in range(classes)]
+    (folder / "a.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": names}))
+    return folder
+
+
+@pytest.mark.parametrize("decoder", HEADS)
+def test_quality_is_that_of_pycocotools(tmp_path: Path, decoder: str) -> None:
+    classes = 1 if decoder in OF_ONE_CLASS else 3
+    twice = DECODERS["detection"][decoder].suppresses and decoder not in ALONE
+    pictures = [_objects(number, classes, twice) for number in range(PICTURES)]
+    toml = _write(tmp_path / "project", decoder, [seen for _, seen in pictures], classes)
+    truths = [truth for truth, _ in pictures]
+    found = evaluate(toml, _data(tmp_path / "data", truths, classes))
+
+    labelled, expected = [], []
+    for truth, seen in pictures:
+        kept = seen[:-1] if twice else seen
+        kept = [_grown(one) for one in kept] if decoder == "db" else kept
+        ids = np.array([one.class_id for one in truth]), np.array([one.class_id for one in kept])
+        labelled.append(LabelledBoxes(_in_frame(truth), ids[0], np.zeros(len(truth), np.bool_)))
+        expected.append(Boxes(_in_frame(kept), np.array([one.confidence for one in kept]), ids[1]))
+    wanted = pycocotools_of(labelled, expected)
+    assert 0.1 < wanted[0] < 0.95
+    assert [figure.value.value for figure in found.quality[:2]] == pytest.approx(wanted, abs=0.005)
+
+
+@pytest.mark.parametrize("decoder", POSES)
+def test_keypoints_are_as_like_as_cocos_formula_says(tmp_path: Path, decoder: str) -> None:
+    pictures = [_objects(number, 1, twice=False)[1] for number in range(PICTURES)]
+    toml = _write(tmp_path / "project", decoder, pictures, 1)
+    reference = _write(tmp_path / "reference", decoder, pictures, 1, POSES[decoder])
+    found = evaluate(toml, _data(tmp_path / "data", pictures, 1), reference=reference)
+
+    sigmas = (26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89)  # of pycocotools, thousandths
+    likeness = []
+    for x1, y1, x2, y2 in (box for seen in pictures for box in _in_frame(seen).tolist()):
+        area, square = 0.53 * (x2 - x1) * (y2 - y1), (MOVED_PX / SCALE) ** 2
+        likeness.append(np.mean([math.exp(-square / (2 * (2 * sigma / 1000) ** 2 * area)) for sigma in sigmas]))
+    values = {figure.name: figure.value.value for figure in found.agreement}
+    assert values["keypoints of those matched (OKS)"] == pytest.approx(np.mean(likeness), abs=0.005)
+    assert values["detections matched (F1)"] == 1
+
+
+@pytest.mark.parametrize("decoder", DECODERS["classification"])
+def test_top_1_and_top_5_are_those_of_a_plain_count(tmp_path: Path, decoder: str) -> None:
+    scores = np.random.default_rng(3).dirichlet(np.ones(8), PICTURES)
+    truths = [int(scores[0].argmax()), int(np.argsort(scores[1])[-3]), int(scores[2].argmin())]
+    given = np.log(scores / (1 - scores)) if decoder == "sigmoid_logits" else scores
+    model = _model([[row] for row in (np.log(scores) if decoder == "logits" else given)], has_batch=True)
+    text = f"""
+model = "model.onnx"
+name = "heads"
+task = "classification"
+decoder = "{decoder}"
+labels = "labels.txt"
+[input]
+size_wh = [{INPUT[0]}, {INPUT[1]}]
+resize = "stretch"
+"""
+    toml = write_project(tmp_path / "project", text, model, labels="a\nb\nc\nd\ne\nf\ng\nh\n", pictures=0)
+    data = _data(tmp_path / "data", [[]] * PICTURES, 0)
+    (data / "a.json").unlink()
+    rows = [f"{number}.png,{class_id}" for number, class_id in enumerate(truths)]
+    (data / "labels.csv").write_text("\n".join(["file,class_id", *rows]) + "\n")
+    found = {figure.name: figure.value.value for figure in evaluate(toml, data).quality}
+    assert found == {"top-1": pytest.approx(1 / 3), "top-5": pytest.approx(2 / 3)}
+
+
+def test_every_decoder_of_objects_is_measured() -> None:
+    assert set(DECODERS["detection"]) == set(HEADS)

@@ -1,0 +1,178 @@
+"""Gather the wheels that a device installs without a package index, with a reduced ONNX Runtime or the stock one.
+
+pip chooses and fetches them for the target's Python and platform. Of numpy and OpenCV the files that no device opens
+are left out (tests, headers, stubs for type checkers): such a wheel has a build tag after its version, a RECORD of what
+it holds, and every licence. A list of requirements has the hash of each wheel, which pip on the device compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
+from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.core.errors import OutputError, UsageError, first_line
+from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
+from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
+from edge_sdk_tools.bundle_folder import is_full
+from edge_sdk_tools.runtime.package import pack_wheel
+
+REQUIREMENTS = "requirements.txt"
+_BUILD = "1edge"
+_UNOPENED = re.compile(
+    r"/tests/|\.pyi$|\.(?:h|hpp|a|lib|pxd)$"
+    r"|^numpy/_core/(?:_simd|_\w+_tests)\.|^cv2/data/.*\.xml$"
+)
+_STRIPPED = ("numpy", "opencv_python_headless")
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """One wheel of a wheelhouse: its file name, what it unpacks to, and what was left out of it, in bytes."""
+
+    file: str
+    sha256: str
+    unpacked: int
+    left_out: int
+
+    @property
+    def requirement(self) -> str:
+        """What pip installs, `name==version`."""
+        name, version, *_ = self.file.split("-")
+        return f"{name.replace('_', '-').lower()}=={version}"
+
+
+def make_wheelhouse(
+    bundles: Sequence[Path],
+    target: str,
+    wheel: Path,
+    output: Path,
+    *,
+    runtime: Path | None = None,
+    constraints: Path | None = None,
+) -> list[Gathered]:
+    """Gather the wheels for devices of a target that run these bundles; return them, the largest first.
+
+    Args:
+        bundles: folders of bundles; each is compared with the ONNX Runtime that is gathered.
+        target: name or file of the device.
+        wheel: file of edge-sdk's wheel, as `make wheel` writes it.
+        output: folder that does not exist yet.
+        runtime: file of a reduced ONNX Runtime's wheel, in place of the stock one.
+        constraints: file with pip's constraints; what it says of onnxruntime does not count with `runtime`.
+
+    Raises:
+        UsageError: a file is no wheel, or not for this target; or `output` exists.
+        IncompatibleError: a bundle does not run with that ONNX Runtime.
+        MissingDependencyError: pip cannot fetch a wheel.
+        OutputError: the folder cannot be written, or the disk is full.
+    """
+    device = load_target(target)
+    opened = [Bundle.open(path) for path in bundles]
+    if output.exists():
+        raise UsageError(f"{output}: exists already; give a folder that does not")
+    _read_wheel(wheel, "edge_sdk", device)
+    if runtime:  # before anything is fetched
+        _check_bundles(opened, device, _read_wheel(runtime, "onnxruntime", device))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
+            fetched, made = Path(scratch) / "fetched", Path(scratch) / "made"
+            fetched.mkdir()
+            made.mkdir()
+            operators = {name for bundle in opened for name in bundle.manifest.operators}
+            extra = [EXTENSIONS_PACKAGE] if any(name.startswith(f"{EXTENSIONS_DOMAIN}:") for name in operators) else []
+            _fetch(device, [wheel, *([runtime] if runtime else [])], extra, constraints, fetched)
+            if not runtime:
+                stock = next(fetched.glob("onnxruntime-*.whl"))
+                _check_bundles(opened, device, _read_wheel(stock, "onnxruntime", device))
+            gathered = sorted((_gather(path, made) for path in fetched.iterdir()), key=lambda one: -one.unpacked)
+            lines = (f"{one.requirement} --hash=sha256:{one.sha256}\n" for one in gathered)
+            (made / REQUIREMENTS).write_text("".join(lines))
+            made.rename(output)
+    except OSError as cause:
+        what = "the disk is full" if is_full(cause) else cause.strerror or str(cause)
+        raise OutputError(f"{cause.filename or output}: {what}") from cause
+    return gathered
+
+
+class _Runtime(NamedTuple):
+    version: str
+    reduced: ReducedRuntime | None
+
+
+def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
+    """Return the version of a wheel and, of a reduced ONNX Runtime, what it says of itself.
+
+    Raises:
+        UsageError: it cannot be read, is the wheel of something else, or of another Python or machine.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            record = f"{name}/capi/{REDUCED_FILE}"
+            text = archive.read(record) if record in archive.namelist() else None
+        reduced = msgspec.json.decode(text, type=ReducedRuntime) if text else None
+    except (OSError, zipfile.BadZipFile, msgspec.DecodeError) as cause:
+        raise UsageError(f"{path}: cannot be read as a wheel: {first_line(cause)}") from cause
+    parts = path.stem.split("-")
+    if path.suffix != ".whl" or len(parts) < 5 or parts[0] != name:
+        raise UsageError(f"{path}: expected the wheel of {name}, under the name that it was made with")
+    python, _, platform = parts[-3:]
+    if not python.startswith(("py3", f"cp{device.python.replace('.', '')}")):
+        raise UsageError(f"{path}: for {python}, target {device.name} has Python {device.python}")
+    if platform != "any" and not platform.endswith(f"_{device.machine}"):
+        raise UsageError(f"{path}: for {platform}, target {device.name} is {device.machine}")
+    return _Runtime(parts[1], reduced)
+
+
+def _check_bundles(bundles: Sequence[Bundle], device: Target, runtime: _Runtime) -> None:
+    for bundle in bundles:
+        bundle.check_device(device.machine, *runtime)
+
+
+def _fetch(
+    device: Target, wheels: Sequence[Path], requirements: Sequence[str], constraints: Path | None, folder: Path
+) -> None:
+    """Have pip fetch requirements, these wheels, and what they need."""
+    glibc, machine = device.wheel_platform.removeprefix("manylinux_2_").split("_", 1)
+    tags = platforms(machine, int(glibc))
+    # A reduced runtime may want a newer C library than the target's wheels: it was proved on that of the target.
+    tags += [wheel.stem.rsplit("-", 1)[1] for wheel in wheels if wheel.stem.endswith(machine)]
+    arguments = [*map(str, wheels), *requirements]
+    if constraints:
+        try:
+            lines = constraints.read_text(encoding="utf-8").splitlines(keepends=True)
+        except (OSError, UnicodeDecodeError) as cause:
+            raise UsageError(f"{constraints}: cannot be read: {first_line(cause)}") from cause
+        own = folder.parent / "constraints.txt"
+        own.write_text("".join(line for line in lines if len(wheels) == 1 or not line.startswith("onnxruntime==")))
+        arguments.append(f"--constraint={own}")
+    fetch_wheels(arguments, device.python, tags, folder)
+
+
+def _gather(wheel: Path, folder: Path) -> Gathered:
+    """Write a wheel into a folder, without what no device opens."""
+    name, version, *rest = wheel.name.split("-")
+    made, left_out = folder / wheel.name, 0
+    if name in _STRIPPED and len(rest) == 3:  # it has no build tag of its own
+        made = folder / "-".join((name, version, _BUILD, *rest))
+        with zipfile.ZipFile(wheel) as archive:
+            every = [entry for entry in archive.infolist() if not entry.is_dir()]
+            files = {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
+        left_out = sum(entry.file_size for entry in every if entry.filename not in files)
+        about = f"{name}-{version}.dist-info/WHEEL"
+        files[about] = files[about].rstrip() + f"\nBuild: {_BUILD}\n".encode()
+        pack_wheel(made, files)
+    else:
+        wheel.rename(made)
+    with zipfile.ZipFile(made) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    return Gathered(made.name, hashlib.sha256(made.read_bytes()).hexdigest(), unpacked, left_out)
