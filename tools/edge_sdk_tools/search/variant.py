@@ -119,7 +119,7 @@ class VariantSpec:
 
     @functools.cached_property
     def timed_fp32(self) -> Session:
-        """The float model beside which others are timed, as a bundle would carry it, on the target's provider if it is here.
+        """The float model beside which others are timed, as a bundle has it; on the target's provider if it is here.
 
         It is simplified: PicoDet takes 1.5 times as long while each HardSwish is four nodes, as it came.
         """
