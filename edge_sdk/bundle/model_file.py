@@ -1,8 +1,8 @@
 """Check from its bytes, before anything loads it, that a model file contains all of its weights.
 
-An ONNX model may name another file for its weights. ONNX Runtime searches it in the working directory; no signature
-covers it, and no option of ONNX Runtime forbids it. `refuse_other_files` therefore walks the model's protobuf messages.
-`fields` finds the fields of a message without parsing it, by the wire format alone
+An ONNX model may name another file for its weights. ONNX Runtime looks for that file in the working directory; no
+signature covers it, and no option of ONNX Runtime forbids it. `refuse_other_files` therefore walks the model's protobuf
+messages. `fields` finds the fields of a message without parsing it, by the wire format alone
 (https://protobuf.dev/programming-guides/encoding/); field numbers come from its caller.
 """
 
@@ -20,7 +20,7 @@ _LARGEST_TAG = 0xFFFF_FFFF  # a C++ parser drops higher bits and so finds anothe
 
 
 class Damaged(Exception):  # noqa: N818 - says what the bytes are
-    """Bytes are no protobuf message."""
+    """The bytes are no protobuf message."""
 
 
 class Field(msgspec.Struct, frozen=True, gc=False):
@@ -67,7 +67,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
 
 
 def length_field(number: int, content: bytes) -> bytes:
-    """Write a field of wire type `LENGTH`."""
+    """Return the bytes of a field of wire type `LENGTH`."""
     return _written(number << 3 | LENGTH) + _written(len(content)) + content
 
 

@@ -1,9 +1,9 @@
 """Tables and keys of a device's configuration file; docs/config.md is its reference.
 
-A table is the settings of what it configures: `[outbox]` is `OutboxConfig`, a pipeline is `SourceOptions` with what
-else it has. Types, ranges, units, defaults and words of a key stand with its field, once: the reader of files (`load`),
-the flags of `edge-sdk run`, the JSON Schema and the errors all take them from there. `None` stands for a key that the
-file does not have. `rules` has what several keys can only get wrong together.
+The struct of a table is, or extends, the settings of the part that it configures: that of a pipeline extends
+`SourceOptions`. Type, range, unit, default and description of a key stand with its field, once: the reader of files
+(`load`), the flags of `edge-sdk run`, the JSON Schema and the errors all take them from there. `None` stands for a key
+that the file does not have. `load` also checks keys that must fit each other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TLS_KEYS = ("tls_fingerprint", "tls_ca_file", "tls_verify")
 
 
 def password_keys(of: str = "") -> tuple[str, ...]:
-    """Return the keys of one password of several in a table: `of` is `key_` for that of a private key."""
+    """Return the keys of one of the passwords in a table; `of` is `key_` for the password of a private key."""
     return tuple(f"{of}{key}" for key in PASSWORD_KEYS)
 
 
@@ -153,7 +153,7 @@ else:
             for field in msgspec.structs.fields(PipelineConfig)
             if field.name not in ("camera", "source")
         ],
-        namespace={"__doc__": "Table `[defaults]`: what a pipeline may say, for those that do not."},
+        namespace={"__doc__": "Table `[defaults]`: keys of a pipeline, for all pipelines that lack them."},
         module=__name__,
         frozen=True,
         forbid_unknown_fields=True,
@@ -202,7 +202,7 @@ class PublishConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of one configuration file of a device."""
 
-    version: Annotated[Literal[1], Meta(description="of this format")]
+    version: Annotated[Literal[1], Meta(description="version of this format")]
     device: DeviceConfig = DeviceConfig()
     mqtt: MqttConfig | None = None
     outbox: OutboxConfig = OutboxConfig()

@@ -89,8 +89,8 @@ def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
 
     Args:
         picture: uint8 (H, W, 3), BGR.
-        width: pixels at most, and four times that high; smaller pictures stay as they are.
-        quality: of JPEG, 20 to 100.
+        width: largest width in pixels; the largest height is four times that. Smaller pictures keep their size.
+        quality: JPEG quality, 20 to 100.
     """
     picture = _scaled(picture, min(1.0, width / picture.shape[1], 4 * width / picture.shape[0]))
     tried = quality

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _FAILURES = 3  # consecutive failures that disable the second model: one that hangs would delay every frame
-_ATTACK, _DECAY = 8, 64  # the expected time falls by 1/8 of the gap per faster run, by 1/64 per skipped frame
+_FALL_PER_RUN, _FALL_PER_SKIP = (
+    8,
+    64,
+)  # the expected time falls by 1/8 of the gap per faster run, 1/64 per skipped frame
 
 Region: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom of a part of a frame, pixels; right and bottom are outside."""
@@ -114,7 +117,7 @@ class Cascade:
             self._in_a_row = 0
             self.counts.run += 1
             taken_ns = self._clock_ns() - began_ns
-            self._expected_ns = max(taken_ns, self._expected_ns - (self._expected_ns - taken_ns) // _ATTACK)
+            self._expected_ns = max(taken_ns, self._expected_ns - (self._expected_ns - taken_ns) // _FALL_PER_RUN)
         return msgspec.structs.replace(result, then=tuple(said))
 
     def _chosen(self, result: Detections) -> Iterator[tuple[int, Region]]:
@@ -131,19 +134,19 @@ class Cascade:
 
     def _skip(self, count: int) -> None:
         # The expected time falls at each skip, so that the model is tried again after a slow period.
-        self._expected_ns -= self._expected_ns // _DECAY
+        self._expected_ns -= self._expected_ns // _FALL_PER_SKIP
         if not self.counts.skipped:
             self._report(
                 "then_skipped",
-                f"{count} of a frame's objects went without the second model, because the budget was used up; this is "
-                "said once, and all such objects are counted; lower max_crops, raise latency_ms, or build a faster one",
+                f"{count} of a frame's objects went without the second model, because no time was left; this is "
+                "said once, and all such objects are counted; lower max_crops, raise latency_ms, or use a faster model",
             )
         self.counts.skipped += count
 
     def _fail(self, count: int, cause: Exception) -> None:
         self._in_a_row += 1
         if not self.counts.failed:
-            line = f"the second model failed: {failure_line(cause)}; its objects go without, counted"
+            line = f"the second model failed: {failure_line(cause)}; objects go without it and are counted"
             self._report("then_failed", line)
         if self._in_a_row == _FAILURES:
             self._report(

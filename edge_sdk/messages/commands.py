@@ -1,10 +1,10 @@
 """The commands that a device accepts on its `cmd` topic, their responses, and the camera settings that they change.
 
-A command is a struct with its fields and ranges, a member of `Command`, and an entry of `COMMANDS` with its permission
-and an example. The entry of a command that changes a camera's setting names the `Control`, whose value is a field of
-`ControlState`: the handler, the retained state and Home Assistant's entities read these entries. Any other command has
-its function in `edge_sdk.service.commands.HANDLERS`. No command carries code, a path, an address or any name except a
-camera's. `ResponseMessage` is the response; a `RefusedError` is sent as one.
+A command is a struct with its fields and ranges, a member of `Command`, and an entry of `COMMANDS` with an example and
+its permission, which `Permission` names. The entry of a command that changes a camera's setting names the `Control`,
+whose value is a field of `ControlState`: the handler, the retained state and Home Assistant's entities read these
+entries. Any other command has its function in `edge_sdk.service.commands.HANDLERS`. No command carries code, a path, an
+address or any name except a camera's. `ResponseMessage` is the response; a `RefusedError` is sent as one.
 """
 
 from __future__ import annotations

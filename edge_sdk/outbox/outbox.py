@@ -171,8 +171,8 @@ class EventOutbox:
     def end_connection(self, *, is_orderly: bool) -> None:
         """Make events in flight ready again, because the connection is over.
 
-        Unless the end was orderly (the broker took the goodbye), events acknowledged in the last seconds are also sent
-        again, because a broker that crashes may have acknowledged events that it had not stored.
+        Unless the end was orderly (the broker accepted the offline message), events acknowledged in the last seconds
+        are also sent again, because a broker that crashes may have acknowledged events that it had not stored.
         """
         if is_orderly:
             self._queue.settle(math.inf)

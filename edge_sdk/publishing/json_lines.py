@@ -39,7 +39,7 @@ class JsonLinesPublisher:
         file: open for writing bytes, best unbuffered, because a blocked write would hold the buffer's lock for ever.
         keeps_all: whether no line may be dropped; `put` then waits for room and `close` for the reader, without limit.
         is_stopped: called while waiting; once it returns True, nothing waits for the reader any more.
-        in_words: makes of a line of JSON what people read; None writes the JSON.
+        in_words: turns a line of JSON into text for people; None: the JSON is written.
     """
 
     def __init__(

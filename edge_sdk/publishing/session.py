@@ -1,4 +1,4 @@
-"""PublishSession: the publisher's thread, from the first connection to the goodbye.
+"""PublishSession: the publisher's thread, from the first connection to the message that the device goes offline.
 
 The session makes one connection after the other and serves each to its end. One turn sends the device's own messages
 (status, state, telemetry, answers), then those of cameras as far as the window has room: events first, then results and
@@ -34,8 +34,8 @@ End: TypeAlias = Literal["", "ended", "timed out"]
 """How a connection ended: by ourselves or by a failure (""); by the broker; by a timeout without any packet."""
 
 _SUSPICIOUS = 2  # consecutive connections that the broker ended with a camera's message in flight
-# Of them with one and the same message alone in flight, after everything else was answered. Twice as many for the next
-# one while nothing is taken in between: a broker that crashes at whatever comes must not cost one after the other.
+# Connections that ended with the same message alone in flight, after which that message is given up. The number doubles
+# for the next message as long as the broker accepts none: one that crashes at any message must not cost them all.
 _SURE = 3
 
 
@@ -51,7 +51,7 @@ class PoisonMessageDetector:
         self._ends = 0
         self._needed = _SURE
         self._suspect: tuple[End, str, int | None] = "", "", None
-        self._times = 0  # how often in a row
+        self._times = 0  # consecutive ends with this suspect
 
     @property
     def is_suspected(self) -> bool:
@@ -336,9 +336,9 @@ class Sender:
             self._events.deliver(event)
             return
         self._warnings.last_error = f"the broker did not take an event on {event.topic}: {answer.complaint}"
-        # Not authorized: final of one topic where others are taken; else perhaps a slip in an ACL, for which no backlog
-        # is given up, however often it is tried. Where a topic lost its right, all may have. A quota depends on the
-        # broker's load, not on the message.
+        # "Not authorized" is final for a topic if the broker accepts events of other topics. Otherwise it may be a
+        # mistake in the ACL, for which no event is given up, however often it is tried. If a topic has lost its
+        # permission, all may have. A quota depends on the broker's load, not on the message.
         is_denied, was_taken = answer.code == NOT_AUTHORIZED, event.topic in self._taken
         is_final = answer.code in _FINAL_CODES or (is_denied and bool(self._taken) and not was_taken)
         if was_taken if is_denied else answer.code != QUOTA_EXCEEDED:
@@ -461,7 +461,7 @@ class PublishSession:
         finally:
             if connection is not None:
                 connection.close(politely=is_done)
-            # If the goodbye was answered, earlier acknowledgements are final.
+            # If the broker answered the offline message, earlier acknowledgements are final.
             is_answered = self._farewell is not None and not self._sender.is_in_flight(self._farewell)
             self._sender.end_connection(is_orderly=is_done and is_answered, end=end)
             self._farewell = None
@@ -473,7 +473,7 @@ class PublishSession:
             self._wakeup.wait(remaining)
 
     def _serve(self, connection: MqttConnection) -> bool:
-        """Use one connection to its end; return True when all is done and it is time to say goodbye."""
+        """Use one connection to its end; return True when all is sent, so that the connection can end politely."""
         up_at: float | None = None
         opened_at = time.monotonic()
         while connection.phase in ("opening", "up"):
@@ -503,7 +503,7 @@ class PublishSession:
         self.connects += 1
         self._brief += 1
         self.retained.begin()
-        self._send_own(connection)  # and no more: a broker that sends us away at once is heard out first
+        self._send_own(connection)  # only one: a broker may end the connection at once, and its reason is read first
         self._report("online", "")
         self._warnings.begin(connection)
         return time.monotonic()
@@ -519,7 +519,9 @@ class PublishSession:
         now = time.monotonic()
         if connection.phase != "up":
             return now >= deadline or self._sender.is_over
-        if self._farewell is None:  # also at the deadline: who leaves without a word takes the last will along
+        if (
+            self._farewell is None
+        ):  # also at the deadline: a polite end drops the last will, so only this says `offline`
             is_done = self._sender.is_empty(connection) and self.retained.wait_s() > 0
             if not is_done and now < self._farewell_at:
                 return False

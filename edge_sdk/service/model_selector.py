@@ -3,8 +3,8 @@
 `begin_loading` verifies and tries the bundle and makes a `ModelSelector` while the model loads. `settle` measures
 whether this board keeps the budget and takes another variant where it does not (`choose_start`); `begin` returns the
 observers that may give the running loop other stages: a tuner, which measures models in turn, and a `LevelChanger`,
-which makes the moves that the pipeline's governor decides on. At most two models are loaded at once. Importing this
-module loads neither OpenCV nor paho, which load with the model.
+which carries out the changes of level that the pipeline's governor decides on. At most two models are loaded at once.
+Importing this module loads neither OpenCV nor paho, which load with the model.
 """
 
 from __future__ import annotations
@@ -365,9 +365,10 @@ def time_stages(
     is_stopped: Callable[[], bool] = lambda: False,
     read_cpu_time: Callable[[], CpuTime] = CpuTime.read,
 ) -> VariantTime | None:
-    """Measure one warm variant; return None as soon as one run, or its golden run, is within the budget.
+    """Measure one warm variant; return None as soon as one run is within the budget.
 
-    While other programs keep the processors busy, the measurement continues for up to `_PATIENCE_S`.
+    Nothing is measured where the fastest golden run took half of the budget or less. While other programs keep the
+    processors busy, the measurement continues for up to `_PATIENCE_S`.
     """
     if 0 < stages.session.replay_ns <= _SURE * budget_ms * 1e6:
         return None

@@ -154,7 +154,7 @@ _GATE_S = 10.0  # longest wait for all pipelines to be ready, so that a slow one
 class Gate:
     """Opens once all announced pipelines have arrived, or some time has passed.
 
-    They measure their models one after another, and none may run frames meanwhile.
+    Pipelines that start together measure their models one after another, and none may run frames meanwhile.
     """
 
     def __init__(self, count: int, patience_s: float = _GATE_S) -> None:

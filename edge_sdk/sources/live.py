@@ -1,4 +1,4 @@
-"""Read cameras and network streams as fast as they deliver, and reopen them for ever.
+"""Read cameras and network streams as fast as they deliver frames, and reopen them after each failure, without end.
 
 After a failed read the same OpenCV capture never recovers, so `LiveSource` throws it away and opens another one.
 

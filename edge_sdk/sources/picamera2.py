@@ -1,4 +1,4 @@
-"""The camera of a Raspberry Pi, by picamera2.
+"""The camera of a Raspberry Pi, read with picamera2.
 
 picamera2 comes from Raspberry Pi OS, not from a wheel: docs/adr/0004 says how a virtual environment sees it, and why
 nothing is added to the module path here. Tested with a stand-in only, not with a camera.
@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from edge_sdk.core.errors import CameraError, MissingDependencyError, first_line
 from edge_sdk.core.frame import Image
+from edge_sdk.core.logs import counted
 from edge_sdk.sources.location import SourceOptions, picamera_number
 from edge_sdk.sources.opencv import Capture, plausible_fps, size_remark
 
@@ -46,7 +47,9 @@ class Picamera(Capture):
         picamera = load_picamera()
         found = len(picamera.global_camera_info())
         if number >= found:
-            raise CameraError(f"no such camera, {found} are connected" if found else "no camera is connected")
+            raise CameraError(
+                f"no such camera; connected: {counted(found, 'camera')}" if found else "no camera is connected"
+            )
         self._timeout_s = options.read_timeout_s
         self._request: Any = None
         try:
@@ -77,7 +80,7 @@ class Picamera(Capture):
         return cast("Image", image[:, :, :3])
 
     def release(self) -> None:
-        """Release all resources; cancel a job that waits for a frame, because it would block stopping for ever."""
+        """Release all resources; cancel a job that waits for a frame, because the camera would wait for it."""
         for end in (self._let_go, *(getattr(self._camera, name, None) for name in _ENDS)):
             if end is not None:
                 with contextlib.suppress(Exception):

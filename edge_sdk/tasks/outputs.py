@@ -113,7 +113,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         layouts: (spec, label_count, shapes of the model) -> the layouts that the decoder reads, the likeliest first.
         make: (spec, label_count, layout) -> the reader of one layout, as the task's stage takes it: for detection a
             `boxes.Decode` or a `boxes.Reader`, for segmentation a function from an output to a class map, for
-            classification one from scores to classes and confidences. Raises ModelError for unreadable shapes.
+            classification one from scores to classes and confidences; None for tasks whose stage reads the outputs
+            itself. Raises ModelError for unreadable shapes.
         check: raises ValueError with the key's name if the [detection] section lacks a key that the decoder needs.
         needs: the key that a hint names beside the decoder; empty if the decoder needs none.
         reads_first: whether the decoder reads only the model's first output and ignores all others.

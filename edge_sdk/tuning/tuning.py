@@ -1,8 +1,8 @@
 """Tuning of one bundle on one camera: a remembered result is used at once, others are found while the bundle runs.
 
-`Tuning` opens the stages to begin with and makes the `LiveTuner` that goes on from there; `tune` does the same for its
-own sake, on frames that are not published. `Records` keeps results in the state folder, for the same bundle, machine,
-camera and limits. `tuning.candidates` decides what is measured in which order.
+`Tuning` opens the stages to begin with and makes the `LiveTuner` that measures others while a loop runs; `tune` runs
+such a loop only to tune, and publishes nothing. `Records` keeps results in the state folder, for the same bundle,
+machine, camera and limits. `tuning.candidates` decides what is measured in which order.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Records:
-    """The records of tuning of one device, one file each in `folder`; one that cannot be used is passed over."""
+    """The records of tuning of one device, one file each in `folder`; records that cannot be used are ignored."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -117,7 +117,7 @@ class Records:
         """Return the record of a request on a machine, or why it cannot be used; None where there is none."""
         record = self._read(self._folder / request.file_name, machine)
         if isinstance(record, Record) and record.request != request:
-            return "what is remembered is of something else"
+            return "the record is of another request"
         return record
 
     def known(self, bundle: Bundle, machine: TunedMachine) -> list[Record]:
@@ -129,7 +129,7 @@ class Records:
         try:
             loose = msgspec.json.decode(read_regular(path))
             if isinstance(loose, dict) and loose.get("schema_version") != RECORD_VERSION:
-                return f"{path} is of another version of edge-sdk"
+                return f"{path} was written by another version of edge-sdk"
             record = msgspec.convert(loose, Record)
         except FileNotFoundError:
             return None
@@ -138,7 +138,7 @@ class Records:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return f"{path} is damaged"
         if record.machine != machine:
-            return "what is remembered was measured on another CPU, other cores, other memory or another ONNX Runtime"
+            return "the record was measured on another CPU, other cores, other memory or another ONNX Runtime"
         return record
 
     def remember(self, request: Request, machine: TunedMachine, tuned: Tuned) -> None:
@@ -154,10 +154,10 @@ OpenCandidate = Callable[[Bundle, Candidate], Stages]
 
 
 class Tuning:
-    """Tuning of one bundle on one camera, or of its `variant` alone; raises `UsageError` where there is none such.
+    """Tuning of one bundle on one camera, or of its `variant` alone; raises `UsageError` if there is no such variant.
 
     Attributes:
-        tuned: what is remembered, or what was found out last; None where nothing is known.
+        tuned: the remembered result, or the one that was found last; None if there is none.
     """
 
     def __init__(
@@ -180,10 +180,10 @@ class Tuning:
         try:
             self._records = Records(state_folder() / "tuning")
         except EdgeError as cause:
-            _log.info(f"tuning is not remembered: {cause}")
+            _log.info(f"the result of tuning cannot be remembered: {cause}")
 
     def open(self) -> Stages:
-        """Load and prove what is remembered, or else what the bundle promises."""
+        """Load and prove the remembered candidate, or else the one that the bundle promises."""
         record = self._records.recall(self._request, self._machine) if self._records is not None else None
         if not isinstance(record, Record):
             if record is not None:
@@ -194,23 +194,23 @@ class Tuning:
         try:
             stages = self._open(self._bundle, wanted)
         except EdgeError as cause:
-            _log.info(f"what was tuned at {record.at} cannot be loaded any more: {cause}")
+            _log.info(f"the settings that were tuned at {record.at} cannot be loaded any more: {cause}")
             return self.open_promised()
         change = _change(record.tuned, wanted, stages.session.providers.got)
         if change:
             del stages  # before another one is loaded
-            _log.info(f"tuning anew: {change} since {record.at}, when what is remembered was measured")
+            _log.info(f"tuning anew: {change} since {record.at}, the time of the measurement")
             return self.open_promised()
         self.tuned = record.tuned
         _log.info(f"tuned at {record.at}: {chosen.candidate} ({figures(chosen)}); {record.tuned.reason}")
         return stages
 
     def open_promised(self) -> Stages:
-        """Load and prove what the bundle promises by default, with a core left to camera and broker."""
+        """Load and prove the candidate that the bundle promises, with one core left for the camera and the broker."""
         return self._open(self._bundle, self._promise)
 
     def holds_for(self, fps: float) -> bool:
-        """Whether what is remembered was measured at about so many frames a second, on a machine that was not busy."""
+        """Return whether the known result was measured at about `fps` frames a second, and not under foreign load."""
         tuned = self.tuned
         return tuned is not None and not tuned.provisional and abs(tuned.fps - fps) <= _SAME_RATE * fps
 
@@ -225,9 +225,9 @@ class Tuning:
         on_variant: Callable[[str], None] = lambda _variant: None,
         load_s: float = math.inf,
     ) -> LiveTuner:
-        """Make the `LiveTuner` that tunes while the loop runs, whatever is remembered; `seconds` as in `Plan.of`."""
-        # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
-        # that was cut short by choice the record knows what else started.
+        """Make the `LiveTuner` that tunes while the loop runs, even if a result is known; `seconds` as in `Plan.of`."""
+        # Only providers that started are tried: those of the running session, and those that started when the known
+        # result was measured, because its choice may use fewer.
         got, promised = home.session.providers.got, self._bundle.manifest.providers
         started = {*got, *(self.tuned.providers if self.tuned else ())}
         plan = Plan.of(
@@ -251,13 +251,13 @@ class Tuning:
         )
 
     def _with_missing(self, tuned: Tuned) -> Candidate:
-        """Return what was chosen, with the promised providers that did not start then: they may by now."""
+        """Return the chosen candidate with the promised providers that did not start then, as they may start now."""
         chosen, started = tuned.chosen.candidate, tuned.providers
         wanted = [p for p in self._bundle.manifest.providers if p in chosen.providers or p not in started]
         return msgspec.structs.replace(chosen, providers=tuple(wanted))
 
     def candidate_of(self, variant: str) -> Candidate:
-        """Return the settings that served one of the bundle's models best here, or those that were chosen."""
+        """Return the best known settings of one of the bundle's models here; without any, the promised ones."""
         if self.tuned is not None:
             return self.tuned.for_variant(variant)
         return msgspec.structs.replace(self._promise, variant=variant)
@@ -267,11 +267,11 @@ class Tuning:
         return Candidate.promised(self._bundle.manifest).within(self._cores)
 
     def open_beside(self, candidate: Candidate) -> Stages:
-        """Load a candidate while another one runs; raise a SessionError where one of its providers does not start."""
+        """Load a candidate while another one runs; raise a SessionError if one of its providers does not start."""
         check_free_memory(self._bundle, candidate.variant)
         stages = self._open(self._bundle, candidate)
         why_not = stages.session.providers.why_not
-        if why_not:  # what would be measured is something else
+        if why_not:  # other settings would be measured than those of the candidate
             raise SessionError("; ".join(f"{name} does not start: {reason}" for name, reason in why_not.items()))
         return stages
 
@@ -282,7 +282,7 @@ class Tuning:
 
 
 def _running(stages: Stages) -> Candidate:
-    """Read the candidate off a session: a start may have found other settings than those asked for."""
+    """Return the settings with which stages run, which may differ from those that were asked for."""
     session = stages.session
     options = session.inference.get_session_options()
     return Candidate(
@@ -296,7 +296,7 @@ def _running(stages: Stages) -> Candidate:
 
 
 def _change(tuned: Tuned, wanted: Candidate, got: Sequence[str]) -> str:
-    """Say which provider of those that matter came or went; empty where none did."""
+    """Return a text about a provider that can be used only since the measurement, or no longer; empty without one."""
     came = [p for p in wanted.providers if p in got and p not in tuned.providers]
     gone = [p for p in tuned.chosen.candidate.providers if p not in got]
     if came:
@@ -311,7 +311,7 @@ _SILENCE_S = 30.0  # a camera that is switched on again, or a stream that is ope
 
 def golden_camera(bundle: Bundle, fps: float, camera: str) -> Source:
     """Return a camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
-    # A run that tunes beside its work loads its first model before OpenCV, which these bring.
+    # Imported here because they import OpenCV, which a run that tunes loads only after its first model.
     from edge_sdk.core.opencv import cv2
     from edge_sdk.sources.files import StillPicture
     from edge_sdk.sources.live import LiveSource
@@ -332,15 +332,15 @@ def tune(
     silence_s: float = _SILENCE_S,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Tuned, str]:
-    """Tune on a source that comes at its own pace, which the caller closes, whatever is remembered.
+    """Tune on a source with a pace of its own, which the caller closes, also where a result is known.
 
     Returns:
-        What came out, and why it is not remembered; empty where it is.
+        The result, and why it cannot be remembered; the latter is empty if it is remembered.
 
     Raises:
         CameraError: the source ended first, or delivered nothing for `silence_s` seconds.
-        SessionError: nothing could be measured, or what was chosen cannot be loaded again.
-        StoppedError: `is_stopped`, which is asked at every step, said so.
+        SessionError: nothing could be measured, or the chosen candidate cannot be loaded again.
+        StoppedError: `is_stopped`, which is called at every step, returned True.
     """
     outcome: list[tuple[Tuned, str]] = []
     home = tuning.open_promised()
@@ -352,7 +352,7 @@ def tune(
         on_trying=on_trying,
     )
     loop = Loop(source, home, None, Budget(limits.budget_ms))
-    del home  # given back when something better runs
+    del home  # the loop holds the only reference, so that the model is released when another one runs
     with contextlib.closing(tuner):
         heard_s = time.monotonic()
         while not tuner.done:
@@ -371,6 +371,6 @@ def tune(
                 raise CameraError("the source ended before tuning did; give a longer one, or fewer --seconds")
     if not outcome:
         raise SessionError(
-            "nothing could be measured, so nothing is chosen; mend what the lines above tell of, or give more --seconds"
+            "nothing could be measured, so nothing is chosen; mend what the lines above report, or give more --seconds"
         )
     return outcome[0]

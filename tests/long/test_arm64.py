@@ -64,15 +64,9 @@ class Board(NamedTuple):
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python with `arguments` to its end, in `/`: in the checkout, `-m` would take the packages from there."""
         return subprocess.run(
-            [*self.command, *arguments],
-            env=self.environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
+            [*self.command, *arguments], env=self.environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, check=False, timeout=600,
+        )  # fmt: skip
 
     def checked(self, *arguments: str) -> str:
         done = self.run(*arguments)
@@ -412,14 +406,10 @@ def extremes(weights: np.ndarray, zero: int, step: float, groups: int = 1) -> on
     """One convolution in QDQ form between unsigned integers; a step is as much of a sum as one of the output's."""
     channels = weights.shape[1] * groups
     constants = {
-        "x_scale": np.float32(1),
-        "x_zero": np.uint8(zero),
-        "weights": weights,
-        "scales": np.full(len(weights), 1, np.float32),
-        "zeros": np.zeros(len(weights), np.int8),
-        "y_scale": np.float32(step),
-        "y_zero": np.uint8(128),
-    }
+        "x_scale": np.float32(1), "x_zero": np.uint8(zero), "weights": weights,
+        "scales": np.full(len(weights), 1, np.float32), "zeros": np.zeros(len(weights), np.int8),
+        "y_scale": np.float32(step), "y_zero": np.uint8(128),
+    }  # fmt: skip
     text = f"""extremes (uint8[1,{channels},{_SIDE},{_SIDE}] x) => (uint8[1,{len(weights)},{_SIDE},{_SIDE}] y) {{
         a = DequantizeLinear(x, x_scale, x_zero) w = DequantizeLinear<axis=0>(weights, scales, zeros)
         b = Conv<pads=[1,1,1,1], group={groups}>(a, w) y = QuantizeLinear(b, y_scale, y_zero) }}"""

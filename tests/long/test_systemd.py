@@ -111,12 +111,9 @@ class Container:
         if probe.returncode:
             not_allowed(f"systemd-nspawn cannot start a container here: {probe.stderr.strip()[-500:]}")
         self._process = subprocess.Popen(
-            [*self._command(), "--console=pipe", "--boot"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+            [*self._command(), "--console=pipe", "--boot"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
         try:
             wait_until(self._is_up, "the container's systemd is up")
             self._install()
@@ -131,15 +128,10 @@ class Container:
     def run(self, *command: str, given: str | None = None, check: bool = True) -> str:
         """Run a program there as root; returns what it printed, on both streams."""
         done = subprocess.run(
-            ["nsenter", "-t", str(self._leader), "-a", "--", *command],
-            input=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
+            ["nsenter", "-t", str(self._leader), "-a", "--", *command], input=given, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}, text=True,
+            check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
         if check and done.returncode:
             raise AssertionError(f"{' '.join(command)}: {done.returncode}: {done.stdout}")
         return done.stdout.strip()

@@ -42,16 +42,9 @@ class PahoUser:
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        topic: str,
-        *,
-        username: str | None = None,
-        password: str | None = None,
-        session: str = "",
-        keepalive_s: int = 60,
-        protocol: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv5,
-    ) -> None:
+        self, broker: Broker, topic: str, *, username: str | None = None, password: str | None = None,
+        session: str = "", keepalive_s: int = 60, protocol: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv5,
+    ) -> None:  # fmt: skip
         self._topic = topic
         self.subscriptions = 0
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=session, protocol=protocol)
@@ -124,15 +117,9 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = WAIT
 
 class Broker:
     def __init__(
-        self,
-        folder: Path,
-        *,
-        users: Mapping[str, str] | None = None,
-        acl: Sequence[str] | None = None,
-        persistence: bool = False,
-        config: Sequence[str] = (),
-        start: bool = True,
-    ) -> None:
+        self, folder: Path, *, users: Mapping[str, str] | None = None, acl: Sequence[str] | None = None,
+        persistence: bool = False, config: Sequence[str] = (), start: bool = True,
+    ) -> None:  # fmt: skip
         self._program = require_program("mosquitto")
         self._folder = folder
         self.host = "127.0.0.1"
@@ -273,14 +260,10 @@ class Subscriber(PahoUser):
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         properties = message.properties
         received = Received(
-            message.topic,
-            bytes(message.payload),
-            message.qos,
-            message.retain,
-            getattr(properties, "ContentType", None),
-            tuple(getattr(properties, "UserProperty", ())),
+            message.topic, bytes(message.payload), message.qos, message.retain,
+            getattr(properties, "ContentType", None), tuple(getattr(properties, "UserProperty", ())),
             getattr(properties, "MessageExpiryInterval", None),
-        )
+        )  # fmt: skip
         with self._lock:
             self._messages.append(received)
 
@@ -292,14 +275,9 @@ class TlsBroker(Broker):
     """One with a second, encrypted listener; the plain one is for whoever looks on."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        broker_certificate: Issued | None = None,
-        clients_of: Authority | None = None,
-        more: Sequence[str] = (),
-        users: dict[str, str] | None = None,
-    ) -> None:
+        self, folder: Path, *, broker_certificate: Issued | None = None, clients_of: Authority | None = None,
+        more: Sequence[str] = (), users: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.authority = Authority(folder, "broker-ca")
         self.tls_port = free_port()
         shown = broker_certificate or self.authority.issue("broker", HERE)

@@ -56,13 +56,10 @@ FILES = {
 
 def make_variant(name: str = "int8", *, side: int = 8, golden: str = "golden.npz") -> Variant:
     return Variant(
-        file=f"model.{name}.ort",
-        precision="int8" if name.startswith("int8") else "fp32",
-        size_wh=(side, side),
-        golden=Golden(file=golden, count=1, absolute=0.0, relative=0.0),
-        operators=("ai.onnx:Conv",),
+        file=f"model.{name}.ort", precision="int8" if name.startswith("int8") else "fp32", size_wh=(side, side),
+        golden=Golden(file=golden, count=1, absolute=0.0, relative=0.0), operators=("ai.onnx:Conv",),
         host_latency_ms=1.0,
-    )
+    )  # fmt: skip
 
 
 def make_manifest(files: dict[str, bytes] = FILES, *, side: int = 8) -> Manifest:
@@ -256,14 +253,9 @@ def picture(level: int) -> Tensor:
 
 
 def write_real_bundle(
-    folder: Path,
-    model: onnx.ModelProto,
-    *,
-    golden: list[tuple[Tensor, Tensor]] | None = None,
-    operators: tuple[str, ...] = (),
-    extra: dict[str, bytes] | None = None,
-    **changes: object,
-) -> Path:
+    folder: Path, model: onnx.ModelProto, *, golden: list[tuple[Tensor, Tensor]] | None = None,
+    operators: tuple[str, ...] = (), extra: dict[str, bytes] | None = None, **changes: object,
+) -> Path:  # fmt: skip
     """A bundle of two classes that this machine can run."""
     data = model.SerializeToString()
     replayed = golden_file(*golden) if golden else _golden(data, InputSpec(size_wh=(SIDE, SIDE)), brightest=100)

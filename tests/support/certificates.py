@@ -30,13 +30,9 @@ class Authority:
         self._write(self.file, builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True))
 
     def issue(
-        self,
-        name: str,
-        names: tuple[str, ...] = (),
-        *,
-        days: tuple[float, float] = (-1, 365),
+        self, name: str, names: tuple[str, ...] = (), *, days: tuple[float, float] = (-1, 365),
         password: str | None = None,
-    ) -> Issued:
+    ) -> Issued:  # fmt: skip
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_named(name), self._name, key, days)
         if names:

@@ -27,17 +27,10 @@ class FakeLink:
     """A connection whose broker is a few lines: answers at once, or when told to."""
 
     def __init__(
-        self,
-        *,
-        phase: Phase = "up",
-        detail: str = "",
-        error: Exception | None = None,
-        window: int = 20,
-        answers: bool = True,
-        complaint: str = "",
-        judge: Callable[[MessageKind, Message], tuple[str, int]] | None = None,
-        limit: int = 10**9,
-    ) -> None:
+        self, *, phase: Phase = "up", detail: str = "", error: Exception | None = None, window: int = 20,
+        answers: bool = True, complaint: str = "",
+        judge: Callable[[MessageKind, Message], tuple[str, int]] | None = None, limit: int = 10**9,
+    ) -> None:  # fmt: skip
         self.phase: Phase = "opening"
         self.detail = ""
         self.window = window
@@ -140,14 +133,10 @@ def publisher_over(
 ) -> MqttPublisher:
     remaining = iter(links)
     return MqttPublisher(
-        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),
-        IDENTITY,
-        on_state=on_state,
-        events=events,
-        backoff=Backoff(0.001, 0.002),
-        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))),
-        **changes,
-    )
+        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s), IDENTITY, on_state=on_state,
+        events=events, backoff=Backoff(0.001, 0.002),
+        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))), **changes,
+    )  # fmt: skip
 
 
 def door_over(*links: FakeLink, **changes: Any) -> Door:

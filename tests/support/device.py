@@ -43,23 +43,15 @@ class Device:
     """A running program; as a context manager it is gone at the end, and where a test fails its words are printed."""
 
     def __init__(
-        self,
-        config: Path,
-        *arguments: str,
-        before: Sequence[str] = (),
-        environment: Mapping[str, object] | None = None,
-        stdout: int = subprocess.PIPE,
-        stderr: int = subprocess.PIPE,
-    ) -> None:
+        self, config: Path, *arguments: str, before: Sequence[str] = (),
+        environment: Mapping[str, object] | None = None, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE,
+    ) -> None:  # fmt: skip
         self._config = config
         self.process = subprocess.Popen(
             [*before, sys.executable, "-m", "edge_sdk", "run", "--config", str(config), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            env={**os.environ, **{name: str(value) for name, value in (environment or {}).items()}},
-            cwd=_ROOT,
-        )
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            env={**os.environ, **{name: str(value) for name, value in (environment or {}).items()}}, cwd=_ROOT,
+        )  # fmt: skip
         self._said: list[str] = []
         self._printed: list[str] = []
         self._ears = [

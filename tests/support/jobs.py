@@ -115,22 +115,13 @@ def local_cluster(workers: int) -> LocalCluster:
     from distributed import LocalCluster
 
     return LocalCluster(
-        n_workers=workers,
-        threads_per_worker=1,
-        processes=True,
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",
-        scheduler_kwargs={"dashboard": False},
-        silence_logs=50,
-    )
+        n_workers=workers, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": False}, silence_logs=50,
+    )  # fmt: skip
 
 
 def run(
-    job_runner: JobRunner,
-    function: Callable[..., Any],
-    items: Sequence[Recipe],
-    *,
-    shared: object = None,
+    job_runner: JobRunner, function: Callable[..., Any], items: Sequence[Recipe], *, shared: object = None,
     **options: Any,
-) -> list[Measured]:
+) -> list[Measured]:  # fmt: skip
     return job_runner.run(function, items, shared=shared, key=key, result=Measured, **options)

@@ -89,14 +89,9 @@ class Scene:
     """A loop under a governor. Delivering a result takes what `costs_ms` says of the variant that made it."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        fixed: bool = False,
-        open_stages: Callable[[str], Stages] | None = None,
-        load_s: float = WAIT_S,
-        then_ms: float = 0.0,
-    ) -> None:
+        self, folder: Path, *, fixed: bool = False, open_stages: Callable[[str], Stages] | None = None,
+        load_s: float = WAIT_S, then_ms: float = 0.0,
+    ) -> None:  # fmt: skip
         self.folder, self.clock, self.then_ms = folder, Clock(), then_ms
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
         self.heat = ""
@@ -109,18 +104,10 @@ class Scene:
         self.loop = Loop(self, self.open_here(LARGE), self, Budget(100), then=self.look_again, clock_ns=self.clock)
         self._open_stages = open_stages
         self.governing = LevelChanger(
-            Bundle.open(folder).manifest,
-            self.open,
-            limit_ns=100 * MS,
-            fps=10,
-            fixed=fixed,
-            announce=self.announced.append,
-            throttled=lambda: self.heat,
-            is_tuning=lambda: self.is_held,
-            controller=DegradationController(),
-            load_s=load_s,
-            clock_ns=self.clock,
-        )
+            Bundle.open(folder).manifest, self.open, limit_ns=100 * MS, fps=10, fixed=fixed,
+            announce=self.announced.append, throttled=lambda: self.heat, is_tuning=lambda: self.is_held,
+            controller=DegradationController(), load_s=load_s, clock_ns=self.clock,
+        )  # fmt: skip
         self.governing.begin(LARGE, "start")
 
     def look_again(self, result: Result, _deadline_ns: float) -> Result:
@@ -204,19 +191,10 @@ class Board:
     """A bundle of three variants, a camera, a loop and a tuner."""
 
     def __init__(
-        self,
-        folder: Path,
-        work: Work,
-        *,
-        budget_ms: float = 50,
-        fps: float = 30,
-        seconds: float | None = 20,
-        frames: int = 10_000,
-        refused: Sequence[str] = (),
-        disk_is_full: bool = False,
-        others: float = 0.0,
+        self, folder: Path, work: Work, *, budget_ms: float = 50, fps: float = 30, seconds: float | None = 20,
+        frames: int = 10_000, refused: Sequence[str] = (), disk_is_full: bool = False, others: float = 0.0,
         hangs: threading.Event | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
         self.variants, self.ran = list[tuple[int, str]](), list[str]()
         self.lines, self.outcome, self.remembered = SAID, list[tuple[Tuned, str]](), list[Tuned]()

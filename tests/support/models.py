@@ -15,15 +15,10 @@ IR_VERSION = 9
 
 
 def model(
-    nodes: Sequence[onnx.NodeProto],
-    input_shape: Sequence[int | str],
-    outputs: dict[str, Sequence[int | str]],
-    weights: dict[str, np.ndarray] | None = None,
-    *,
-    opset: int = OPSET,
-    input_type: int = TensorProto.FLOAT,
+    nodes: Sequence[onnx.NodeProto], input_shape: Sequence[int | str], outputs: dict[str, Sequence[int | str]],
+    weights: dict[str, np.ndarray] | None = None, *, opset: int = OPSET, input_type: int = TensorProto.FLOAT,
     output_type: int = TensorProto.FLOAT,
-) -> onnx.ModelProto:
+) -> onnx.ModelProto:  # fmt: skip
     graph = helper.make_graph(
         list(nodes),
         "tiny",
@@ -35,13 +30,9 @@ def model(
 
 
 def parsed(
-    text: str,
-    outputs: dict[str, Sequence[int | str]],
-    weights: dict[str, np.ndarray] | None = None,
-    *,
-    shape: Sequence[int | str] = (1, 3, 16, 16),
-    opset: int = OPSET,
-) -> onnx.ModelProto:
+    text: str, outputs: dict[str, Sequence[int | str]], weights: dict[str, np.ndarray] | None = None, *,
+    shape: Sequence[int | str] = (1, 3, 16, 16), opset: int = OPSET,
+) -> onnx.ModelProto:  # fmt: skip
     """A model of nodes in ONNX's text form, each named like its first output, with one input named `images`."""
     nodes = onnx.parser.parse_graph(f"nodes (float images) => (float y) {{ {text} }}").node
     for node in nodes:
@@ -351,16 +342,10 @@ def _tiny_values() -> onnx.ModelProto:
 def _opset_7() -> onnx.ModelProto:
     """What exporters wrote then: bounds, pads and scales are attributes."""
     weights = {
-        "w1": _values(8, 3, 3, 3),
-        "s": np.abs(_values(8, scale=1.0)) + 0.5,
-        "o": _values(8),
-        "m": _values(8),
-        "v": np.abs(_values(8, scale=1.0)) + 0.5,
-        "w2": _values(4, 8, 1, 1, scale=1.0),
-        "w3": _values(4, 3, scale=1.0),
-        "b3": _values(3),
-        "shape": np.array([1, 4]),
-    }
+        "w1": _values(8, 3, 3, 3), "s": np.abs(_values(8, scale=1.0)) + 0.5, "o": _values(8), "m": _values(8),
+        "v": np.abs(_values(8, scale=1.0)) + 0.5, "w2": _values(4, 8, 1, 1, scale=1.0), "w3": _values(4, 3, scale=1.0),
+        "b3": _values(3), "shape": np.array([1, 4]),
+    }  # fmt: skip
     text = """a = Conv(images, w1) n = BatchNormalization(a, s, o, m, v) k = Clip<min=0.0, max=6.0>(n)
         p = Pad<pads=[0,0,1,1,0,0,1,1]>(k) d = Dropout<ratio=0.3>(p)
         u = Upsample<mode="nearest", scales=[1.0,1.0,2.0,2.0]>(d) c = Conv(u, w2) g = GlobalAveragePool(c)

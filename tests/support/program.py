@@ -23,13 +23,9 @@ Cli: TypeAlias = Callable[..., Printed]
 def edge_sdk(*arguments: object, before: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `edge-sdk` to its end, with output captured; `before` is a command that runs it, such as `unshare`."""
     return subprocess.run(
-        [*before, sys.executable, "-m", "edge_sdk", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-        env={**os.environ, **environment},
-    )
+        [*before, sys.executable, "-m", "edge_sdk", *map(str, arguments)], capture_output=True, text=True, check=False,
+        timeout=PATIENCE_S, env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 @contextmanager

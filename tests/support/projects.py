@@ -87,13 +87,9 @@ calibration = "pictures"
 
 
 def write_project(
-    folder: Path,
-    text: str = CLASSIFIER,
-    model: onnx.ModelProto | None = None,
-    *,
-    labels: str = "a\nb\nc\n",
+    folder: Path, text: str = CLASSIFIER, model: onnx.ModelProto | None = None, *, labels: str = "a\nb\nc\n",
     pictures: int = 12,
-) -> Path:
+) -> Path:  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model or tiny.classifier(), folder / "model.onnx")
     (folder / "labels.txt").write_text(labels)

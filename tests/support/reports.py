@@ -45,37 +45,18 @@ from tests.support import models as tiny
 
 def evaluation_of(quality: tuple[Figure, ...], agreement: tuple[Figure, ...], images: int = 650) -> Evaluation:
     return Evaluation(
-        model="student",
-        reference="teacher",
-        task="classification",
-        data="data",
-        format="images",
-        images=images,
-        quality=quality,
-        agreement=agreement,
-        outputs=(),
-        skipped=(),
-        calibrated=0,
-        duplicates=0,
-        resamples=1000,
-        images_per_second=1.0,
-        warnings=(),
-    )
+        model="student", reference="teacher", task="classification", data="data", format="images", images=images,
+        quality=quality, agreement=agreement, outputs=(), skipped=(), calibrated=0, duplicates=0, resamples=1000,
+        images_per_second=1.0, warnings=(),
+    )  # fmt: skip
 
 
 # Proofs without models: nothing is wrong with them but what a test wants to be.
 
 _FLAWLESS = Proof(
-    evaluation=evaluation_of((), ()),
-    agreement=Agreement("top1_agreement", 1, 1, 1, 1, 1),
-    integer_mac_share=1.0,
-    fp32_latency_ms=1.0,
-    latency_ms=1.0,
-    model_mb=1.0,
-    samples=(),
-    worst=(),
-    images=ImageSet(()),
-)
+    evaluation=evaluation_of((), ()), agreement=Agreement("top1_agreement", 1, 1, 1, 1, 1), integer_mac_share=1.0,
+    fp32_latency_ms=1.0, latency_ms=1.0, model_mb=1.0, samples=(), worst=(), images=ImageSet(()),
+)  # fmt: skip
 
 
 def model_variant(proof: Proof, **facts: Any) -> ModelVariant:
@@ -105,20 +86,10 @@ def change(value: float, reach: float = 0.02) -> Interval:
 
 def variant(name: str, **changes: object) -> VariantRow:
     row = VariantRow(
-        name=name,
-        precision="int8",
-        size_wh=(320, 320),
-        model_mb=4.99,
-        latency_ms=5.9,
-        latency_ratio=0.62,
-        metric="top-1",
-        value=0.829,
-        change=change(-0.01),
-        integer_mac_share=1.0,
-        estimate=None,
-        problem=None,
+        name=name, precision="int8", size_wh=(320, 320), model_mb=4.99, latency_ms=5.9, latency_ratio=0.62,
+        metric="top-1", value=0.829, change=change(-0.01), integer_mac_share=1.0, estimate=None, problem=None,
         doubt=None,
-    )
+    )  # fmt: skip
     return msgspec.structs.replace(row, **changes)
 
 
@@ -151,16 +122,9 @@ def noisy_layers(count: int) -> tuple[LayerNoise, ...]:
 
 def output_change(against: StepKind, own: float, total: float) -> OutputChange:
     return OutputChange(
-        against=against,
-        images=8,
-        inputs=8,
-        identical=own == 0,
-        largest=own,
-        relative_error=own,
-        total_error=total,
-        cosine=1 - own,
-        top1_agreement=1.0,
-    )
+        against=against, images=8, inputs=8, identical=own == 0, largest=own, relative_error=own, total_error=total,
+        cosine=1 - own, top1_agreement=1.0,
+    )  # fmt: skip
 
 
 def empty_report() -> BuildReport:
@@ -278,25 +242,17 @@ IMAGE = [1, 3, SIZE, SIZE]
 
 
 def network(
-    text: str,
-    outputs: dict[str, list[int | str]] | None = None,
-    weights: dict[str, np.ndarray] | None = None,
-    *,
-    shape: Sequence[int | str] = IMAGE,
-    opset: int = tiny.OPSET,
-) -> onnx.ModelProto:
+    text: str, outputs: dict[str, list[int | str]] | None = None, weights: dict[str, np.ndarray] | None = None, *,
+    shape: Sequence[int | str] = IMAGE, opset: int = tiny.OPSET,
+) -> onnx.ModelProto:  # fmt: skip
     """A model of nodes in ONNX's text form; by default `y` is like the image."""
     return tiny.parsed(text, outputs or {"y": IMAGE}, weights, shape=shape, opset=opset)
 
 
 def examined(
-    folder: Path,
-    model: onnx.ModelProto | bytes | None,
-    *,
-    target: str | None = "arm64",
-    version: str | None = None,
+    folder: Path, model: onnx.ModelProto | bytes | None, *, target: str | None = "arm64", version: str | None = None,
     size: int = SIZE,
-) -> Examined:
+) -> Examined:  # fmt: skip
     """Examine a model whose image is 1x3x`size`x`size`, for a target, or for another version of ONNX Runtime."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"

@@ -27,15 +27,9 @@ ALL = ("pause", "set_threshold", "set_rate", "snapshot", "report_state", "reload
 
 
 def write_config(
-    folder: Path,
-    broker: Broker | DeafBroker,
-    bundle: Path,
-    *,
-    allow: tuple[str, ...] | None = ALL,
-    cameras: Mapping[str, str] | None = None,
-    lines: str = "",
-    protocol: str = "5",
-) -> Path:
+    folder: Path, broker: Broker | DeafBroker, bundle: Path, *, allow: tuple[str, ...] | None = ALL,
+    cameras: Mapping[str, str] | None = None, lines: str = "", protocol: str = "5",
+) -> Path:  # fmt: skip
     """A device `pi` with cameras, by default one `gate` of numbered patterns, 20 a second."""
     streams = {name: {"source": source} for name, source in (cameras or {"gate": "pattern:320x240@20"}).items()}
     text = config_text(

@@ -33,12 +33,9 @@ def make_detections(count: int = 1, frame: Frame | None = None) -> Detections:
     rng = np.random.default_rng(count)
     corners = np.sort(rng.uniform(0, 480, (count, 2, 2)), axis=1).reshape(count, 4)
     return Detections(
-        frame or make_frame(),
-        12_345_678,
-        corners.astype(np.float32),
-        np.sort(rng.uniform(0.25, 1, count))[::-1].astype(np.float32),
-        rng.integers(0, 2, count),
-    )
+        frame or make_frame(), 12_345_678, corners.astype(np.float32),
+        np.sort(rng.uniform(0.25, 1, count))[::-1].astype(np.float32), rng.integers(0, 2, count),
+    )  # fmt: skip
 
 
 def make_classification(class_ids: list[int], frame: Frame | None = None) -> Classification:
@@ -55,13 +52,9 @@ def make_segmentation(shares: list[float], frame: Frame | None = None) -> Segmen
 
 
 def make_encoder(
-    identity: Identity = IDENTITY,
-    *,
-    model: ModelRef = MODEL,
-    labels: Sequence[str] = ("cat", "dog"),
-    clock_ns: Callable[[], int] = time.monotonic_ns,
-    wall_clock: WallClock | None = None,
-) -> ResultEncoder:
+    identity: Identity = IDENTITY, *, model: ModelRef = MODEL, labels: Sequence[str] = ("cat", "dog"),
+    clock_ns: Callable[[], int] = time.monotonic_ns, wall_clock: WallClock | None = None,
+) -> ResultEncoder:  # fmt: skip
     return ResultEncoder(identity, dict(enumerate(labels)), model, clock_ns=clock_ns, wall_clock=wall_clock)
 
 
@@ -86,15 +79,9 @@ def measurement(
 def plan(promise: Candidate | None = None, limits: Limits | None = None, **changes: Any) -> Plan:
     """What one would measure for a tiny bundle with one variant, at 30 frames a second, unless told otherwise."""
     made = Plan(
-        promise=promise or candidate(),
-        metric="agreement",
-        ratings={},
-        threads=(1,),
-        limits=limits or Limits(50),
-        fps=30,
-        window_s=1,
-        seconds=1,
-    )
+        promise=promise or candidate(), metric="agreement", ratings={}, threads=(1,), limits=limits or Limits(50),
+        fps=30, window_s=1, seconds=1,
+    )  # fmt: skip
     return msgspec.structs.replace(made, **changes)
 
 

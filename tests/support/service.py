@@ -48,13 +48,9 @@ class Site:
         return PipelineSettings(camera=camera, **{**given, **changes})
 
     def pipeline(
-        self,
-        settings: PipelineSettings,
-        *,
-        gate: Gate | None = None,
-        before: Pipeline | None = None,
+        self, settings: PipelineSettings, *, gate: Gate | None = None, before: Pipeline | None = None,
         waits: bool = True,
-    ) -> Pipeline:
+    ) -> Pipeline:  # fmt: skip
         made = Pipeline(settings, self.outlet, self.shared, self.stop, waits=waits, gate=gate, before=before)
         self._pipelines.append(made)
         made.start()

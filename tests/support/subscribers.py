@@ -37,6 +37,7 @@ class KillableDevice:
     """A program that puts events in a process, and which of them were acknowledged."""
 
     def __init__(self, port: int, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)  # `Publisher.open` wants a folder that is there
         self._command = [sys.executable, "-m", "tests.support.event_device", str(port), str(folder)]
         self.acknowledged: set[int] = set()
         self._process: subprocess.Popen[str] | None = None
@@ -138,18 +139,11 @@ RESULT, STATUS, STATE = "/result/door", "/status", "/state"
 
 @contextmanager
 def publishing_to(
-    broker: Broker,
-    *,
-    qos: Literal[0, 1] = 0,
-    user: str = "",
-    password: str | None = None,
+    broker: Broker, *, qos: Literal[0, 1] = 0, user: str = "", password: str | None = None,
     on_state: Callable[[ConnectionState, str], None] = lambda _state, _detail: None,
-    on_warning: Callable[[str], None] = lambda _line: None,
-    encoder: ResultEncoder | None = None,
-    links: list[MqttConnection] | None = None,
-    event_outbox: EventOutbox | None = None,
-    **changes: Any,
-) -> Iterator[Door]:
+    on_warning: Callable[[str], None] = lambda _line: None, encoder: ResultEncoder | None = None,
+    links: list[MqttConnection] | None = None, event_outbox: EventOutbox | None = None, **changes: Any,
+) -> Iterator[Door]:  # fmt: skip
     who = {"host": broker.host, "port": broker.port, **changes}
     secret = None if password is None else Secret(password)
     settings = MqttSettings(device="pi", qos=qos, username=user or None, password=secret, **who)
@@ -160,15 +154,9 @@ def publishing_to(
         return links[-1]
 
     publisher = MqttPublisher(
-        settings,
-        IDENTITY,
-        on_state=on_state,
-        on_warning=on_warning,
-        versions={"edge_sdk": "0.0"},
-        events=event_outbox,
-        backoff=Backoff(0.05, 0.2),
-        make_link=None if links is None else make_link,
-    )
+        settings, IDENTITY, on_state=on_state, on_warning=on_warning, versions={"edge_sdk": "0.0"}, events=event_outbox,
+        backoff=Backoff(0.05, 0.2), make_link=None if links is None else make_link,
+    )  # fmt: skip
     try:
         yield Door(publisher, publisher.stream("door", encoder or make_encoder()))
     finally:

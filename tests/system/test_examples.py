@@ -260,13 +260,9 @@ class ExampleBroker(Broker):
             steps = steps.replace("-o mosquitto -g mosquitto ", "").replace("chown mosquitto:mosquitto", "true")
         path = f"{self._work}{os.pathsep}{os.environ['PATH']}"
         result = subprocess.run(
-            ["/bin/sh", "-e", "-c", steps],
-            cwd=self._work,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            ["/bin/sh", "-e", "-c", steps], cwd=self._work, env={**os.environ, "PATH": path}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
         assert result.returncode == 0, result.stdout + result.stderr
 
     def _finish(self) -> None:
@@ -410,14 +406,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
 
 def _output_of(program: str, folder: Path, **environment: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
+        [sys.executable, "-c", program], cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}, capture_output=True, text=True,
+        check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -488,17 +480,10 @@ def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Pa
     with edge_sdk.Publisher.open("mqtt://127.0.0.1:9", outbox=tmp_path) as publisher:
         stats = publisher.stats()
     owners = {
-        "Bundle": bundle,
-        "Model": model,
-        "Loop": loop,
-        "Frame": edge_sdk.Frame.of(cell_picture(0)),
-        "Event": edge_sdk.Event(kind="door opened"),
-        "EventRule": edge_sdk.EventRule(labels=("red",)),
-        "PublisherStats": stats,
-        "EventStats": stats.events,
-        "Tick": edge_sdk.Tick,
-        "Session": model.session,
-    }
+        "Bundle": bundle, "Model": model, "Loop": loop, "Frame": edge_sdk.Frame.of(cell_picture(0)),
+        "Event": edge_sdk.Event(kind="door opened"), "EventRule": edge_sdk.EventRule(labels=("red",)),
+        "PublisherStats": stats, "EventStats": stats.events, "Tick": edge_sdk.Tick, "Session": model.session,
+    }  # fmt: skip
     table = (_CHECKOUT / "docs/library.md").read_text(encoding="utf-8").partition("## Attributes")[2]
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.M)
     assert {owner for owner, _ in rows} == set(owners)

@@ -262,11 +262,8 @@ def _knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_run_tunes_itself_and_the_next_has_it_at_once(tmp_path: Path, broker: Broker) -> None:
     video = write_video(tmp_path / "v.avi", range(60 * _FPS), fps=_FPS, size_wh=(64, 48))
     stream = {
-        "source": video,
-        "bundle": bundles.write_variants(tmp_path / "a.edge"),
-        "latency_ms": 1000,
-        "repeat": True,
-    }
+        "source": video, "bundle": bundles.write_variants(tmp_path / "a.edge"), "latency_ms": 1000, "repeat": True,
+    }  # fmt: skip
     config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
     with Subscriber(broker) as listener, Device(config, "--json") as device:
         wait_until(lambda: bool(device.lines_with("tuned in ")) or device.is_over, "the end of tuning", _WAIT_S)

@@ -435,21 +435,13 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
     ("target", "int8_ms", "carried", "factor"),
     [
         ("raspberry_pi_5", {"cortex-a76": 9.0}, "int8", "on cortex-a76: by the cost of its kernels, INT8 takes 0.90"),
-        (
-            "raspberry_pi_zero_2w",
-            {"cortex-a72": 10.2},
-            "fp32",
-            "on cortex-a53: by the cost of its kernels, INT8 takes 1.02",
-        ),
+        ("raspberry_pi_zero_2w", {"cortex-a72": 10.2}, "fp32",
+         "on cortex-a53: by the cost of its kernels, INT8 takes 1.02"),
         # A family of cores: it must be faster on both.
-        (
-            "arm64",
-            {"cortex-a72": 7.0, "cortex-a76": 12.0},
-            "fp32",
-            "on cortex-a76: by the cost of its kernels, INT8 takes 1.20",
-        ),
+        ("arm64", {"cortex-a72": 7.0, "cortex-a76": 12.0}, "fp32",
+         "on cortex-a76: by the cost of its kernels, INT8 takes 1.20"),
     ],
-)
+)  # fmt: skip
 def test_without_a_counter_the_cost_of_kernels_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: dict[str, float], carried: str, factor: str
 ) -> None:

@@ -151,12 +151,9 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
         # Measuring coverage writes files too, and would trip over the same limit.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
         done = subprocess.run(
-            [sys.executable, "-c", program, limit, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
+            [sys.executable, "-c", program, limit, *arguments], capture_output=True, text=True, check=False,
             env=environment,
-        )
+        )  # fmt: skip
         assert done.returncode == 1, (limit, done.stderr)
         # On a busy machine a line about progress stands before it.
         [line] = [line for line in done.stderr.splitlines() if " so far" not in line]
@@ -406,12 +403,9 @@ def test_want_of_memory_is_one_line(tmp_path: Path, program: str, megabytes: int
     # Measuring coverage takes memory too; OpenBLAS takes some for every core, and ends the process where it gets none.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False,
         env={**environment, "OPENBLAS_NUM_THREADS": "1"},
-    )
+    )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "edge-sdk: out of memory: " in done.stderr or "OpenBLAS error: Memory allocation" in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr

@@ -109,15 +109,11 @@ def test_inputs_that_are_no_image(tmp_path: Path, elements: list[int], expected:
             "dimension 0",
             "nms=False",
         ),
-        (
-            network("find = NonZero(images) y = Cast<to = 1>(find)", {"y": [4, "found"]}),
-            "'find' (NonZero)",
-            "dimension 1",
-            "cut the model before that node",
-        ),
+        (network("find = NonZero(images) y = Cast<to = 1>(find)", {"y": [4, "found"]}), "'find' (NonZero)",
+         "dimension 1", "cut the model before that node"),
     ],
     ids=["suppressed", "nonzero"],
-)
+)  # fmt: skip
 def test_an_output_of_free_shape(tmp_path: Path, model: onnx.ModelProto, where: str, dimension: str, step: str) -> None:
     finding = only(report_on(tmp_path, model), "dynamic")
     assert (finding.severity, finding.where) == ("error", "y")

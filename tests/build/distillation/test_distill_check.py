@@ -289,12 +289,9 @@ def test_with_labels_average_precision_is_judged(tmp_path: Path, data: Path) -> 
 
 def test_classes_that_only_the_teacher_knows_do_not_count(tmp_path: Path, data: Path) -> None:
     teacher = write_project(
-        tmp_path / "t",
-        DETECTOR.replace('"cells"', '"teacher"'),
-        tiny.head_detector(classes=3),
-        labels="Red\ngreen\nblue\n",
-        pictures=0,
-    )
+        tmp_path / "t", DETECTOR.replace('"cells"', '"teacher"'), tiny.head_detector(classes=3),
+        labels="Red\ngreen\nblue\n", pictures=0,
+    )  # fmt: skip
     student = _project(tmp_path / "s")
     mine = _boxes(student, data / "images")
     reds, blues = (sum(int((boxes.class_ids == c).sum()) for boxes in mine) for c in (0, 1))

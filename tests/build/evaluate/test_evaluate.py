@@ -442,6 +442,26 @@ def test_confidences_above_one_are_none(tmp_path: Path, data: Path) -> None:
         _judged(tmp_path / "p", toml, model, data, labelled=False)
 
 
+def test_objects_of_noise_are_not_in_the_mirror_image(tmp_path: Path, data: Path) -> None:
+    """Of numbers above 1 this model finds an object on the left, whatever the image shows, and else in the middle."""
+    text = """mean = ReduceMean<keepdims=0>(images) more = Sub(mean, one) steep = Mul(more, many) left = Sigmoid(steep)
+        middle = Sub(one, left) a = Mul(left, left_score) b = Mul(middle, middle_score) c = Add(a, b)
+        out = Add(c, boxes)"""
+    scores = np.zeros((2, 1, 84, 7), np.float32)
+    scores[0, 0, 80, 5] = scores[1, 0, 81, 5] = 1
+    boxes = np.zeros((1, 84, 7), np.float32)
+    boxes[0, 80:82, 4] = 1
+    boxes[0, 81, 1] = 1  # half of the picture, around (32, 32) instead of (32, 0)
+    numbers = {"one": np.ones((), np.float32), "many": np.full((), 9, np.float32)}
+    weights = {**numbers, "left_score": scores[0], "middle_score": scores[1], "boxes": boxes}
+    model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
+    toml = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
+    assert _judged(tmp_path / "right", toml, model, data, labelled=False) == ()
+    expected = r"of the objects in 12 images .* only 0% are the same, .* std = \[255\.0, 255\.0, 255\.0\] 100% are"
+    with pytest.raises(ModelError, match=expected):
+        _judged(tmp_path / "wrong", toml.replace("std = [255, 255, 255]", ""), model, data, labelled=False)
+
+
 @pytest.mark.parametrize(
     ("labels", "anchors", "expected"),
     [

@@ -182,11 +182,8 @@ def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     shown = {
-        "_aa_a_b_c_______": "aabc",
-        "a_b_a___________": "ab a",
-        "c c c___________": "c c c",
-        "________________": "b",
-    }
+        "_aa_a_b_c_______": "aabc", "a_b_a___________": "ab a", "c c c___________": "c c c", "________________": "b",
+    }  # fmt: skip
     for number, columns in enumerate(shown):
         row = np.array([levels[column] for column in columns], np.uint8)
         cv2.imwrite(str(data / f"{number}.png"), np.broadcast_to(row[None, :, None], (8, 16, 3)))

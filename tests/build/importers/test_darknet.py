@@ -42,13 +42,9 @@ class Reference:
 
     def run(self, layers: Network) -> bytes:
         kinds: dict[str, Callable[[Options, Array], Array]] = {
-            "conv": self.convolve,
-            "max": self.pool,
-            "rout": self.route,
-            "shor": self.shortcut,
-            "upsa": lambda o, x: x.repeat(int(o["stride"]), 1).repeat(int(o["stride"]), 2),
-            "yolo": self.yolo,
-        }
+            "conv": self.convolve, "max": self.pool, "rout": self.route, "shor": self.shortcut,
+            "upsa": lambda o, x: x.repeat(int(o["stride"]), 1).repeat(int(o["stride"]), 2), "yolo": self.yolo,
+        }  # fmt: skip
         for kind, options in layers:
             x = self.outputs[-1] if self.outputs else self.image
             self.outputs.append(kinds["max" if kind.startswith("max") else kind[:4]](options, x))
@@ -114,12 +110,9 @@ class Reference:
 
 def activate(x: NDArray[Any], kind: str) -> Array:
     results: dict[str, Callable[[], NDArray[Any]]] = {
-        "linear": lambda: x,
-        "leaky": lambda: np.where(x > 0, x, 0.1 * x),
-        "relu": lambda: np.maximum(x, 0),
-        "logistic": lambda: 1 / (1 + np.exp(-x)),
-        "mish": lambda: x * np.tanh(np.log1p(np.exp(x))),
-    }
+        "linear": lambda: x, "leaky": lambda: np.where(x > 0, x, 0.1 * x), "relu": lambda: np.maximum(x, 0),
+        "logistic": lambda: 1 / (1 + np.exp(-x)), "mish": lambda: x * np.tanh(np.log1p(np.exp(x))),
+    }  # fmt: skip
     return results[kind]().astype(np.float32)
 
 

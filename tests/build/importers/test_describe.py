@@ -29,13 +29,9 @@ COCO80, COCO91, IMAGENET = ([*read_labels(LISTS[name])] for name in ("coco80", "
 
 
 def _file(
-    folder: Path,
-    shapes: dict[str, list[int]],
-    metadata: dict[str, str] | None = None,
-    *,
-    last: str = "Add",
+    folder: Path, shapes: dict[str, list[int]], metadata: dict[str, str] | None = None, *, last: str = "Add",
     image: list[int | str] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """A model whose outputs have these shapes, whatever it sees."""
     nodes = [
         helper.make_node("ReduceMean", ["images"], ["mean"], keepdims=0),
@@ -73,58 +69,39 @@ def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
         ({"y": [1, 6, 84]}, ULTRALYTICS, "yolov8", "RGB", ["a", "b"]),
         ({"y": [1, 300, 6]}, ULTRALYTICS, "end_to_end", "RGB", ["a", "b"]),
         ({"y": [1, 12, 84]}, {**ULTRALYTICS, "task": "pose", "kpt_shape": "[2, 3]"}, "yolov8_pose", "RGB", ["a", "b"]),
-        (
-            {"y": [1, 300, 38], "p": [1, 32, 16, 16]},
-            {**ULTRALYTICS, "task": "segment"},
-            "end_to_end_seg",
-            "RGB",
-            ["a", "b"],
-        ),
+        ({"y": [1, 300, 38], "p": [1, 32, 16, 16]}, {**ULTRALYTICS, "task": "segment"}, "end_to_end_seg", "RGB",
+         ["a", "b"]),
         ({"y": [1, 252, 7]}, {}, "yolov5", "RGB", ["class_0", "class_1"]),
         ({"y": [1, 84, 85]}, {}, "yolox", "BGR", COCO80),
         ({"logits": [1, 300, 4], "boxes": [1, 300, 2]}, {}, "detr", "RGB", ["class_0", "class_1"]),
-        (
-            {"y": [1, 300, 6]},
-            {**ULTRALYTICS, "description": "Ultralytics rtdetr-l"},
-            "detr_end_to_end",
-            "RGB",
-            ["a", "b"],
-        ),
+        ({"y": [1, 300, 6]}, {**ULTRALYTICS, "description": "Ultralytics rtdetr-l"}, "detr_end_to_end", "RGB",
+         ["a", "b"]),
         ({"y": [1, 300, 83]}, {}, "detr", "RGB", [f"class_{number}" for number in range(79)]),
         ({"y": [1, 7, 84]}, {**ULTRALYTICS, "task": "obb"}, "yolov8_obb", "RGB", ["a", "b"]),
         ({"y": [1, 300, 7]}, {**ULTRALYTICS, "task": "obb"}, "end_to_end_obb", "RGB", ["a", "b"]),
         ({"pred_logits": [1, 100, 92], "pred_boxes": [1, 100, 4]}, {}, "detr_softmax", "RGB", COCO91),
         ({"dets": [1, 300, 4], "labels": [1, 300, 91]}, {}, "detr", "RGB", COCO91),
-        (
-            {"detection_boxes": [1, 9, 4], "detection_classes": [1, 9], "detection_scores": [1, 9], "count": [1]},
-            {},
-            "tensorflow_nms",
-            "RGB",
-            COCO91[1:],
-        ),
+        ({"detection_boxes": [1, 9, 4], "detection_classes": [1, 9], "detection_scores": [1, 9], "count": [1]}, {},
+         "tensorflow_nms", "RGB", COCO91[1:]),
         ({"boxes": [9, 4], "scores": [9], "labels": [9]}, {}, "torchvision_nms", "RGB", COCO91[1:]),
         ({"detections": [1, 100, 7]}, {}, "efficientdet", "RGB", COCO91[1:]),
         ({"scores": [1, 235, 2], "boxes": [1, 235, 4]}, {}, "ultraface", "RGB", ["face"]),
         ({"y": [1, 1, 17, 3]}, {}, "movenet", "RGB", ["person"]),
         ({"y": [1, 6, 56]}, {}, "movenet", "RGB", ["person"]),
-        (
-            {"537": [1, 1, 16, 16], "538": [1, 2, 16, 16], "539": [1, 2, 16, 16], "540": [1, 10, 16, 16]},
-            {},
-            "centerface",
-            "RGB",
-            ["face"],
-        ),
+        ({"537": [1, 1, 16, 16], "538": [1, 2, 16, 16], "539": [1, 2, 16, 16], "540": [1, 10, 16, 16]}, {},
+         "centerface", "RGB", ["face"]),
         ({"hm": [1, 80, 16, 16], "wh": [1, 2, 16, 16], "reg": [1, 2, 16, 16]}, {}, "centernet", "BGR", COCO80),
         (_levels(1, cls=1, obj=1, bbox=4, kps=10), {}, "yunet", "BGR", ["face"]),
         (_levels(2, score=1, bbox=4), {}, "scrfd", "RGB", ["face"]),
         ({"y": [1, 5]}, {"task": "classify"}, "logits", "RGB", [f"class_{number}" for number in range(5)]),
         ({"y": [1, 8, 5]}, {"character": "a\n \nc\n"}, "ctc", "BGR", ["a", " ", "c"]),
+        ({"y": [1, 4]}, {"character": "0\n90\n180\n270"}, "logits", "RGB", ["0", "90", "180", "270"]),
         ({"y": [1, 1000]}, {}, "logits", "RGB", IMAGENET),
         ({"y": [1, 1001]}, {}, "logits", "RGB", ["background", *IMAGENET]),
         ({"y": [1, 24, 84]}, {}, "yolov8", "RGB", [*read_labels(LISTS["voc20"])]),
         ({"y": [1, 3, 16, 16]}, {}, "logits", "RGB", ["class_0", "class_1", "class_2"]),
     ],
-)
+)  # fmt: skip
 def test_what_the_file_says_becomes_a_model_toml(
     tmp_path: Path, shapes: dict[str, list[int]], metadata: dict[str, str], decoder: str, color: str, labels: list[str]
 ) -> None:
@@ -149,23 +126,14 @@ def test_an_activation_in_the_graph_is_known_by_its_operator(tmp_path: Path, ope
         ({"y": [1, 1, 16, 16]}, "Sigmoid", {}, {}, ("detection", "db", 0.6, ["text"])),
         ({"y": [1, 64]}, "LpNormalization", {}, {}, ("embedding", "vector", 0.4, ["unknown"])),
         ({"y": [1, 64]}, "Add", {}, {"task": "embedding"}, ("embedding", "vector", 0.4, ["unknown"])),
-        (
-            {"y": [1], "m": [1, 1, 8, 8]},
-            "Add",
-            {},
-            {"task": "anomaly"},
-            ("anomaly", "score", 0.5, ["normal", "anomaly"]),
-        ),
+        ({"y": [1], "m": [1, 1, 8, 8]}, "Add", {}, {"task": "anomaly"},
+         ("anomaly", "score", 0.5, ["normal", "anomaly"])),
     ],
-)
+)  # fmt: skip
 def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
-    tmp_path: Path,
-    shapes: dict[str, list[int]],
-    last: str,
-    metadata: dict[str, str],
-    options: dict[str, str],
+    tmp_path: Path, shapes: dict[str, list[int]], last: str, metadata: dict[str, str], options: dict[str, str],
     expected: tuple[str, str, float, list[str]],
-) -> None:
+) -> None:  # fmt: skip
     spec, lines = _described(_file(tmp_path, shapes, metadata, last=last), **options)
     assert (spec.task, spec.decoder, spec.thresholds.confidence, lines) == expected
 
@@ -221,29 +189,17 @@ _AS_TENSORFLOW = """parts = Div(corners, side) turned = Gather<axis = 1>(parts, 
     ],
 )
 def test_rows_of_a_suppression_in_the_graph_are_filled_up(
-    tmp_path: Path,
-    decoder: str,
-    text: str,
-    shapes: dict[str, list[int | str]],
-    fixed: list[tuple[int, ...]],
+    tmp_path: Path, decoder: str, text: str, shapes: dict[str, list[int | str]], fixed: list[tuple[int, ...]],
     found: list[float],
-) -> None:
+) -> None:  # fmt: skip
     """As exporters write a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
     boxes = np.float32([[8, 8 + 8 * row, 24, 40 + 8 * row] for row in range(5)])
     weights = {
-        "boxes": boxes[None],
-        "corners": boxes,
-        "side": np.float32(64),
-        "yxyx": np.array([1, 0, 3, 2]),
-        "scores": np.float32([[[0.9, 0.1, 0.8, 0.2, 0.7]]]),
-        "sure": np.float32([0.9, 0.1, 0.8, 0.2, 0.7]),
-        "most": np.array([5]),
-        "iou": np.float32([1.0]),
-        "least": np.float32([0.5]),
-        "last": np.array([2]),
-        "flat": np.array([-1]),
-        "zero": np.array([0]),
-    }
+        "boxes": boxes[None], "corners": boxes, "side": np.float32(64), "yxyx": np.array([1, 0, 3, 2]),
+        "scores": np.float32([[[0.9, 0.1, 0.8, 0.2, 0.7]]]), "sure": np.float32([0.9, 0.1, 0.8, 0.2, 0.7]),
+        "most": np.array([5]), "iou": np.float32([1.0]), "least": np.float32([0.5]), "last": np.array([2]),
+        "flat": np.array([-1]), "zero": np.array([0]),
+    }  # fmt: skip
     text = f"""pixels = Cast<to = 1>(images) dark = ReduceMin<keepdims = 0>(pixels) nothing = Mul(dark, dark)
         all = Add(scores, nothing) found = NonMaxSuppression(boxes, all, most, iou, least)
         places = Gather<axis = 1>(found, last) rows = Reshape(places, flat) {text}"""
@@ -293,66 +249,32 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
     ("shapes", "metadata", "options", "error", "expected"),
     [
         ({"y": [1, 4, 84]}, {"task": "obb"}, {}, ModelError, "looks like a detector with 4 values a box, one for each"),
-        (
-            _levels(1, cls=1, obj=1, bbox=4, kps=16),
-            {},
-            {},
-            ModelError,
-            "looks like 12 outputs of 3 strides with 8 keypoints: a face detector of YuNet's kind; docs",
-        ),
-        (
-            {"a": [1, 255, 8, 8], "b": [1, 255, 4, 4], "c": [1, 255, 2, 2]},
-            {},
-            {},
-            ModelError,
-            r"looks like raw heads of 3 strides \(8, 16, 32\): a YOLO whose boxes are not decoded",
-        ),
-        (
-            {"boxes": [1, 9, 4], **{name: [1, 9] for name in "abc"}, "n": [1]},
-            {},
-            {},
-            ModelError,
-            "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes",
-        ),
+        (_levels(1, cls=1, obj=1, bbox=4, kps=16), {}, {}, ModelError,
+         "looks like 12 outputs of 3 strides with 8 keypoints: a face detector of YuNet's kind; docs"),
+        ({"a": [1, 255, 8, 8], "b": [1, 255, 4, 4], "c": [1, 255, 2, 2]}, {}, {}, ModelError,
+         r"looks like raw heads of 3 strides \(8, 16, 32\): a YOLO whose boxes are not decoded"),
+        ({"boxes": [1, 9, 4], **{name: [1, 9] for name in "abc"}, "n": [1]}, {}, {}, ModelError,
+         "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes"),
         ({"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]}, {}, {}, ModelError, "are those of no decoder"),
         ({"y": [1, 17, 16, 12]}, {}, {}, ModelError, "looks like 17 heatmaps of a person's keypoints"),
         ({"y": [1, 1, 16, 16]}, {}, {}, ModelError, "if it is one for detection or anomaly, say so with --task"),
-        (
-            {"y": [1, 56, 84]},
-            {"task": "pose", "kpt_shape": "[9]"},
-            {},
-            ModelError,
-            "are those of no decoder for detection",
-        ),
+        ({"y": [1, 56, 84]}, {"task": "pose", "kpt_shape": "[9]"}, {}, ModelError,
+         "are those of no decoder for detection"),
         ({"y": [1, 34, 84]}, ULTRALYTICS, {}, ModelError, "name 2 classes, and its outputs 1x34x84 have 30 for yolov8"),
-        (
-            {"y": [1, 84, 84], "z": [1, 33, 16, 16]},
-            ULTRALYTICS,
-            {},
-            ModelError,
-            "are those of no decoder for detection",
-        ),
+        ({"y": [1, 84, 84], "z": [1, 33, 16, 16]}, ULTRALYTICS, {}, ModelError,
+         "are those of no decoder for detection"),
         ({"y": [1, 6, 84]}, ULTRALYTICS, {"task": "classification"}, ModelError, "say detection .* and --task says"),
         ({"y": [1, 6, 84]}, {"task": "depth"}, {}, ModelError, "its metadata say task depth, expected one of detect"),
-        (
-            {"y": [1, 9, 84]},
-            {"task": "pose", "kpt_shape": "[1, 3]"},
-            {"decoder": "yolov8"},
-            ModelError,
-            "say task pose, which --decoder yolov8 does not read",
-        ),
+        ({"y": [1, 9, 84]}, {"task": "pose", "kpt_shape": "[1, 3]"}, {"decoder": "yolov8"}, ModelError,
+         "say task pose, which --decoder yolov8 does not read"),
         ({"y": [1, 6, 84]}, {}, {"size_wh": (32, 32)}, ModelError, "its input is 64x64, expected 32x32"),
         ({"y": [1, 6, 84]}, {}, {"decoder": "yolo99"}, UsageError, "--decoder yolo99: expected one of logits"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_right_is_refused(
-    tmp_path: Path,
-    shapes: dict[str, list[int]],
-    metadata: dict[str, str],
-    options: dict[str, object],
-    error: type[EdgeError],
-    expected: str,
-) -> None:
+    tmp_path: Path, shapes: dict[str, list[int]], metadata: dict[str, str], options: dict[str, object],
+    error: type[EdgeError], expected: str,
+) -> None:  # fmt: skip
     with pytest.raises(error, match=expected):
         describe(_file(tmp_path, shapes, metadata), **options)  # type: ignore[arg-type]
 

@@ -359,12 +359,9 @@ def test_a_scheduler_that_goes_away_is_named() -> None:
         lost = pytest.raises(EdgeError, match=rf"^scheduler {address}: lost: ")
         with JobRunner(scheduler=address) as job_runner, lost:
             jobs.run(
-                job_runner,
-                jobs.measure,
-                jobs.recipes(50, 0.1),
-                shared=b"",
+                job_runner, jobs.measure, jobs.recipes(50, 0.1), shared=b"",
                 on_done=lambda done, _: process.kill() if done == 3 else None,
-            )
+            )  # fmt: skip
 
 
 def _other_numpy(folder: Path) -> None:

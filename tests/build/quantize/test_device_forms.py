@@ -346,14 +346,9 @@ def test_a_model_that_takes_levels_is_offset_too(tmp_path: Path) -> None:
     levels = level_model(graphs[0], _A72, folder)
     proof = flawless_proof(images)
     choice = model_variant(
-        proof,
-        spec=spec,
-        fp32=Session(wide_classifier().SerializeToString(), SessionSettings(), "FP32"),
-        onnx=levels.onnx,
-        converted=levels.converted,
-        macs=quantized.macs,
-        tensor=levels.tensor,
-    )
+        proof, spec=spec, fp32=Session(wide_classifier().SerializeToString(), SessionSettings(), "FP32"),
+        onnx=levels.onnx, converted=levels.converted, macs=quantized.macs, tensor=levels.tensor,
+    )  # fmt: skip
     fitted = fit_to_core(choice, _A72, folder)
     assert fitted.recipe.core_form == "cortex-a72"
     assert (fitted.tensor, fitted.timed) == (levels.tensor, levels.converted.model)

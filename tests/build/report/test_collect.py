@@ -62,13 +62,9 @@ def test_names_that_no_file_can_hold_are_made_writable() -> None:
 def test_bytes_of_weights_belong_to_the_operator_that_reads_them() -> None:
     assert schema.size_by_operator(tiny.classifier(classes=3)) == {"Conv": 4 * (8 * 27 + 8 + 3 * 8 * 9 + 3)}
     weights: dict[str, np.ndarray] = {
-        "w": np.zeros((4, 3, 1, 1), np.int8),
-        "ws": np.ones(4, np.float32),
-        "wz": np.zeros(4, np.int8),
-        "s": np.array(0.1, np.float32),
-        "z": np.array(0, np.uint8),
-        "unread": np.zeros(99, np.float32),
-    }
+        "w": np.zeros((4, 3, 1, 1), np.int8), "ws": np.ones(4, np.float32), "wz": np.zeros(4, np.int8),
+        "s": np.array(0.1, np.float32), "z": np.array(0, np.uint8), "unread": np.zeros(99, np.float32),
+    }  # fmt: skip
     text = """q = QuantizeLinear(images, s, z) x = DequantizeLinear(q, s, z) wf = DequantizeLinear<axis=0>(w, ws, wz)
         c = Conv(x, wf) k = Constant<value = int64[2] {0, 0}>() y = Reshape(c, k)"""
     proto = tiny.parsed(text, {"y": [1, 4, 8, 8]}, weights, shape=[1, 3, 8, 8])

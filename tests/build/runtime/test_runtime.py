@@ -162,19 +162,15 @@ for wanted in json.loads(pathlib.Path(__file__).with_name("known.json").read_tex
 def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, known: tuple[str, ...] = ()) -> Path:
     python = root / "onnxruntime" / "python"
     texts = {
-        "VERSION_NUMBER": f"{version}\n",
-        "LICENSE": "MIT\n",
-        "ThirdPartyNotices.txt": "others\n",
+        "VERSION_NUMBER": f"{version}\n", "LICENSE": "MIT\n", "ThirdPartyNotices.txt": "others\n",
         "cmake/CMakeLists.txt": 'string(APPEND ORT_BUILD_INFO ", cmake cxx flags: ${CMAKE_CXX_FLAGS}")\n',
         "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)\n",
-        "onnxruntime/__init__.py": "",
-        "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
+        "onnxruntime/__init__.py": "", "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
         "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp": SOFTMAX,
         "onnxruntime/core/flatbuffers/ort_format_version.h": f"constexpr const int kOrtModelVersion = {ort_format};\n",
         "onnxruntime/python/_pybind_state.py.in": "@IMPORT_TORCH@\nfrom .onnxruntime_pybind11_state import *\n",
-        "tools/ci_build/reduce_op_kernels.py": REDUCE,
-        "tools/ci_build/known.json": msgspec.json.encode(known).decode(),
-    }
+        "tools/ci_build/reduce_op_kernels.py": REDUCE, "tools/ci_build/known.json": msgspec.json.encode(known).decode(),
+    }  # fmt: skip
     for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

@@ -149,12 +149,9 @@ def _proof(value: float, low: float, high: float, *, fallen: float = 0.0, **chan
     figures = figure(value, low, high), figure(0.8 - fallen, -fallen - 0.001, -fallen)
     agreement = Figure("top-1 agreement", Interval(0.95, 0.9, 0.97))
     proof = msgspec.structs.replace(
-        flawless_proof(ImageSet(())),
-        evaluation=evaluation_of(figures, (agreement,)),
-        agreement=Agreement("top1_agreement", 0.95, 0.9, 0.97, 650, 650),
-        fp32_latency_ms=10.0,
-        latency_ms=4.0,
-    )
+        flawless_proof(ImageSet(())), evaluation=evaluation_of(figures, (agreement,)),
+        agreement=Agreement("top1_agreement", 0.95, 0.9, 0.97, 650, 650), fp32_latency_ms=10.0, latency_ms=4.0,
+    )  # fmt: skip
     return msgspec.structs.replace(proof, **changes)
 
 

@@ -344,12 +344,9 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     monkeypatch.setattr(search_variant, "kernels_ms", lambda model, *_: 20.0 if "carried" in model.name else 10.0)
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
     build(
-        path,
-        target,
-        tmp_path / "a.edge",
-        bundle_version=1,
+        path, target, tmp_path / "a.edge", bundle_version=1,
         variants=Request(sizes=((24, 24),), precisions=frozenset({"fp16"})),
-    )
+    )  # fmt: skip
     bundle = Bundle.open(tmp_path / "a.edge")
     assert [(v.name, v.file) for v in bundle.manifest.variants] == [
         (name, f"model.{name}.{suffix}") for name in ("fp32", "fp32.24x24", "fp16")

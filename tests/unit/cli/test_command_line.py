@@ -234,13 +234,9 @@ def test_times_are_medians_of_runs_and_shares_of_all_nodes() -> None:
 
 def test_a_loop_does_not_count_what_its_body_takes() -> None:
     events = [
-        ProfileEvent("model_run", 0, 100, 1),
-        _kernel("loop", "Loop", 0, 90),
-        _kernel("inner", "If", 10, 30),
-        _kernel("x", "Relu", 12, 20),
-        _kernel("x", "Relu", 50, 20),
-        _kernel("after", "Conv", 90, 10),
-    ]
+        ProfileEvent("model_run", 0, 100, 1), _kernel("loop", "Loop", 0, 90), _kernel("inner", "If", 10, 30),
+        _kernel("x", "Relu", 12, 20), _kernel("x", "Relu", 50, 20), _kernel("after", "Conv", 90, 10),
+    ]  # fmt: skip
     took = {node.node: node.ms for node in profile_of(events).nodes}
     assert took == {"loop": 0.04, "inner": 0.01, "x": 0.04, "after": 0.01}
     with pytest.raises(ValueError, match="one run or more"):

@@ -17,14 +17,9 @@ class Scene:
     """A loop over a camera of a constant rate, whose stages take as long as a test says, each time or in turn."""
 
     def __init__(
-        self,
-        period_ms: int,
-        count: int,
-        work_ms: float | Sequence[float],
-        budget_ms: float = 100,
-        delay_ms: float = 0,
+        self, period_ms: int, count: int, work_ms: float | Sequence[float], budget_ms: float = 100, delay_ms: float = 0,
         observers: Sequence[Sink] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.clock, self.sink = Clock(), Collector()
         self.camera = Camera(self.clock, period_ms, count, delay_ms)
         stages, budget = self.stages(work_ms), Budget(budget_ms)

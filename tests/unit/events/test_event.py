@@ -46,17 +46,9 @@ def _document(event: Event, encoder: EventEncoder | None = None, seq: int = 7) -
 def test_every_field_of_an_event() -> None:
     detail = {"after_s": 0.5, "door": "front", "count": 2, "open": True}
     event = Event(
-        kind="appeared",
-        camera="elsewhere",
-        at=NOON,
-        label="cat",
-        class_id=0,
-        confidence=0.123456,
-        box_xyxy=(0.04, 1.26, 2, 3.999),
-        frame_wh=(640, 480),
-        frame_seq=12,
-        detail=detail,
-    )
+        kind="appeared", camera="elsewhere", at=NOON, label="cat", class_id=0, confidence=0.123456,
+        box_xyxy=(0.04, 1.26, 2, 3.999), frame_wh=(640, 480), frame_seq=12, detail=detail,
+    )  # fmt: skip
     who = {"device": "pi", "boot_id": "boot", "run_id": "run", "camera": "door", "seq": 7}
     what = {"kind": "appeared", "label": "cat", "class_id": 0, "confidence": 0.1235, "box_xyxy": [0.0, 1.3, 2.0, 4.0]}
     when = {"at": "2026-03-02T11:00:00.123000Z", "frame": {"width": 640, "height": 480}, "frame_seq": 12}
@@ -161,13 +153,10 @@ def _result(seq: int, found: dict[int, float], *, at_s: float | None = None, is_
     order = sorted(found.items(), key=lambda item: -item[1])
     boxes = np.array([[i, i, i + 10, i + 10] for i, _ in order], np.float32).reshape(-1, 4)
     return Detections(
-        make_frame(seq, captured_ns=round(at_s * 1e9), captured_at=1_700_000_000 + at_s),
-        0,
-        boxes,
+        make_frame(seq, captured_ns=round(at_s * 1e9), captured_at=1_700_000_000 + at_s), 0, boxes,
         np.array([confidence for _, confidence in order], np.float32),
-        np.array([class_id for class_id, _ in order], np.int64),
-        is_finite=is_finite,
-    )
+        np.array([class_id for class_id, _ in order], np.int64), is_finite=is_finite,
+    )  # fmt: skip
 
 
 def _watched(sightings: str, rule: EventRule) -> list[str]:
@@ -249,12 +238,9 @@ def test_the_most_confident_of_a_class_counts_and_each_class_for_itself() -> Non
     rules = [EventRule(labels=("cat", "dog"), appear_frames=1), EventRule(labels=("fox",))]
     watch = EventWatch(rules, LABELS, told)
     result = Detections(
-        make_frame(),
-        0,
-        np.array([[0, 0, 9, 9], [1, 1, 9, 9], [2, 2, 9, 9], [3, 3, 9, 9]], np.float32),
-        np.array([0.9, 0.8, 0.7, 0.4], np.float32),
-        np.array([2, 0, 0, 1], np.int64),
-    )
+        make_frame(), 0, np.array([[0, 0, 9, 9], [1, 1, 9, 9], [2, 2, 9, 9], [3, 3, 9, 9]], np.float32),
+        np.array([0.9, 0.8, 0.7, 0.4], np.float32), np.array([2, 0, 0, 1], np.int64),
+    )  # fmt: skip
     watch.put(result)
     assert told.words == ["appeared cat 0"]
     assert told[0].box_xyxy == (1.0, 1.0, 9.0, 9.0)

@@ -43,12 +43,9 @@ def _grey(width_px: int, height_px: int) -> Image:
 def _detections(image: Image, boxes: list[list[float]]) -> Detections:
     count = len(boxes)
     return Detections(
-        frame=Frame(image, 0, 0.0, 0, "c"),
-        inference_ns=1,
-        xyxy=np.array(boxes, np.float32).reshape(count, 4),
-        confidence=np.linspace(0.9, 0.5, count, dtype=np.float32),
-        class_id=np.arange(count),
-    )
+        frame=Frame(image, 0, 0.0, 0, "c"), inference_ns=1, xyxy=np.array(boxes, np.float32).reshape(count, 4),
+        confidence=np.linspace(0.9, 0.5, count, dtype=np.float32), class_id=np.arange(count),
+    )  # fmt: skip
 
 
 def _classes(image: Image, *class_ids: int) -> Classification:

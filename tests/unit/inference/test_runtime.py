@@ -160,7 +160,10 @@ def test_nodes_that_an_accelerator_leaves_to_the_cpu_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("starts", "expected"),
-    [(False, "it cannot be started: no device"), (True, "it cannot be started; ONNX Runtime says why on standard")],
+    [
+        (False, "it cannot be started: no device"),
+        (True, "it cannot be started; ONNX Runtime says why on standard error"),
+    ],
 )
 def test_a_provider_that_does_not_start_gives_way(monkeypatch: pytest.MonkeyPatch, starts: bool, expected: str) -> None:
     """ONNX Runtime either raises, or goes on without it."""

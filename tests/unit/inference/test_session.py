@@ -140,14 +140,9 @@ def test_settings_reach_the_runtime(tmp_path: Path) -> None:
     spinning = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning", "session.force_spinning_stop")
     assert [usual.get_session_config_entry(key) for key in spinning] == ["0"] * 3
     settings = SessionSettings(
-        intra_op_num_threads=2,
-        inter_op_num_threads=3,
-        allow_spinning=True,
-        arena=False,
-        prepacking=False,
-        graph_level="basic",
-        graph_file=str(tmp_path / "graph.onnx"),
-    )
+        intra_op_num_threads=2, inter_op_num_threads=3, allow_spinning=True, arena=False, prepacking=False,
+        graph_level="basic", graph_file=str(tmp_path / "graph.onnx"),
+    )  # fmt: skip
     other = _session(settings).inference.get_session_options()
     assert (other.intra_op_num_threads, other.inter_op_num_threads) == (2, 3)
     assert other.execution_mode == ort.ExecutionMode.ORT_PARALLEL

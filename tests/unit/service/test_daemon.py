@@ -53,13 +53,9 @@ class Process:
         self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BytesIO()))
         self.config = self.settings(*streams, **changes)
         self.daemon = Service(
-            self.config,
-            self.shared,
-            self.stop,
-            Notifier(self.manager.address),
-            Start(0.0),
+            self.config, self.shared, self.stop, Notifier(self.manager.address), Start(0.0),
             self._reread if has_config else None,
-        )
+        )  # fmt: skip
         self.thread.start()
 
     def _reread(self) -> RunSettings:

@@ -313,13 +313,9 @@ class Scene(Gauges):
         self.readings, self.watches = Readings(), list[Callable[[], None]]()
         self.start = Start(age_s=0.5)
         self.vitals = HealthReporter(
-            Notifier(self.manager.address, watchdog_s=30.0),
-            self.start,
-            self.site.outlet,
-            self.progress,
-            gauges=self,
+            Notifier(self.manager.address, watchdog_s=30.0), self.start, self.site.outlet, self.progress, gauges=self,
             clock_s=lambda: self.now_s,
-        )
+        )  # fmt: skip
 
     def _begin_reading(self, call: Callable[[], None], _interval_s: float, _name: str) -> Any:
         self.watches.append(call)

@@ -164,7 +164,7 @@ def test_a_time_that_is_no_time_is_left_out_and_another_size_is_said(monkeypatch
     ("attribute", "value", "location", "expected"),
     [
         ("cameras", 0, "picamera2", "picamera2: no camera is connected; see `rpicam-hello"),
-        ("cameras", 1, "picamera2:1", "picamera2:1: no such camera, 1 are connected"),
+        ("cameras", 1, "picamera2:1", "picamera2:1: no such camera; connected: 1 camera"),
         ("script", Script(*["!"] * 99), "picamera2", "in use by another program, or it does not answer (Camera __in"),
         ("start", None, "picamera2", "it does not start ('NoneType' object is not callable)"),
     ],

@@ -43,13 +43,9 @@ class Server:
     """
 
     def __init__(
-        self,
-        answer: Callable[[bytes], bytes],
-        host: str = "127.0.0.1",
-        *,
-        tls: tuple[Issued, ...] = (),
+        self, answer: Callable[[bytes], bytes], host: str = "127.0.0.1", *, tls: tuple[Issued, ...] = (),
         hangs_up: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._answer, self._tls, self._hangs_up = answer, [*tls], hangs_up
         self.asked: list[bytes] = []
         self._listener = socket.create_server((host, 0))

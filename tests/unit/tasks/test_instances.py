@@ -23,14 +23,9 @@ CELLS = 84
 
 def _detect(decoder: str, *outputs: np.ndarray, **detection: Any) -> Detections:
     spec = ModelSpec(
-        model="m.onnx",
-        name="m",
-        task="detection",
-        decoder=decoder,
-        labels="l.txt",
-        input=InputSpec(size_wh=SIZE),
+        model="m.onnx", name="m", task="detection", decoder=decoder, labels="l.txt", input=InputSpec(size_wh=SIZE),
         detection=DetectionSpec(**detection),
-    )
+    )  # fmt: skip
     frame = Frame(np.zeros((96, 128, 3), np.uint8), 0, 0.0, 0, "camera")
     inferred = Inferred(outputs, 0, Prepared(np.empty(0, np.float32), WORLD, frame))
     result = make_stage(spec, 2, [output.shape for output in outputs])(inferred)

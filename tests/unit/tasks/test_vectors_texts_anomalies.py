@@ -171,14 +171,9 @@ def test_a_map_of_probabilities_becomes_boxes_around_lines() -> None:
 
 LABELS = ("good", "cracked")
 ANOMALY_SPEC = ModelSpec(
-    model="m.onnx",
-    name="m",
-    task="anomaly",
-    decoder="score",
-    labels="l.txt",
-    input=InputSpec(size_wh=(64, 48)),
+    model="m.onnx", name="m", task="anomaly", decoder="score", labels="l.txt", input=InputSpec(size_wh=(64, 48)),
     thresholds=Thresholds(0.5),
-)
+)  # fmt: skip
 
 
 def _map(*shape: int) -> np.ndarray:

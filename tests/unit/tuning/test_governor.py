@@ -56,16 +56,10 @@ class World:
     """
 
     def __init__(
-        self,
-        load: Load = lambda _s: 1.0,
-        *,
-        heat: Callable[[float], str] = lambda _s: "",
-        budget_ms: float = 100,
-        period_ms: float = 100,
-        short: Callable[[float], str] = lambda _s: "",
-        load_s: float = 0.5,
+        self, load: Load = lambda _s: 1.0, *, heat: Callable[[float], str] = lambda _s: "", budget_ms: float = 100,
+        period_ms: float = 100, short: Callable[[float], str] = lambda _s: "", load_s: float = 0.5,
         large_ms: Callable[[World], float] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.clock, self.load, self.heat, self.large_ms = Clock(), load, heat, large_ms
         self.short, self.load_s = short, load_s
         self.governor = Governor(LADDER, int(budget_ms * MS), int(period_ms * MS), 0)
@@ -332,10 +326,8 @@ def test_one_model_can_only_leave_out_frames() -> None:
     ("variants", "expected"),
     [
         # The promised one first, then the faster ones, the slower of them first; nothing slower than it.
-        (
-            [_variant("int8", 10, 0.8), _variant("fp32", 30, 0.82), _variant("a", 3, 0.5), _variant("b", 6, 0.7)],
-            ["int8", "b", "a"],
-        ),
+        ([_variant("int8", 10, 0.8), _variant("fp32", 30, 0.82), _variant("a", 3, 0.5), _variant("b", 6, 0.7)],
+         ["int8", "b", "a"]),
         # Started with FP32, INT8 is a step down.
         ([_variant("fp32", 30, 0.82), _variant("int8", 10, 0.8)], ["fp32", "int8"]),
         # b is beaten: a is faster and better.
@@ -345,19 +337,15 @@ def test_one_model_can_only_leave_out_frames() -> None:
         # Nine tenths of the time are no gain.
         ([_variant("int8", 10, 0.8), _variant("b", 9.5, 0.8), _variant("a", 3, 0.6)], ["int8", "a"]),
         # Without labels agreement with FP32 counts, and FP32 itself, which has none, is the measure.
-        (
-            [_variant("int8", 10, None, 0.9), _variant("fp32", 8, None, None), _variant("a", 9, None, 0.5)],
-            ["int8", "fp32"],
-        ),
+        ([_variant("int8", 10, None, 0.9), _variant("fp32", 8, None, None), _variant("a", 9, None, 0.5)],
+         ["int8", "fp32"]),
         # Of the integer model nothing is known, and what was measured does not give way to it, as in tuning.
         ([_variant("fp32", 30), _variant("int8", 10), _variant("int8.a", 5, None, 0.5)], ["fp32", "int8.a"]),
         # Labels count only where all variants have them.
-        (
-            [_variant("fp32", 30, 0.8), _variant("int8.b", 10, 0.9, 0.4), _variant("int8.a", 5, None, 0.5)],
-            ["fp32", "int8.a"],
-        ),
+        ([_variant("fp32", 30, 0.8), _variant("int8.b", 10, 0.9, 0.4), _variant("int8.a", 5, None, 0.5)],
+         ["fp32", "int8.a"]),
     ],
-)
+)  # fmt: skip
 def test_variants_stand_by_time_and_none_is_beaten(variants: list[Variant], expected: list[str]) -> None:
     assert _names(_manifest(*variants)) == expected
 

@@ -65,12 +65,9 @@ def test_a_wish_is_remembered_for_its_machine(records: Records, bundle: Bundle) 
     assert found.tuned == _tuned()
     assert found.at.endswith("Z")
     others: list[dict[str, object]] = [
-        {"digest": "f" * 64},
-        {"camera": "yard"},
-        {"variant": "int8"},
-        {"limits": Limits(101)},
+        {"digest": "f" * 64}, {"camera": "yard"}, {"variant": "int8"}, {"limits": Limits(101)},
         {"limits": Limits(100, 0.5)},
-    ]
+    ]  # fmt: skip
     for other in others:
         assert records.recall(_request(bundle, **other), HERE) is None
 
@@ -103,8 +100,14 @@ def _edited(edit: Callable[[Any, Any], object]) -> Callable[[bytes], bytes]:
     [
         (lambda data: data[: len(data) // 2], "is damaged"),
         (lambda data: data + b" " * (1 << 20) + b"x", "cannot be read: more than 1 MiB"),
-        (_edited(lambda document, _chosen: document.update(schema_version=1)), "is of another version of edge-sdk"),
-        (_edited(lambda document, _chosen: document["request"].update(camera="yard")), "is of something else"),
+        (
+            _edited(lambda document, _chosen: document.update(schema_version=1)),
+            "was written by another version of edge-sdk",
+        ),
+        (
+            _edited(lambda document, _chosen: document["request"].update(camera="yard")),
+            "the record is of another request",
+        ),
         (_edited(lambda _document, chosen: chosen.update(intra_op_num_threads=0)), "is damaged"),
     ],
 )

@@ -14,14 +14,9 @@ Board = Callable[[Candidate], tuple[float, float]]
 
 
 def _search(
-    board: Board,
-    limits: Limits,
-    qualities: Mapping[str, float | Rating],
-    *,
-    usable: int = 4,
-    promise: Candidate | None = None,
-    broken: tuple[str, ...] = (),
-) -> tuple[list[str], Candidate | None]:
+    board: Board, limits: Limits, qualities: Mapping[str, float | Rating], *, usable: int = 4,
+    promise: Candidate | None = None, broken: tuple[str, ...] = (),
+) -> tuple[list[str], Candidate | None]:  # fmt: skip
     promised = promise or candidate(next(iter(qualities)), threads=2)
     ratings = {name: q if isinstance(q, Rating) else Rating(q) for name, q in qualities.items()}
     steps = Search(plan(promised, limits, ratings=ratings, threads=thread_counts(cores(usable)))).steps()

@@ -103,12 +103,12 @@ def describe(
     if unfit is not None:
         raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
-    wanted = _wanted_task(model, metadata, task)
+    wanted = _wanted_task(model, report, task)
     names = names_in(metadata)
     lines = len(read_labels(labels)) if labels else None
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
-    if decoder is None and _wanted_task(model, metadata, None) is None:
+    if decoder is None and _wanted_task(model, report, None) is None:
         guessed["decoder"] = (
             "by the shapes of its outputs" if reading.is_shown else "by the shapes of its outputs alone"
         )
@@ -252,7 +252,7 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
     is_free = sum(isinstance(length, int) for length in declared[1:]) < 3
     if is_free and size_wh is None:
         is_one_row = [len(output.shape or ()) for output in examined.report.outputs] == [2]
-        task = _wanted_task(model, examined.report.metadata, None) or ("classification" if is_one_row else "detection")
+        task = _wanted_task(model, examined.report, None) or ("classification" if is_one_row else "detection")
         usual = _image_size(examined.report.metadata) or (TRAITS[task].side_px,) * 2
         resized = adopted(declared, msgspec.structs.replace(given, size_wh=usual))  # a side may be fixed
         if resized != given:
@@ -289,9 +289,11 @@ def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
         return None
 
 
-def _wanted_task(model: Path, metadata: dict[str, str], task: str | None) -> Task | None:
-    said = metadata.get("task")
-    known = "text" if "character" in metadata else ULTRALYTICS_TASKS.get(said or "")
+def _wanted_task(model: Path, report: CheckReport, task: str | None) -> Task | None:
+    said = report.metadata.get("task")
+    # A dictionary beside one row of scores, not a row for each place in the picture, holds the names of classes.
+    is_text = "character" in report.metadata and any(len(output.shape or ()) > 2 for output in report.outputs)
+    known = "text" if is_text else ULTRALYTICS_TASKS.get(said or "")
     if task is not None and task not in get_args(Task):
         raise UsageError(f"--task {task}: expected one of {', '.join(get_args(Task))}")
     if known and task and known != task:
@@ -449,7 +451,7 @@ def _read(report: CheckReport, metadata: dict[str, str], names: tuple[str, ...])
     if "names" in metadata and not names:
         yield "names that are no list of classes; they are ignored"
     if "character" in metadata:
-        yield f"a dictionary of {len(names)} characters"
+        yield f"a dictionary of {len(names)} entries"
     if metadata.get("task"):
         yield f"task {one_line(metadata['task'])[:40]}, {len(names)} names"
     yield f"outputs {', '.join(show_shape(output.shape) for output in report.outputs)}"
