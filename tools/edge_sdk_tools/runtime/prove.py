@@ -53,7 +53,7 @@ options.intra_op_num_threads = options.inter_op_num_threads = 1
 session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
 mark()
 spec = session.get_inputs()[0]
-kind = numpy.uint8 if "uint8" in spec.type else numpy.float32
+kind = {"tensor(uint8)": numpy.uint8, "tensor(int8)": numpy.int8}.get(spec.type, numpy.float32)
 session.run(None, {spec.name: numpy.zeros(spec.shape, kind)})
 mark()
 print(json.dumps(marks))
