@@ -155,7 +155,8 @@ _EVIL = "gate\x1b]0;pwn\x07\x1b[2J\nNov 22 12:00:00 pi edge-sdk: all is well\u20
 
 
 @pytest.fixture
-def commanded() -> Iterator[CommandedDevice]:
+def commanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandedDevice]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # other devices of this name keep what they were told
     made = CommandedDevice()
     yield made
     made.outlet.close(WAIT_S)

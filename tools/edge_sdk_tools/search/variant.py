@@ -119,9 +119,10 @@ class VariantSpec:
 
     @functools.cached_property
     def timed_fp32(self) -> Session:
-        """The float model beside which others are timed, as a bundle has it; on the target's provider if it is here.
+        """The float model beside which others are timed, as a bundle would carry it.
 
-        It is simplified: PicoDet takes 1.5 times as long while each HardSwish is four nodes, as it came.
+        It is simplified: PicoDet takes 1.5 times as long while each HardSwish is four nodes, as it came. The target's
+        provider runs it where it is installed.
         """
         return Session(self.simplified.path.read_bytes(), timing_settings(self.target), "the FP32 model")
 
