@@ -349,7 +349,7 @@ def _recognised(
             f"{model}: outputs {shown} are those of no decoder{f' for {task}' if task else ''} at "
             f"{given.size_wh[0]}x{given.size_wh[1]}{resemblance(report.outputs, given.size_wh)}; "
             + (f"if it is one for {' or '.join(vague)}, say so with --task; " if vague and not task else "")
-            + "docs/model-toml.md has what each reads, and yolov4 needs its anchors: write the model.toml by hand"
+            + "docs/model-toml.md has what each decoder reads: write the model.toml by hand"
         )
     if names is None:
         readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)

@@ -35,6 +35,7 @@ _UNOPENED = re.compile(
 )
 _OF_RUNTIME = re.compile(r"onnxruntime(?![\w.-])", re.IGNORECASE)
 _STRIPPED = ("numpy", "opencv_python_headless")
+_LONGEST_RECORD = 1 << 20  # bytes that are read of what a reduced runtime says of itself; one has some thousands
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -127,7 +128,7 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
     try:
         with zipfile.ZipFile(path) as archive:
             record = f"{name}/capi/{REDUCED_FILE}"
-            text = archive.read(record) if record in archive.namelist() else None
+            text = archive.open(record).read(_LONGEST_RECORD) if record in archive.namelist() else None
         reduced = msgspec.json.decode(text, type=ReducedRuntime) if text else None
     # zipfile raises RuntimeError for encrypted files and for unknown compression.
     except (OSError, RuntimeError, zipfile.BadZipFile, msgspec.DecodeError) as cause:
@@ -179,6 +180,8 @@ def _gather(wheel: Path, folder: Path) -> Gathered:
             files = {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
         left_out = sum(entry.file_size for entry in every if entry.filename not in files)
         about = f"{name}-{version}.dist-info/WHEEL"
+        if about not in files:
+            raise UsageError(f"{wheel.name}: no wheel, {about} is missing; the package index gave it")
         files[about] = files[about].rstrip() + f"\nBuild: {_BUILD}\n".encode()
         pack_wheel(made, files)
     else:
