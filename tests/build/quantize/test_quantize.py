@@ -162,6 +162,25 @@ def test_hard_swish_and_hard_sigmoid_compute_in_integers_alone(tmp_path: Path) -
     assert np.abs(expected).max() > 10
 
 
+def test_a_hard_sigmoid_leaves_the_scale_of_an_output_that_it_reads(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 13]> g (float[1,8,9,9] x) => (float[1,8,9,9] y, float[1,8,9,9] a)
+        <float[8,8,1,1] w> { a = Conv(x, w) h = HardSigmoid<alpha=0.16666667, beta=0.5>(a) y = Conv(h, w) }"""
+    proto = onnx.parser.parse_model(text)
+    for number, node in enumerate(proto.graph.node):
+        node.name = str(number)
+    proto.graph.initializer.append(numpy_helper.from_array(np.eye(8, dtype=np.float32).reshape(8, 8, 1, 1), "w"))
+    simplified = simplify(proto, tmp_path).proto
+    x = np.random.default_rng(0).uniform(-8, 8, (1, 8, 9, 9)).astype(np.float32)
+    ranges = {name: (-8.0, 8.0) for node in simplified.graph.node for name in (*node.input, *node.output)}
+    int8 = quantized_proto(simplified, ranges, first_recipe(load_target("arm64"), reduce_range=False), [])
+    for got, expected in zip(
+        Session(int8.SerializeToString(), SessionSettings(), "int8").run(x),
+        Session(proto.SerializeToString(), SessionSettings(), "float").run(x),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, expected, atol=2 * 16 / 255)
+
+
 def test_macs_are_those_of_the_definition(tmp_path: Path) -> None:
     quantized = _quantize(tmp_path, "arm64")
     assert quantized.macs == {"first": 8 * 8 * 8 * 3 * 9, "second": 3 * 8 * 8 * 8 * 9}

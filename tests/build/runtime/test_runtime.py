@@ -482,7 +482,7 @@ def test_a_wheelhouse_has_the_reduced_runtime_and_installs_without_an_index(
 ) -> None:
     bundle, house = pi_bundle(tmp_path / "a.edge", made["classifier"]), tmp_path / "house"
     pins = tmp_path / "constraints.txt"
-    pins.write_text("onnxruntime==1.31.1\nnumpy==2.4.6\n")
+    pins.write_text("onnxruntime==1.31.1\nonnxruntime >= 1.22\nnumpy==2.4.6\n")
     command = ["wheelhouse", str(bundle), "--target", PI, "--wheel", str(index.sdk), "-c", str(pins), "-o", str(house)]
     printed = cli(0, *command, "--runtime", reduced_wheel(tmp_path / "runtime", bundle), "--json")
     shown = {one["file"].split("-")[0]: one for one in msgspec.json.decode(printed.out)}
@@ -538,9 +538,20 @@ def test_wheels_that_are_not_for_the_device_or_its_bundles_are_refused(
 
     assert "here has no " in refused(IncompatibleError, reduced_wheel(tmp_path / "other", other))
     assert "cannot be read as a wheel" in refused(UsageError, junk)
+    with zipfile.ZipFile(junk, "w") as archive:
+        archive.writestr(f"onnxruntime/capi/{REDUCED_FILE}", "{}")
+    entry = bytearray(junk.read_bytes())
+    entry[entry.index(b"PK\x01\x02") + 8] |= 1  # it says that it is encrypted
+    junk.write_bytes(entry)
+    assert "cannot be read as a wheel" in refused(UsageError, junk)
     assert "expected the wheel of onnxruntime" in refused(UsageError, index.sdk)
     for tag, expected in (
         ("cp312-cp312-manylinux_2_35_aarch64", "for cp312, target raspberry_pi_5 has Python 3.11"),
         ("cp311-cp311-manylinux_2_35_x86_64", "for manylinux_2_35_x86_64, target raspberry_pi_5 is aarch64"),
     ):
         assert expected in refused(UsageError, reduced_wheel(tmp_path, bundle, f"onnxruntime-1.21.0.post1-{tag}.whl"))
+    index.sdk.unlink()  # a bundle of another machine is refused before any wheel is read
+    elsewhere = refusal(IncompatibleError, make_wheelhouse, [bundle], "x86_64", index.sdk, tmp_path / "house")
+    assert "target x86_64 is x86_64" in elsewhere
+    (tmp_path / "house").symlink_to("nowhere")
+    assert "exists already" in refused(UsageError, junk)

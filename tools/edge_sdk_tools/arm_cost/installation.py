@@ -174,6 +174,7 @@ def fetch_wheels(arguments: Sequence[str], python: str, platforms: Sequence[str]
 
     Raises:
         MissingDependencyError: one cannot be had, or the package index cannot be reached.
+        OutputError: the disk is full.
     """
     command = [sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--quiet"]
     command += ["--retries=2", "--only-binary=:all:", "--implementation", "cp", "--python-version", python]
@@ -187,6 +188,8 @@ def fetch_wheels(arguments: Sequence[str], python: str, platforms: Sequence[str]
         timeout=_PIP_TIMEOUT_S,
     )
     if done.returncode:
+        if os.strerror(errno.ENOSPC) in done.stderr:
+            raise OutputError(f"pip cannot write: {last_words(done.stderr)}")
         what = ", ".join(part for part in arguments if not part.startswith("-"))
         raise MissingDependencyError(
             f"pip cannot fetch {what} for Python {python}, {platforms[0]} ({last_words(done.stderr)}); "

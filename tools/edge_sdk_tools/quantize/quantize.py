@@ -184,7 +184,8 @@ def scale_hard_sigmoids(proto: onnx.ModelProto) -> None:
             numpy_helper.from_array(np.array(value, dtype), name)
             for value, dtype, name in zip(steps, types, names, strict=True)
         )
-        is_own = links.readers(source.output[0]) == [before] and links.readers(before.output[0]) == [hard]
+        is_read_once = links.readers(source.output[0]) == [before] and links.readers(before.output[0]) == [hard]
+        is_own = is_read_once and before.output[0] not in links.outputs
         quantizer = source if is_own else after
         quantizer.input[1:] = names[:2]
         for reader in links.readers(after.output[0]):

@@ -8,6 +8,7 @@ it holds, and every licence. A list of requirements has the hash of each wheel, 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
 import zipfile
@@ -20,7 +21,7 @@ import msgspec
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import OutputError, UsageError, first_line
+from edge_sdk.core.errors import IncompatibleError, OutputError, UsageError, first_line
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
 from edge_sdk_tools.bundle_folder import is_full
@@ -32,6 +33,7 @@ _UNOPENED = re.compile(
     r"/tests/|\.pyi$|\.(?:h|hpp|a|lib|pxd)$"
     r"|^numpy/_core/(?:_simd|_\w+_tests)\.|^cv2/data/.*\.xml$"
 )
+_OF_RUNTIME = re.compile(r"onnxruntime(?![\w.-])", re.IGNORECASE)
 _STRIPPED = ("numpy", "opencv_python_headless")
 
 
@@ -71,14 +73,21 @@ def make_wheelhouse(
 
     Raises:
         UsageError: a file is no wheel, or not for this target; or `output` exists.
-        IncompatibleError: a bundle does not run with that ONNX Runtime.
+        IncompatibleError: a bundle is for another machine, or does not run with that ONNX Runtime.
         MissingDependencyError: pip cannot fetch a wheel.
         OutputError: the folder cannot be written, or the disk is full.
     """
     device = load_target(target)
     opened = [Bundle.open(path) for path in bundles]
-    if output.exists():
+    if os.path.lexists(output):
         raise UsageError(f"{output}: exists already; give a folder that does not")
+    for bundle in opened:
+        promise = bundle.manifest
+        if promise.machine != device.machine:
+            raise IncompatibleError(
+                f"{bundle.path}: built for {promise.machine} (target {promise.target}), target {device.name} is "
+                f"{device.machine}; build it with --target {device.name} first"
+            )
     _read_wheel(wheel, "edge_sdk", device)
     if runtime:  # before anything is fetched
         _check_bundles(opened, device, _read_wheel(runtime, "onnxruntime", device))
@@ -120,7 +129,8 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
             record = f"{name}/capi/{REDUCED_FILE}"
             text = archive.read(record) if record in archive.namelist() else None
         reduced = msgspec.json.decode(text, type=ReducedRuntime) if text else None
-    except (OSError, zipfile.BadZipFile, msgspec.DecodeError) as cause:
+    # zipfile raises RuntimeError for encrypted files and for unknown compression.
+    except (OSError, RuntimeError, zipfile.BadZipFile, msgspec.DecodeError) as cause:
         raise UsageError(f"{path}: cannot be read as a wheel: {first_line(cause)}") from cause
     parts = path.stem.split("-")
     if path.suffix != ".whl" or len(parts) < 5 or parts[0] != name:
@@ -153,7 +163,7 @@ def _fetch(
         except (OSError, UnicodeDecodeError) as cause:
             raise UsageError(f"{constraints}: cannot be read: {first_line(cause)}") from cause
         own = folder.parent / "constraints.txt"
-        own.write_text("".join(line for line in lines if len(wheels) == 1 or not line.startswith("onnxruntime==")))
+        own.write_text("".join(line for line in lines if len(wheels) == 1 or not _OF_RUNTIME.match(line)))
         arguments.append(f"--constraint={own}")
     fetch_wheels(arguments, device.python, tags, folder)
 
