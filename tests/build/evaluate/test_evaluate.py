@@ -443,23 +443,42 @@ def test_confidences_above_one_are_none(tmp_path: Path, data: Path) -> None:
 
 
 def test_objects_of_noise_are_not_in_the_mirror_image(tmp_path: Path, data: Path) -> None:
-    """Of numbers above 1 this model finds an object on the left, whatever the image shows, and else in the middle."""
+    """Of numbers above 1 this model finds two objects on the left, whatever the image shows, and else in the middle."""
     text = """mean = ReduceMean<keepdims=0>(images) more = Sub(mean, one) steep = Mul(more, many) left = Sigmoid(steep)
         middle = Sub(one, left) a = Mul(left, left_score) b = Mul(middle, middle_score) c = Add(a, b)
         out = Add(c, boxes)"""
     scores = np.zeros((2, 1, 84, 7), np.float32)
-    scores[0, 0, 80, 5] = scores[1, 0, 81, 5] = 1
+    scores[0, 0, [80, 82], 5] = scores[1, 0, [81, 83], 5] = 1
     boxes = np.zeros((1, 84, 7), np.float32)
-    boxes[0, 80:82, 4] = 1
-    boxes[0, 81, 1] = 1  # half of the picture, around (32, 32) instead of (32, 0)
+    boxes[0, 80:84, 4] = 1
     numbers = {"one": np.ones((), np.float32), "many": np.full((), 9, np.float32)}
     weights = {**numbers, "left_score": scores[0], "middle_score": scores[1], "boxes": boxes}
     model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
     toml = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
     assert _judged(tmp_path / "right", toml, model, data, labelled=False) == ()
-    expected = r"of the objects in 12 images .* only 0% are the same, .* std = \[255\.0, 255\.0, 255\.0\] 100% are"
+    expected = r"of the 24 objects in 12 images only 0% are in .* std = \[255\.0, 255\.0, 255\.0\] 100% of 24 are"
+    wrong = toml.replace("std = [255, 255, 255]", "")
     with pytest.raises(ModelError, match=expected):
-        _judged(tmp_path / "wrong", toml.replace("std = [255, 255, 255]", ""), model, data, labelled=False)
+        _judged(tmp_path / "wrong", wrong, model, data, labelled=False)
+    for path in sorted((data / "images").iterdir())[7:]:
+        path.unlink()
+    assert _judged(tmp_path / "few", wrong, model, data, labelled=False) == ()  # seven images tell too little
+
+
+def test_an_arrow_may_point_the_other_way_in_the_mirror_image(tmp_path: Path, data: Path) -> None:
+    """This model finds two objects in the middle, whose class is by the side of the image that is brighter."""
+    text = """side = Mul(images, sides) sum = ReduceMean<keepdims=0>(side) steep = Mul(sum, many) red = Sigmoid(steep)
+        blue = Sub(one, red) a = Mul(red, red_score) b = Mul(blue, blue_score) c = Add(a, b) out = Add(c, boxes)"""
+    scores = np.zeros((2, 1, 84, 7), np.float32)
+    scores[0, 0, [81, 83], 5] = scores[1, 0, [81, 83], 6] = 1
+    boxes = np.zeros((1, 84, 7), np.float32)
+    boxes[0, 80:84, 4] = 1
+    sides = np.sign(np.linspace(-1, 1, 64, dtype=np.float32)).reshape(1, 1, 1, 64)
+    numbers = {"one": np.ones((), np.float32), "many": np.full((), 1e6, np.float32), "sides": sides}
+    weights = {**numbers, "red_score": scores[0], "blue_score": scores[1], "boxes": boxes}
+    model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
+    toml = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
+    assert _judged(tmp_path / "p", toml, model, data, labelled=False) == ()
 
 
 @pytest.mark.parametrize(

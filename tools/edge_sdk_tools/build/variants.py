@@ -32,7 +32,7 @@ from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import observe
 from edge_sdk_tools.graph.index import GraphIndex, copy_of, graph_values
-from edge_sdk_tools.graph.profile import interleaved_latency_ms
+from edge_sdk_tools.graph.profile import interleaved_latency_ms, timing_settings
 from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.prove.golden import agreement_of
 from edge_sdk_tools.quantize.calibration import watch_once
@@ -200,22 +200,22 @@ def make_others(
     """
     if request == Request():
         return (first,)
-    others = [_resized(resized, spec, first.recipe, calibration) for resized in sizes]
+    beside = [_resized(resized, spec, first.recipe, calibration) for resized in sizes]
     recipes = [
         Recipe(precision=name, reduce_range=facts.is_integer and spec.reduce_range)
         for name, facts in PRECISIONS.items()
         if name in request.precisions and name != first.precision
     ]
-    others += make_variants(spec, recipes, lambda _: {})
+    beside += [(one, spec.timed_fp32) for one in make_variants(spec, recipes, lambda _: {})]
+    others = [one for one, _ in beside]
+    settings = timing_settings(spec.target)
     sessions = [
-        Session((one.timed or one.converted.model).read_bytes(), SessionSettings(), one.name)
-        for one in (first, *others)
+        Session((one.timed or one.converted.model).read_bytes(), settings, one.name) for one in (first, *others)
     ]
-    fp32 = spec.fp32.session
     fp32_ms, first_ms, *rest_ms = interleaved_latency_ms(
         [
             partial(session.run, np.zeros(session.input_shape, session.input_dtype))
-            for session in (fp32, *sessions, *(one.fp32 for one in others))
+            for session in (spec.timed_fp32, *sessions, *(fp32 for _, fp32 in beside))
         ],
         lambda done, total: spec.on_progress("measure all side by side", done, total),
     )
@@ -227,8 +227,11 @@ def make_others(
     return tuple(judged)
 
 
-def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: ImageSet) -> ModelVariant:
-    """Make the first model's recipe with ranges of its own: a smaller picture gives other activations."""
+def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: ImageSet) -> tuple[ModelVariant, Session]:
+    """Make the first model's recipe with ranges of its own, as a smaller picture gives other activations.
+
+    Returns the variant, and the float model of its size to time it beside.
+    """
     size = size_text(resized.spec.input.size_wh)
     folder = Path(tempfile.mkdtemp(prefix=f"{size}-", dir=first.folder))
 
@@ -268,13 +271,14 @@ def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: Image
         lambda done: say("compare with the first size", done, len(first.evaluation)),
     )
     evaluation = summarise(observed, "the evaluation images")
-    return msgspec.structs.replace(
+    made = msgspec.structs.replace(
         fit_to_core(variant, first.target, folder),
         is_resized=True,
         board=spec.board_times(variant.converted.model) if recipe.precision == "int8" else None,
         evaluation=evaluation,
         agreement=agreement_of(observed, evaluation),
     )
+    return made, spec.timed_fp32
 
 
 def _with_times(variant: ModelVariant, taken_ms: float, same_size_ms: float, first_size_ms: float) -> ModelVariant:
