@@ -94,9 +94,11 @@ def test_a_stream_that_ends_is_opened_again_without_leaving_anything(make_server
             _wait_reopened(source, 200)
             # What one opening holds is some 500 kB; a leak of a tenth of it would be 7500 here.
             assert _resident_kb() - resident_kb < 5000
-            assert open_descriptors() <= descriptors + 1  # at this moment a capture is open, or none is
-            # At the moment that one stream ends, the thread that reads it and the next one's may both be there.
-            wait_until(lambda: threading.active_count() <= threads, "the end of what reads the last stream")
+            # While one stream ends and the next one begins, the descriptors and threads of both are there.
+            wait_until(
+                lambda: open_descriptors() <= descriptors + 1 and threading.active_count() <= threads,
+                "a moment at which nothing is left of the streams that ended",
+            )
             assert not source.ended
         assert open_cameras() == []
         assert open_descriptors() <= descriptors
