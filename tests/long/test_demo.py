@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,11 +180,21 @@ def read_video(path: Path) -> Iterator[Image]:
 
 
 def wait_for_children(process: subprocess.Popen[bytes], count: int) -> list[int]:
-    """Process ids of its children, once there are `count`: the broker and the daemon."""
+    """Process ids of its children, once `count` run programs of their own: the broker and the daemon."""
 
     def found() -> list[int]:
         assert process.poll() is None, f"the demo ended with {process.poll()}"
-        return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        # Between fork and exec a child shows its parent's command, and one that has just ended shows none.
+        return [int(pid) for pid in pids if _command(int(pid)) not in (b"", _command(process.pid))]
 
     wait_until(lambda: len(found()) == count, f"{count} children", timeout_s=120)
+    time.sleep(0.1)  # until the demo knows of the last one; a signal before that leaves it to itself
     return found()
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
