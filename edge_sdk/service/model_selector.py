@@ -289,7 +289,7 @@ def _is_proved(bundle: Bundle, settings: PipelineSettings, stop: Stop, shared: S
         shared.log_once(logging.WARNING, allowed)
     check_device(bundle)
     session = _session_settings(settings, bundle)
-    is_beside = shared.progress.is_any  # the trial yields to running pipelines
+    is_beside = shared.progress.is_watching  # the trial yields to running pipelines
     if not prove_here(bundle, settings=session, seconds=settings.trial_s, is_stopped=stop.is_asked, beside=is_beside):
         return False
     if problem := remember_version(bundle):

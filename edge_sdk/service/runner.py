@@ -131,8 +131,8 @@ class Progress:
             del self._steps[key]
 
     @property
-    def is_any(self) -> bool:
-        """Whether any pipeline is watched."""
+    def is_watching(self) -> bool:
+        """Whether at least one pipeline is watched, so that its steps decide when the watchdog is notified."""
         return bool(self._steps)
 
     def is_due(self, now_s: float) -> bool:

@@ -97,7 +97,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_it_ends_with_its_source_and_is_summed_up(site: Site) -> None:
     scene, is_watched = Scene(site, Source(4)), list[bool]()
-    scene.run(Watcher(lambda _tick: is_watched.append(scene.progress.is_any)))
+    scene.run(Watcher(lambda _tick: is_watched.append(scene.progress.is_watching)))
     until(lambda: len(site.link.documents("result")) == 4)
     counts = scene.stepping.counts()
     assert scene.stepping.ended_by == "end of source"
@@ -105,7 +105,7 @@ def test_it_ends_with_its_source_and_is_summed_up(site: Site) -> None:
     assert counts["source"].delivered == 4
     assert len(scene.observer.results) == 4
     assert 0 < scene.stepping.first_result_ns <= time.monotonic_ns()
-    assert (is_watched, scene.progress.is_any) == ([True] * 4, False)  # by the watchdog
+    assert (is_watched, scene.progress.is_watching) == ([True] * 4, False)  # by the watchdog
 
 
 def test_it_ends_after_its_number_of_results_or_at_a_request(site: Site) -> None:
@@ -146,7 +146,7 @@ def test_runs_that_hang_one_after_the_other_end_it(site: Site) -> None:
     scene.stepping.loop.stages = hang
     with pytest.raises(SessionError, match="3 frames in a row"):
         scene.run()
-    assert not scene.progress.is_any
+    assert not scene.progress.is_watching
     assert scene.stepping.counts()["hung"] == 3
 
 

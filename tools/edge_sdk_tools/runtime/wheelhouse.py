@@ -48,7 +48,7 @@ class Gathered(msgspec.Struct, frozen=True):
 
     @property
     def requirement(self) -> str:
-        """What pip installs, `name==version`."""
+        """The wheel as a requirement for pip, `name==version`."""
         name, version, *_ = self.file.split("-")
         return f"{name.replace('_', '-').lower()}=={version}"
 
