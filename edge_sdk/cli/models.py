@@ -239,7 +239,7 @@ def keygen(path: Path, as_json: bool) -> None:
 @click.argument("bundle", type=PATH)
 @click.option("--key", required=True, type=PATH, help="Private key from `edge-sdk keygen`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def sign(bundle: Path, key: Path, as_json: bool) -> None:
+def sign_bundle(bundle: Path, key: Path, as_json: bool) -> None:
     """Verify BUNDLE and sign its manifest, which has the name and hash of every other file."""
     private_key = signing.load_private_key(key)
     opened = Bundle.open(bundle)

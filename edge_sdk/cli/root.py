@@ -49,10 +49,11 @@ _VERBS = {
     "arm-cost": "Count what an inference costs on an ARM board that is not here.",
     "targets": "List the devices that edge-sdk can build for.",
 }
-_SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo", "keygen", "sign")
+_SHARED = ("models", "init", "check", "evaluate", "gallery", "targets", "demo", "keygen")
 _PLACES = {
     "import": "import_model.command",
     "distill-check": "models.distill_check",
+    "sign": "models.sign_bundle",
     "wheelhouse": "runtime.wheelhouse",
 } | {verb: f"models.{verb}" for verb in _SHARED}
 """Functions of verbs that share a module or whose name is a Python keyword; all others are `VERB.command`."""

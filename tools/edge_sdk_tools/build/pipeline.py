@@ -121,7 +121,7 @@ def _judge(model: VariantSpec, images: ImageSplit) -> tuple[str, ...]:
     seen = images.choice
     if seen.truths is None:  # nothing is calibrated yet: the images that will do it tell as much
         seen = Dataset(ImageSet((*seen.images.images, *images.calibration.images)), None, "images")
-    with one_step(model.on_progress, "judge"):
+    with one_step(model.on_progress, "judge the float model"):
         return check_float_model(model.fp32, seen)
 
 
