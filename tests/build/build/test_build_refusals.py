@@ -286,7 +286,7 @@ def test_a_doubt_is_told_before_anything_is_quantized(tmp_path: Path) -> None:
     model = write_project(tmp_path, labels="a\nbackground\nc\n")
     build(model, "x86_64", tmp_path / "a.edge", on_progress=lambda step, *_: told.append(step), on_warning=told.append)
     [warning] = [line for line in told if "line 2 of 3 is 'background', and model.toml does not say so" in line]
-    assert told.index(warning) < told.index("judge") < told.index("calibrate")
+    assert told.index(warning) < told.index("judge the float model") < told.index("calibrate")
 
 
 # Builds in several processes, interrupted, killed and continued: the same bundle, or what was there before.
