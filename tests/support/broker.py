@@ -185,10 +185,18 @@ class Broker:
         return self._process
 
     def _end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(WAIT_S)
-            self._process = None
+        process = self._process
+        if process is None:
+            return
+
+        def has_ended() -> bool:
+            process.send_signal(how)  # again and again: mosquitto forgets a SIGTERM right after its port has opened
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            return process.returncode is not None
+
+        wait_until(has_ended, f"the end of mosquitto after {how.name}")
+        self._process = None
 
     def _answers(self) -> bool:
         if self._running().poll() is not None:
