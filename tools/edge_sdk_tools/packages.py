@@ -168,7 +168,7 @@ def _short(sha256: str | None) -> str:
 
 
 def last_words(text: str) -> str:
-    """Return the last error of pip or apt-get in one line, without the credentials that an index URL may contain."""
+    """Return the last error of a program in one line, without the credentials that an index URL may contain."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # pip calls an error that it does not handle "Exception:", and ends with its traceback.
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR: ", "E:"))]

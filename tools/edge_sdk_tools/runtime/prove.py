@@ -27,6 +27,7 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu, board_outputs
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up, unpack_wheels
+from edge_sdk_tools.packages import last_words
 from edge_sdk_tools.quantize.convert import convert
 from edge_sdk_tools.runtime.package import said
 
@@ -266,7 +267,7 @@ def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: 
     words = []
     for path, expected in ((strange, "ONNX"), (converted, stranger)):
         done = _python(board, "cortex-a72", _LOAD, str(path))
-        line = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        line = last_words(done.stderr)
         if done.returncode != 1 or expected not in line:
             raise IncompatibleError(f"{path.name} should be refused with the word {expected!r}, got: {line}")
         words.append(line)
@@ -335,7 +336,7 @@ def _starts(reduced: Counter, stock: Counter, other: Counter, model: Path) -> tu
 def _marks(board: Counter, cpu: Cpu, model: Path) -> list[tuple[float, float]]:
     done = _python(board, cpu, _STARTUP, str(model))
     if done.returncode:
-        line = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        line = last_words(done.stderr)
         raise EdgeError(f"{model.name}: the emulated {cpu} ended with {done.returncode}: {line}")
     return [(float(seconds), float(kib)) for seconds, kib in json.loads(done.stdout)]
 
