@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.runtime import onnxruntime_version
-from edge_sdk_tools.packages import cache_folder, last_words
+from edge_sdk_tools.packages import cache_folder, last_words, run_program
 
 _TABLE = Path(__file__).with_name("instructions.txt")
 
@@ -291,17 +291,8 @@ class Counter:
         with tempfile.TemporaryDirectory(prefix="edge-sdk-count-") as scratch:
             record = Path(scratch).absolute() / "counts"  # the emulator runs in another folder
             try:
-                done = subprocess.run(
-                    [*self.board_python(cpu, record), str(_GUEST), *([str(model.absolute())] if model else [])],
-                    env=self.environment,
-                    cwd=scratch,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    check=False,
-                    timeout=time_limit_s,
-                )
+                command = [*self.board_python(cpu, record), str(_GUEST), *([str(model.absolute())] if model else [])]
+                done = run_program(command, timeout_s=time_limit_s, cwd=scratch, env=self.environment)
             except subprocess.TimeoutExpired:
                 raise EdgeError(
                     f"{what}: not counted within {time_limit_s:g} s on an emulated {cpu}; give it more time"
@@ -362,8 +353,8 @@ def board_outputs(
 ) -> Iterator[Callable[[], list[tuple[Tensor, ...]]]]:
     """Run an emulation beside this process; after `seconds` no further input, float32, is begun.
 
-    What is yielded waits for the outputs, one tuple an input, of as many inputs as there was time for, one at least. An
-    EdgeError says that the model does not run there, the emulator failed, or the first input took too long.
+    The yielded function waits for the outputs, one tuple an input, for as many inputs as there was time for.
+    It raises an EdgeError where the model does not run there, the emulator failed, or the first input took too long.
     """
 
     def finish() -> list[tuple[Tensor, ...]]:

@@ -29,7 +29,7 @@ from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk_tools.bundle_folder import golden_file
-from edge_sdk_tools.packages import Fetch, cache_folder, pip_download
+from edge_sdk_tools.packages import Fetch, cache_folder, pip_download, run_program
 
 GOLDEN_IMAGES = 2
 _TIMEOUT_S = 300
@@ -80,15 +80,8 @@ def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
     # First on the path, so that it is found before the one that is installed.
     path = os.pathsep.join(filter(None, [str(runtime), os.environ.get("PYTHONPATH", "")]))
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "edge_sdk_tools.prove.golden", str(bundle)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_TIMEOUT_S,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        command = [sys.executable, "-m", "edge_sdk_tools.prove.golden", str(bundle)]
+        done = run_program(command, timeout_s=_TIMEOUT_S, env={**os.environ, "PYTHONPATH": path})
     except subprocess.TimeoutExpired as cause:
         raise IncompatibleError(f"with ONNX Runtime {version}: no answer within {_TIMEOUT_S} s") from cause
     if done.returncode or done.stdout.strip() != version:

@@ -337,7 +337,7 @@ _SECONDS = 10.0  # for images, after the start of the emulated Python
 def begin_emulation(
     model: Path, target: Target, counter: Counter | None, tensors: Sequence[Tensor]
 ) -> Iterator[Callable[[], BoardSaid]]:
-    """Start the file that ships on the emulated core, beside this process; what is yielded waits for what it says."""
+    """Run the shipped file on the emulated core, beside this process; the yielded function waits for its outputs."""
     cpu, left_out = core_of(target), ""
     with ExitStack() as running:
         if target.machine == "aarch64" and cpu is None:
@@ -369,7 +369,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABL
 
 @contextmanager
 def peak_memory(models: Sequence[Path], shipped: Path) -> Iterator[Callable[[], list[float | None]]]:
-    """Measure beside this process; what is yielded waits for the MB of 1e6 bytes that each model adds to a process.
+    """Measure beside this process; the yielded function waits for the MB, of 1e6 bytes, that each model takes.
 
     None stands where that is not known. `models` are files that can be trusted. The `shipped` one is loaded as a device
     does, from bytes that it has read.
@@ -455,7 +455,7 @@ Finish: TypeAlias = Callable[[], Chain]
 def measure_chain(
     forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
 ) -> Iterator[Finish]:
-    """Measure while something else is done, but no latencies; what is yielded waits for the end."""
+    """Measure beside other work, except for latencies; the yielded function waits for the end."""
     chosen = images.spread(CHAIN_IMAGES)
     floats, taken = Prepare(spec.input), Prepare(spec.input, forms.taken)
     tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
