@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from edge_sdk.core.frame import Detections, Frame, Result
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.prove import parity
-from edge_sdk_tools.report import schema
+from edge_sdk_tools.report import collect, schema
 from tests.support import models as tiny
 from tests.support.models import changed
 from tests.support.projects import CLASSIFIER, write_labelled, write_project
@@ -60,7 +60,7 @@ def test_names_that_no_file_can_hold_are_made_writable() -> None:
 
 
 def test_bytes_of_weights_belong_to_the_operator_that_reads_them() -> None:
-    assert schema.size_by_operator(tiny.classifier(classes=3)) == {"Conv": 4 * (8 * 27 + 8 + 3 * 8 * 9 + 3)}
+    assert collect.size_by_operator(tiny.classifier(classes=3)) == {"Conv": 4 * (8 * 27 + 8 + 3 * 8 * 9 + 3)}
     weights: dict[str, np.ndarray] = {
         "w": np.zeros((4, 3, 1, 1), np.int8), "ws": np.ones(4, np.float32), "wz": np.zeros(4, np.int8),
         "s": np.array(0.1, np.float32), "z": np.array(0, np.uint8), "unread": np.zeros(99, np.float32),
@@ -68,15 +68,15 @@ def test_bytes_of_weights_belong_to_the_operator_that_reads_them() -> None:
     text = """q = QuantizeLinear(images, s, z) x = DequantizeLinear(q, s, z) wf = DequantizeLinear<axis=0>(w, ws, wz)
         c = Conv(x, wf) k = Constant<value = int64[2] {0, 0}>() y = Reshape(c, k)"""
     proto = tiny.parsed(text, {"y": [1, 4, 8, 8]}, weights, shape=[1, 3, 8, 8])
-    assert schema.size_by_operator(proto) == {"Conv": 12 + 16 + 4, "Reshape": 16, "QuantizeLinear": 5}
+    assert collect.size_by_operator(proto) == {"Conv": 12 + 16 + 4, "Reshape": 16, "QuantizeLinear": 5}
     floats = {"w": np.zeros((4, 3, 1, 1), np.float32)}
     float_proto = tiny.parsed("y = Conv(images, w)", {"y": [1, 4, 8, 8]}, floats, shape=[1, 3, 8, 8])
-    assert schema.operator_sizes(float_proto, proto) == (
+    assert collect.operator_sizes(float_proto, proto) == (
         schema.OperatorSize("Conv", 48, 32),
         schema.OperatorSize("Reshape", 0, 16),
         schema.OperatorSize("QuantizeLinear", 0, 5),
     )
-    assert schema.operator_sizes(float_proto, None) == (schema.OperatorSize("Conv", 48, None),)
+    assert collect.operator_sizes(float_proto, None) == (schema.OperatorSize("Conv", 48, None),)
 
 
 def test_weights_in_control_flow_count() -> None:
@@ -89,7 +89,7 @@ def test_weights_in_control_flow_count() -> None:
     )
     node = helper.make_node("If", ["c"], ["out"], then_branch=then, else_branch=other)
     proto = tiny.model([node], [1, 10], {"out": [1, 10]}, {"c": np.array(True)})
-    assert schema.size_by_operator(proto) == {"Add": 20, "If": 1}
+    assert collect.size_by_operator(proto) == {"Add": 20, "If": 1}
 
 
 def test_the_schema_fits_a_record() -> None:
@@ -114,10 +114,10 @@ def test_both_results_side_by_side(fp32: Result, int8: Result, size_wh: tuple[in
     before = image.copy()
     names = {0: "cat", 1: "<script>é"}
     fp32, int8 = (msgspec.structs.replace(result, names=names) for result in (fp32, int8))
-    data = schema.side_by_side(image, fp32, int8)
-    assert data == schema.side_by_side(image, fp32, int8)
+    data = collect.side_by_side(image, fp32, int8)
+    assert data == collect.side_by_side(image, fp32, int8)
     picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-    assert max(picture.shape[0], picture.shape[1]) >= schema.PANEL_PX
+    assert max(picture.shape[0], picture.shape[1]) >= collect.PANEL_PX
     np.testing.assert_array_equal(image, before)
 
 
@@ -127,11 +127,11 @@ def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
         Frame.of(image), 0, np.array([[960, 480, 1900, 950]], np.float32), np.array([0.9], np.float32), np.array([0])
     )
     nothing = msgspec.structs.replace(box, xyxy=box.xyxy[:0], confidence=box.confidence[:0], class_id=box.class_id[:0])
-    data = np.frombuffer(schema.side_by_side(image, nothing, box), np.uint8)
+    data = np.frombuffer(collect.side_by_side(image, nothing, box), np.uint8)
     picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
-    below_caption = picture[-schema.PANEL_PX // 2 :]
+    below_caption = picture[-collect.PANEL_PX // 2 :]
     coloured = below_caption.min(axis=2) < 200
-    left, right = coloured[:, : schema.PANEL_PX], coloured[:, -schema.PANEL_PX :]
+    left, right = coloured[:, : collect.PANEL_PX], coloured[:, -collect.PANEL_PX :]
     assert not left.any()
     rows, columns = np.nonzero(right)
     assert columns.min() == pytest.approx(240, abs=3)

@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
 from typing import Annotated, Literal, TypeAlias
 
-import cv2
 import msgspec
-import numpy as np
-import onnx
 from msgspec import Meta
 
 from edge_sdk.bundle.manifest import BoardEstimate, Precision
-from edge_sdk.core.frame import Image, Result
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
-from edge_sdk_tools.graph.index import Value, attribute, element_name, initializers_of, nodes_of
 from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
 from edge_sdk_tools.search.gates import Band
 
@@ -223,7 +217,7 @@ class WorstImage(Record, frozen=True, kw_only=True, omit_defaults=True):
         image: name of the file.
         truth: what its label says, in words; None without labels.
         fp32, int8: what each says of it, in words.
-        picture: JPEG, as of `side_by_side`: FP32 left, INT8 right; empty without one. It is not in report.json.
+        picture: JPEG, FP32 left, INT8 right; empty without one. It is not in report.json.
     """
 
     image: str
@@ -354,81 +348,3 @@ def report_schema() -> bytes:
     del schema["$defs"]["WorstImage"]["properties"]["picture"]  # in the page only
     schema["$schema"] = _DIALECT
     return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
-
-
-_DEQUANTIZE = "DequantizeLinear"
-_PASSING = (_DEQUANTIZE, "QuantizeLinear", "Cast", "Identity", "Transpose", "Reshape")
-"""What stands between a weight and the operator that computes with it."""
-
-
-def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
-    """Bytes of constants by the type of operator that they feed, the largest first.
-
-    A quantized weight counts for the operator behind its DequantizeLinear, with its scales and zero points; those of
-    activations count for QuantizeLinear. What several operators share counts once, for the first of them.
-    """
-    nodes = list(nodes_of(proto.graph.node))
-    uses: dict[str, onnx.NodeProto] = {}
-    for node in nodes:
-        for name in node.input:
-            uses.setdefault(name, node)
-    constants = {tensor.name: tensor for tensor in initializers_of(proto.graph)}
-    for node in nodes:
-        if node.op_type == "Constant" and isinstance(found := attribute(node, "value"), onnx.TensorProto):
-            constants[node.output[0]] = found
-    fixed = set(constants)
-    for node in nodes:
-        if node.op_type in _PASSING and node.input[0] in fixed:
-            fixed.update(node.output)
-    totals: Counter[str] = Counter()
-    for name, tensor in constants.items():
-        reader = uses.get(name)
-        while reader is not None and reader.op_type in _PASSING and reader.input[0] in fixed:
-            reader = uses.get(reader.output[0])
-        if reader is not None:
-            operator = "QuantizeLinear" if reader.op_type == _DEQUANTIZE else str(reader.op_type)
-            totals[operator] += Value(element_name(tensor.data_type), tuple(tensor.dims)).bytes or 0
-    return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
-
-
-def operator_sizes(fp32: onnx.ModelProto | None, int8: onnx.ModelProto | None) -> tuple[OperatorSize, ...]:
-    """Both models side by side, the largest in FP32 first; None for a model that is not there."""
-    before, after = (size_by_operator(proto) if proto else None for proto in (fp32, int8))
-    names = dict.fromkeys((*(before or ()), *(after or ())))
-    return tuple(
-        OperatorSize(name, *(None if sizes is None else sizes.get(name, 0) for sizes in (before, after)))
-        for name in names
-    )
-
-
-PANEL_PX = 480
-"""The longer side of each half: texts stay readable, and a dozen pictures are about a megabyte."""
-
-_CAPTION_PX = 26
-_GAP_PX = 8
-_LEAST_WIDTH_PX = 64
-_GROUND = (46, 40, 36)  # BGR, dark in a light page and in a dark one
-_INK = (235, 235, 235)
-_JPEG_QUALITY = 85
-
-
-def side_by_side(image: Image, fp32_result: Result, int8_result: Result) -> bytes:
-    """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG."""
-    factor = PANEL_PX / max(image.shape[:2])
-    size_wh = max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor))
-    # Drawn after scaling: lines and letters then have the same size in every picture.
-    way = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
-    small = cv2.resize(image, size_wh, interpolation=way).astype(np.uint8, copy=False)
-    halves = [_half(small, result, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))]
-    gap = np.full((halves[0].shape[0], _GAP_PX, 3), _GROUND, np.uint8)
-    _, data = cv2.imencode(".jpg", np.hstack([halves[0], gap, halves[1]]), [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    return data.tobytes()
-
-
-def _half(small: Image, result: Result, name: str) -> Image:
-    picture = result.on(small).plot()
-    height_px, width_px = picture.shape[:2]
-    canvas = np.full((_CAPTION_PX + height_px, max(width_px, _LEAST_WIDTH_PX), 3), _GROUND, np.uint8)
-    canvas[_CAPTION_PX:, :width_px] = picture
-    cv2.putText(canvas, name, (6, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.5, _INK, 1, cv2.LINE_AA)
-    return canvas
