@@ -174,7 +174,7 @@ def test_close_waits_as_long_as_somebody_reads(pipe: Pipe) -> None:
 
     def read_slowly() -> None:
         while pipe.reader.read(20_000):
-            time.sleep(0.06)
+            time.sleep(0.02)
 
     reader = threading.Thread(target=read_slowly)
     reader.start()
