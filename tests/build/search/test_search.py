@@ -19,8 +19,8 @@ from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.graph.profile import host_saturates
-from edge_sdk_tools.prove import golden
-from edge_sdk_tools.prove.golden import Proof
+from edge_sdk_tools.prove import parity
+from edge_sdk_tools.prove.parity import Proof
 from edge_sdk_tools.quantize.quantize import first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import search
@@ -104,7 +104,7 @@ def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     # As if INT8 took twice the time: nothing here is slow enough to say so.
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     model, bundle = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
     out = cli(0, "build", model, "--target", "x86_64", "-o", bundle).out
     assert "THE BUNDLE CARRIES FP32" in out
@@ -124,7 +124,7 @@ def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
 
 
 def test_a_model_too_small_to_be_slower_stays_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [0.05, 0.02])
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: [0.05, 0.02])
     assert _built(tmp_path, tiny.classifier()).precision == "int8"
 
 

@@ -21,8 +21,8 @@ from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.build import variants
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request, parse_sizes
-from edge_sdk_tools.prove import golden
-from edge_sdk_tools.prove.runtime_versions import replay_variants
+from edge_sdk_tools.prove import parity
+from edge_sdk_tools.prove.golden import replay_variants
 from edge_sdk_tools.quantize.convert import bare, float_file
 from edge_sdk_tools.quantize.precisions import MAKERS, with_half_weights
 from edge_sdk_tools.quantize.quantize import Recipe
@@ -121,7 +121,7 @@ def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, cli: Cli) -> No
 def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool) -> None:
     # Noise, which nothing real gives on demand: the first proof is of the first model, the second of the other size.
     times = iter([[5.0, 10.0], [20.0, 10.0]])
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: next(times))
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: next(times))
     again = [9.0, 5.0, 20.0, 10.0] if twice else [9.0, 5.0, 4.0, 10.0]
     monkeypatch.setattr(variants, "interleaved_latency_ms", lambda *_: again)
     model = write_project(tmp_path, model=tiny.wide_classifier())
@@ -340,7 +340,7 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, suffix: str, step: str
 ) -> None:
     # A model that is slower in INT8 for certain is none of a few kilobytes.
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     monkeypatch.setattr(search_variant, "kernels_ms", lambda model, *_: 20.0 if "carried" in model.name else 10.0)
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
     build(

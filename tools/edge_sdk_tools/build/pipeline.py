@@ -32,8 +32,8 @@ from edge_sdk_tools.datasets.reading import ImageSplit, split_images
 from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
+from edge_sdk_tools.prove.golden import replay_in, replay_variants
 from edge_sdk_tools.prove.parity import Forms, StepKind, measure_chain
-from edge_sdk_tools.prove.runtime_versions import replay_in, replay_variants
 from edge_sdk_tools.quantize.calibration import Activations, watch_once
 from edge_sdk_tools.quantize.forms import signs_activations
 from edge_sdk_tools.quantize.quantize import Recipe, first_recipe

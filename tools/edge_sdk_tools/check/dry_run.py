@@ -28,7 +28,7 @@ _QUIET = 4  # fatal only: what goes wrong becomes a finding
 _TOLERANCE = 1e-4  # of the largest output: the same kernels in the same order differ by rounding only
 
 
-def rehearse(
+def trial_run(
     proto: onnx.ModelProto, weights: Sequence[Weight], values: Values, files: Mapping[str, bytes]
 ) -> dict[str, Value]:
     """Load and run a skeleton once, on an image of zeros; a RefusedModelError says that ONNX Runtime does not.

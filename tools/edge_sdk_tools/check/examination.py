@@ -20,7 +20,7 @@ import onnx.version_converter
 from edge_sdk_tools.check import operators, shapes
 from edge_sdk_tools.check.constants import check_data, check_numbers, check_training
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
-from edge_sdk_tools.check.dry_run import compare, rehearse
+from edge_sdk_tools.check.dry_run import compare, trial_run
 from edge_sdk_tools.check.model_file import ModelFile, read_model
 from edge_sdk_tools.check.report import (
     CPU,
@@ -222,7 +222,7 @@ class _Examination:
     def _try(self) -> None:
         """Load and run it, fill in what inference left open, and compare with the original opset."""
         try:
-            self._values = rehearse(self._proto, self._file.weights, self._values, self._file.files)
+            self._values = trial_run(self._proto, self._file.weights, self._values, self._file.files)
         except RefusedModelError as cause:
             self._findings.append(cause.finding("run"))
             return

@@ -61,7 +61,7 @@ def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
 
 
 def _class_id(folder: Path, names: ClassNames, beside: Sequence[str]) -> int:
-    """A label that is a number goes before the class id of this number."""
+    """Return the class of a folder; a name that is a number is first looked up as a label, then read as a class id."""
     if _is_number(folder.name) and not names.find(folder.name):
         return names.checked(int(folder.name), str(folder))
     return names.class_id(folder.name, str(folder), beside)
@@ -179,7 +179,7 @@ class CocoFile(msgspec.Struct, frozen=True):
 
 
 def read_coco_file(path: Path) -> CocoFile:
-    """Read one file."""
+    """Read a COCO file; raise DataError."""
     try:
         data = read_regular(path, _MOST_BYTES).removeprefix(_BYTE_ORDER_MARK)
         return msgspec.json.decode(data, type=CocoFile)
@@ -347,7 +347,7 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
 
 
 def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
-    """The objects of one image; without a file there are none."""
+    """Return the objects of one image; without a file there are none."""
     lines = read_text(path).split("\n") if path else []
     rows = [_row(line.split(), names, f"{path}: line {n}") for n, line in enumerate(lines, start=1) if line.strip()]
     boxes_xyxy = np.array([box for _, box in rows], np.float64).reshape(-1, 4)

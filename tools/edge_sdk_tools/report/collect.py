@@ -24,8 +24,7 @@ from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
-from edge_sdk_tools.prove.golden import Proof
-from edge_sdk_tools.prove.parity import Chain, OutputChange, StepKind
+from edge_sdk_tools.prove.parity import Chain, OutputChange, Proof, StepKind
 from edge_sdk_tools.report.schema import (
     BuildReport,
     Candidate,

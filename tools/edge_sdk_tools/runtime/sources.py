@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.arm_cost.installation import Apt, debian_sources, host_architecture, require_apt, unpack
-from edge_sdk_tools.packages import last_words
+from edge_sdk_tools.packages import last_words, pip, run_program
 from edge_sdk_tools.runtime.recipe import DEPENDENCIES, HEADERS, Dependency, apply_patches, write_stubs
 
 _RELEASE = "trixie"
@@ -70,7 +68,7 @@ def download_debian(folder: Path) -> None:
     apt = Apt(host_architecture(), folder / "apt", folder / "archives", sources)
     for each in _COMPILED:
         apt.fetch(["source", "--download-only", "--tar-only", each.package], folder)
-    apt.fetch(["download", *(header.dependency.package for header in HEADERS)], folder)
+    apt.fetch(["download", *(header.package for header in HEADERS)], folder)
 
 
 def unpack_debian(downloads: Path, folder: Path) -> Tree:
@@ -79,16 +77,16 @@ def unpack_debian(downloads: Path, folder: Path) -> Tree:
         _unpack_source(_archive(downloads, each), folder / each.name)
     packages = {}
     for header in HEADERS:
-        packages[header.dependency.name] = folder / "headers" / header.dependency.name
-        packages[header.dependency.name].mkdir(parents=True)
-        unpack(_archive(downloads, header.dependency), packages[header.dependency.name])
+        packages[header.name] = folder / "headers" / header.name
+        packages[header.name].mkdir(parents=True)
+        unpack(_archive(downloads, header), packages[header.name])
     root = folder / _ONNXRUNTIME.name
     version = version_of(root)
     apply_patches(root, version)
     dependencies = {each.name: folder / each.name for each in DEPENDENCIES}
     dependencies |= write_stubs(folder / "stubs", packages)
-    every = (*_COMPILED, *(header.dependency for header in HEADERS))
-    return Tree(root, version, dependencies, tuple(_component(_archive(downloads, each), each) for each in every))
+    components = tuple(_component(_archive(downloads, each), each) for each in (*_COMPILED, *HEADERS))
+    return Tree(root, version, dependencies, components)
 
 
 def copy_checkout(source: Path, folder: Path) -> Tree:
@@ -184,15 +182,12 @@ def fetch_tools(folder: Path) -> None:
         return
     partial = folder / ".tools"
     shutil.rmtree(partial, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-    command += ["--only-binary=:all:", "--target", str(partial), *_TOOLS]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, errors="replace", timeout=_PIP_TIMEOUT_S
-    )
-    if done.returncode:
+    try:
+        pip("install", "--target", str(partial), *_TOOLS, timeout_s=_PIP_TIMEOUT_S)
+    except RuntimeError as cause:
         raise MissingDependencyError(
-            f"pip cannot fetch {', '.join(_TOOLS)} ({last_words(done.stderr)}); is the package index reachable?"
-        )
+            f"pip cannot fetch {', '.join(_TOOLS)} ({cause}); is the package index reachable?"
+        ) from cause
     partial.rename(ready)
 
 
@@ -213,7 +208,7 @@ def _unpack_source(archive: Path, folder: Path) -> None:
     partial = folder.with_name(f".{folder.name}")
     partial.mkdir()
     command = ["tar", "-x", "--no-same-owner", "-f", str(archive), "-C", str(partial)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+    done = run_program(command)
     if done.returncode:
         raise OutputError(f"{archive}: cannot be unpacked: {last_words(done.stderr)}")
     [content] = partial.iterdir()

@@ -17,7 +17,7 @@ from edge_sdk.core.errors import SizeGateError
 from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.statistics import SHARE
 from edge_sdk_tools.evaluate.tasks import AGREEMENTS
-from edge_sdk_tools.prove.golden import Proof
+from edge_sdk_tools.prove.parity import Proof
 
 MIN_INTEGER_MAC_SHARE = 0.9
 NOTICEABLE_MS = 0.5
