@@ -52,10 +52,7 @@ class DetectionMetrics(TaskMetrics):
     agreement_name = "detections matched (F1)"
     noun = "detections"
     certainty = "the confidences of the objects in an image add up to"
-    advice = (
-        "check decoder, input.std, input.color and detection.anchors in model.toml, and give images that show what the "
-        "model is to find"
-    )
+    advice = "check decoder, input.std, input.color and detection.anchors in model.toml"
 
     def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
         """Keep the boxes of the common classes; for two models also the similarity of keypoints, masks or corners."""
@@ -72,7 +69,8 @@ class DetectionMetrics(TaskMetrics):
         empty = sum(not len(found.confidences) for found in boxes)
         if empty > _NOTHING * count:
             threshold = observed.participants[0].subject.spec.thresholds.confidence
-            return f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
+            said = f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
+            return said if has_labels else f"{said}; give images that show what it knows, if these do not"
         if not has_labels and (size := _median_size(observed)) < _TINY:
             return f"half of its boxes are smaller than {size:.2%} of the picture, as if they were not decoded"
         return ""
