@@ -246,7 +246,7 @@ def _points(moved: float) -> np.ndarray:
 def _halves(second: slice) -> Masks:
     values = np.full((2, 50, 50), -1, np.float32)
     values[0, :, :25] = values[1, second] = 1
-    return Masks(values, Geometry(0.5, 0.5, 0.0, 0.0))
+    return Masks(np.eye(2, dtype=np.float32), values, Geometry(0.5, 0.5, 0.0, 0.0))
 
 
 def _turned(angle: float) -> np.ndarray:
