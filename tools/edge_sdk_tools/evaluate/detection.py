@@ -341,7 +341,7 @@ def likeness_of(found: Detections, reference: Detections) -> Likeness | None:
     if points is not None and others is not None and points.shape[1] == others.shape[1]:
         return Likeness("keypoints of those matched (OKS)", _keypoints(points, others, reference.xyxy))
     mine, theirs = found.masks, reference.masks
-    if mine is not None and theirs is not None and mine.values.shape[1:] == theirs.values.shape[1:]:
+    if mine is not None and theirs is not None and mine.prototypes.shape[1:] == theirs.prototypes.shape[1:]:
         return Likeness(
             "masks of those matched (IoU)", _masks(_cells(mine, found.xyxy), _cells(theirs, reference.xyxy))
         )
@@ -375,7 +375,7 @@ def _masks(found: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArra
 
 def _cells(masks: Masks, boxes_xyxy: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the cells of masks that lie within the objects' boxes."""
-    y, x = (np.arange(side) + 0.5 for side in masks.values.shape[1:])
+    y, x = (np.arange(side) + 0.5 for side in masks.prototypes.shape[1:])
     own = masks.geometry
     x, y = (x - own.offset_x) / own.scale_x, (y - own.offset_y) / own.scale_y
     left, top, right, bottom = boxes_xyxy.T[:, :, None]
