@@ -126,9 +126,10 @@ def wheelhouse(
     """Gather the wheels that a device installs without a package index, and check that each BUNDLE runs with them."""
     with host_tools("`edge-sdk wheelhouse`"):
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
-        from edge_sdk_tools.progress import print_table
+        from edge_sdk_tools.jobs.runner import one_step
+        from edge_sdk_tools.progress import StepProgress, print_table
         from edge_sdk_tools.runtime.wheelhouse import REQUIREMENTS, make_wheelhouse
-    with interrupted_by_sigterm():
+    with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress, one_step(progress, "gather wheels"):
         gathered = make_wheelhouse(bundles, target, wheel, output, runtime=runtime, constraints=constraints)
     if as_json:
         echo_json(gathered)

@@ -109,6 +109,7 @@ def media() -> Media:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # it may be the one that builds the demo's bundle, a minute of both cores
 def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Broker, tmp_path: Path) -> None:
     for program in ("mosquitto_sub", "jq"):
         require_program(program)

@@ -174,11 +174,11 @@ def test_close_waits_as_long_as_somebody_reads(pipe: Pipe) -> None:
 
     def read_slowly() -> None:
         while pipe.reader.read(20_000):
-            time.sleep(0.015)
+            time.sleep(0.02)
 
     reader = threading.Thread(target=read_slowly)
     reader.start()
-    door.publisher.close(0.6)  # less than reading takes in all; each pause is far shorter
+    door.publisher.close(2.0)  # less than reading takes in all; each pause is far shorter
     assert door.publisher.stats().written == 900
     pipe.writer.close()
     reader.join(WAIT_S)

@@ -185,6 +185,10 @@ class Dataset(msgspec.Struct, frozen=True):
         return self if count >= len(self) else self.picked(self.images.places_spread(count))
 
     def dealt(self, parts: int) -> list[Dataset]:
+        """Deal the images out as `places_dealt` says."""
+        return [self.picked(places) for places in self.places_dealt(parts)]
+
+    def places_dealt(self, parts: int) -> list[list[int]]:
         """Deal the images out, so that each part has its share of every class; the same images are always dealt alike.
 
         A picture of boxes counts for the class of it that fewest pictures show. The order within a class is that of the
@@ -194,7 +198,7 @@ class Dataset(msgspec.Struct, frozen=True):
         counts = Counter(class_id for classes in shown for class_id in classes)
         rarest = [min(classes, key=lambda class_id: (counts[class_id], class_id), default=-1) for classes in shown]
         order = sorted(range(len(self)), key=lambda i: (rarest[i], self.images.images[i].sha256))
-        return [self.picked(sorted(order[part::parts])) for part in range(parts)]
+        return [sorted(order[part::parts]) for part in range(parts)]
 
     def mask_contents(self) -> list[bytes]:
         """Return the bytes of every mask file; the truths themselves hold only paths."""

@@ -23,7 +23,7 @@ from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk.core.toml import shown
 from edge_sdk.tasks.spec import Truths
-from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, read_text, whole_number
+from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, names_of, read_text, whole_number
 from edge_sdk_tools.datasets.dataset import (
     BoxTruth,
     ClassTruth,
@@ -39,9 +39,11 @@ from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, i
 
 
 def are_class_folders(folder: Path, names: ClassNames) -> bool:
-    """Tell whether at least one folder bears the name of a class; folders such as `day` and `night` do not."""
+    """Tell whether at least one folder bears the name of a class, or a WordNet id; `day` and `night` do not."""
     here = [path.name for path in subfolders(folder)]
-    return any(names.find(name) or (_is_number(name) and int(name) < len(names)) for name in here)
+    return any(
+        names.find(name) or names_of(name).synset or (_is_number(name) and int(name) < len(names)) for name in here
+    )
 
 
 def read_class_folders(folder: Path, names: ClassNames) -> Labelled:

@@ -1,8 +1,9 @@
 """How every import begins and ends: it first checks all that is cheap, and last writes the file and its report.
 
 The ONNX file that model.toml names is written whole or not at all: write, pass the export gate, rename. What the import
-measured is kept in the file's metadata, which goes wherever the file is copied; it is text that anybody can write, so
-it is read with limits and believed of this very graph only. Whatever exporters and users' code print stays off the
+measured, and what the model.toml says of the model, are kept in the file's metadata, which go wherever the file is
+copied; they are text that anybody can write, so they are read with limits, and the measured is believed of this very
+graph only. Whatever exporters and users' code print stays off the
 terminal; their exceptions become one line that says where they happened.
 """
 
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -28,10 +29,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from msgspec import Meta
 
-from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import MissingDependencyError, ModelError, OutputError, UsageError, first_line
 from edge_sdk.core.files import open_regular, read_regular
+from edge_sdk.tasks.spec import TaskSpec
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.check.model_file import MOST_BYTES
@@ -126,6 +128,34 @@ def _embed_record(
         graph_sha256=_digest(proto),
     )
     proto.metadata_props.add(key=_KEY, value=msgspec.json.encode(record).decode())
+
+
+_MODEL_KEY = "edge_sdk.model"
+
+
+class DescribedModel(TaskSpec, frozen=True, kw_only=True):
+    """What a model.toml says of a model, and its labels, as an import leaves them in the file for `edge-sdk init`."""
+
+    input: InputSpec
+    labels: tuple[str, ...]
+
+
+def _embed_description(proto: onnx.ModelProto, spec: ModelSpec) -> None:
+    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != _MODEL_KEY])
+    labels = read_labels(Path(spec.labels))
+    if labels.suffix != ".txt":  # a gallery's vectors are no part of the model
+        return
+    keys = {key: getattr(spec, key) for key in TaskSpec.__struct_fields__}
+    described = DescribedModel(**keys, labels=tuple(labels.file.decode("utf-8-sig").split("\n")[:-1]))
+    proto.metadata_props.add(key=_MODEL_KEY, value=msgspec.json.encode(described).decode())
+
+
+def described_in(metadata: Mapping[str, str]) -> DescribedModel | None:
+    """Return what an import left in a file's metadata; None where there is nothing, or nothing that can be read."""
+    try:
+        return msgspec.json.decode(metadata.get(_MODEL_KEY, ""), type=DescribedModel)
+    except msgspec.DecodeError:
+        return None
 
 
 def read_import_record(path: Path) -> ImportRecord | None:
@@ -280,13 +310,14 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
         outputs: tuple[OutputDifference, ...],
         warnings: Sequence[str] = (),
     ) -> ImportReport:
-        """Write the file, with a record of the comparison inside, and report.
+        """Write the file, with the model's description and a record of the comparison inside, and report.
 
         Raises:
             ModelError: the export gate refuses it.
             OutputError: the disk refuses.
         """
         _embed_record(proto, origin, exporter, outputs, self.probes)
+        _embed_description(proto, self.spec)
         replaced = _write_model(proto, self.spec, self.target)
         images = sum(probe.is_image for probe in self.probes)
         weights = {tensor.name for tensor in proto.graph.initializer}

@@ -31,7 +31,7 @@ from edge_sdk.bundle.bundle import NOISE_SHARE
 from edge_sdk.bundle.manifest import Agreement, InputTensor
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
-from edge_sdk.core.errors import EdgeError, one_line
+from edge_sdk.core.errors import AccuracyGateError, DataError, EdgeError, one_line
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings
@@ -42,7 +42,8 @@ from edge_sdk_tools.arm_cost.counter import CPUS, Counter, board_outputs
 from edge_sdk_tools.arm_cost.estimate import core_of
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet
-from edge_sdk_tools.evaluate.evaluation import Evaluation, describe, summarise
+from edge_sdk_tools.datasets.reading import ENOUGH_TO_SPLIT
+from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, describe, summarise
 from edge_sdk_tools.evaluate.metrics import WorstImage
 from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
@@ -73,6 +74,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
         model_mb: size of the model file, MB of 1e6 bytes.
         samples: results of both models for a few images; `worst` are those on which they differ most.
+        halves: evaluation and agreement on each half of the images, for a claim by cross-validation; empty where there
+            are no labels, too few images, or enough for images of the claim's own.
         fp32_latency_ms, latency_ms: as `interleaved_latency_ms` has them here, one thread; 0 until `timed` sets them.
     """
 
@@ -83,8 +86,14 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...]
     worst: tuple[WorstImage, ...]
     images: ImageSet
+    halves: tuple[tuple[Evaluation, Agreement], ...] = ()
     fp32_latency_ms: float = 0.0
     latency_ms: float = 0.0
+
+    def on_half(self, which: int) -> Proof:
+        """Return what was measured on one half of the images."""
+        evaluation, agreement = self.halves[which]
+        return msgspec.structs.replace(self, evaluation=evaluation, agreement=agreement, halves=())
 
     @property
     def latency_ratio(self) -> float:
@@ -127,6 +136,7 @@ def measure(
         samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
         worst=TASKS[observed.task].worst(observed, _WORST),
         images=ImageSet(tuple(ImageFile(i.path, i.sha256, i.size_wh) for i in readable.images), readable.skipped),
+        halves=_halves(observed),
     )
 
 
@@ -149,6 +159,17 @@ def timed(
         limits,
     )
     return msgspec.structs.replace(proof, fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
+
+
+def _halves(observed: Observed) -> tuple[tuple[Evaluation, Agreement], ...]:
+    if observed.dataset.truths is None or not ENOUGH_IMAGES <= len(observed.records) < ENOUGH_TO_SPLIT:
+        return ()
+    halves = [observed.picked(places) for places in observed.dataset.places_dealt(2)]
+    try:
+        evaluations = [summarise(half, "half of the evaluation images") for half in halves]
+    except (AccuracyGateError, DataError):
+        return ()  # a half shows nothing
+    return tuple((one, agreement_of(half, one)) for half, one in zip(halves, evaluations, strict=True))
 
 
 def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
