@@ -315,7 +315,7 @@ def find_images(folders: Sequence[Path], *, decode: bool = True) -> ImageSet:
 
 
 def no_images(where: str, skipped: Sequence[Skipped]) -> DataError:
-    """The error of a folder without one usable image; it says why the first that was skipped was."""
+    """Return the error about a folder without a usable image; it says why the first file was skipped."""
     if not skipped:
         return DataError(f"{where}: no images in it, expected {' '.join(SUFFIXES)}")
     one = len(skipped) == 1
@@ -334,7 +334,7 @@ def _candidates(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def listed_file(name: str, folders: Sequence[Path], where: str) -> Path | None:
-    """The file of this name in the first folder that has it, or None."""
+    """Return the file of this name in the first folder that has it, or None."""
     relative = PurePosixPath(name)
     if not name or relative.is_absolute() or ".." in relative.parts:
         raise DataError(f"{where}: file is {shown(name)}, expected a name relative to {folders[0]} and inside it")

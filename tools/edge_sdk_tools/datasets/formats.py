@@ -39,7 +39,7 @@ from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, i
 
 
 def are_class_folders(folder: Path, names: ClassNames) -> bool:
-    """Whether one folder at least bears the name of a class, or a WordNet id; `day` and `night` do not."""
+    """Tell whether one folder at least bears the name of a class, or a WordNet id; `day` and `night` do not."""
     here = [path.name for path in subfolders(folder)]
     return any(
         names.find(name) or names_of(name).synset or (_is_number(name) and int(name) < len(names)) for name in here
@@ -221,7 +221,7 @@ def _looks_like_coco(path: Path) -> bool:
 
 
 def read_coco(path: Path, names: ClassNames) -> Labelled:
-    """Read one file of COCO."""
+    """Read a COCO file, or the one in a folder."""
     path = _the_file(path)
     coco = read_coco_file(path)
     rows = _rows_by_image(coco, path)
@@ -358,7 +358,7 @@ def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
 
 
 def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tuple[float, ...]]:
-    """Class id and x1, y1, x2, y2, 0-1."""
+    """Return the class id and x1, y1, x2, y2, 0-1, of one line."""
     numbers = [finite_number(field) for field in fields[1:]]
     values = [number for number in numbers if number is not None]
     class_id = whole_number(fields[0])
@@ -373,7 +373,7 @@ def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tup
 
 
 def _box(values: Sequence[float], where: str) -> tuple[float, ...]:
-    """The box of x, y, width and height, or that around a polygon of x1 y1 x2 y2 x3 y3 and more; 0-1."""
+    """Return the box of x, y, width and height, or that around a polygon of x1 y1 x2 y2 x3 y3 and more; 0-1."""
     if len(values) > 4:
         box_xyxy = min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
     else:

@@ -138,7 +138,7 @@ def draw_picture(message: DetectionMessage, video: Path, path: Path) -> None:
 
 
 def to_detections(message: DetectionMessage, image: Image) -> Detections:
-    """A message as the value that it was made from, to what it was rounded to."""
+    """Return the detections of a message; their numbers are rounded as the message has them."""
     items = message.detections
     return Detections(
         frame=Frame(image, 0, message.captured_at.timestamp(), message.seq, message.camera),
@@ -164,7 +164,7 @@ class DemoBundle(msgspec.Struct, frozen=True):
 
 
 def target_for(machine: str, cpu_info: str) -> str:
-    """Name of the target for a machine."""
+    """Return the name of the target for a machine."""
     if machine == "aarch64":
         return "arm64"
     if machine != "x86_64":
