@@ -321,12 +321,7 @@ def test_what_travels_is_what_it_computes_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_operator_sets_of_inner_graphs_stay() -> None:
-    inner = helper.make_graph(
-        [helper.make_node("Gelu", ["images"], ["y"], domain="com.microsoft")],
-        "inner",
-        [],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-    )
+    inner = onnx.parser.parse_graph("inner () => (float[1] y) { y = com.microsoft.Gelu(images) }")
     node = helper.make_node("If", ["c"], ["out"], then_branch=inner, else_branch=inner)
     proto = tiny.model([node], [1], {"out": [1]}, {"c": np.array(True)})
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -343,14 +338,11 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     monkeypatch.setattr(search_variant, "kernels_ms", lambda model, *_: 20.0 if "carried" in model.name else 10.0)
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
-    build(
-        path, target, tmp_path / "a.edge", bundle_version=1,
-        variants=Request(sizes=((24, 24),), precisions=frozenset({"fp16"})),
-    )  # fmt: skip
+    request = Request(sizes=((24, 24),), precisions=frozenset({"fp16"}))
+    build(path, target, tmp_path / "a.edge", bundle_version=1, variants=request)
     bundle = Bundle.open(tmp_path / "a.edge")
-    assert [(v.name, v.file) for v in bundle.manifest.variants] == [
-        (name, f"model.{name}.{suffix}") for name in ("fp32", "fp32.24x24", "fp16")
-    ]
+    files = [(name, f"model.{name}.{suffix}") for name in ("fp32", "fp32.24x24", "fp16")]
+    assert [(v.name, v.file) for v in bundle.manifest.variants] == files
     replay_variants(bundle)
     shipped = next(one for one in from_json(bundle.read("report.json")).steps if one.shipped)
     assert shipped.name == step
@@ -393,9 +385,7 @@ def test_a_model_without_large_weights_is_left_out(tmp_path: Path, cli: Cli) -> 
 def test_a_weight_beyond_float16_is_refused() -> None:
     proto = wide_classifier()
     weight = next(w for w in proto.graph.initializer if w.name == "w2")
-    values = numpy_helper.to_array(weight).copy()
-    values[0, 0, 0, 0] = 70_000
-    weight.CopyFrom(numpy_helper.from_array(values, "w2"))
+    weight.CopyFrom(numpy_helper.from_array(np.full((64, 64), 70_000, np.float32), "w2"))
     with pytest.raises(ModelError, match="weight 'w2' holds values beyond 65504"):
         with_half_weights(proto)
 

@@ -39,7 +39,7 @@ from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, i
 
 
 def are_class_folders(folder: Path, names: ClassNames) -> bool:
-    """Tell whether at least one folder bears the name of a class, or a WordNet id; `day` and `night` do not."""
+    """Tell whether one folder at least bears the name of a class, or a WordNet id; `day` and `night` do not."""
     here = [path.name for path in subfolders(folder)]
     return any(
         names.find(name) or names_of(name).synset or (_is_number(name) and int(name) < len(names)) for name in here
