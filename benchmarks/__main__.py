@@ -25,9 +25,9 @@ from benchmarks.figures.bench_models import bench_models
 from benchmarks.figures.figure import Figure, markdown
 from benchmarks.figures.plot import write_plot
 from edge_sdk.core.machine import Cpu
-from edge_sdk_tools.demo.broker import running_broker
 from edge_sdk_tools.demo.bundle import DemoBundle, Media, demo_bundle, fetch_media
 from edge_sdk_tools.packages import cache_folder
+from tests.support.broker import Broker
 
 ROUNDS = 5
 _BY_HAND = "## With models and images of your own"
@@ -92,15 +92,14 @@ def _measure_programs(bundle: DemoBundle, media: Media) -> dict[str, dict[str, l
     """Both programs on the whole video in real time, publishing to one broker."""
     onnx = bundle.model.parent / "yolov4_tiny.onnx"
     programs: dict[str, dict[str, list[float]]] = {}
-    with running_broker() as broker:
-        port = broker.url.rpartition(":")[2]
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder)) as broker:
         for number in range(ROUNDS):
             _say(f"programs, round {number + 1} of {ROUNDS}")
             command = ("run", bundle.path, "--source", media.street_video, "--mqtt", broker.url, "--json", "--quiet")
             output, cpu_s = _run("-m", "edge_sdk", *command)
             summary = json.loads(output)
             _note(programs, "edge-sdk run", summary["age"]["p50_ms"], summary["age"]["p99_ms"], cpu_s)
-            output, cpu_s = _run("-m", "benchmarks.rivals.handwritten", onnx, media.street_video, port)
+            output, cpu_s = _run("-m", "benchmarks.rivals.handwritten", onnx, media.street_video, broker.port)
             latencies = sorted(json.loads(output))
             p50, p99 = statistics.median(latencies), latencies[int(len(latencies) * 0.99)]
             _note(programs, "hand-written, FP32", p50, p99, cpu_s)

@@ -107,7 +107,8 @@ def make_models(cache: Path, say: Callable[[str], None]) -> None:
     media = fetch_media(cache, say)
     folder = cache / "bench" / _key()
     partial = _begin(folder, media)
-    images = write_images(media, partial / "images")
+    images = partial / "images"
+    write_images(media, images)
     for name, description, network, side in (
         ("classifier", _CLASSIFIER, efficientnet_lite.make(), 224),
         ("detector", _DETECTOR, yolov8_shape.make(), 640),
@@ -120,11 +121,11 @@ def make_models(cache: Path, say: Callable[[str], None]) -> None:
         torch.onnx.export(network, picture, partial / f"{name}.onnx", dynamo=False, input_names=["images"])
         _edge_sdk(
             *("build", toml, "--target", target_for(platform.machine(), Path("/proc/cpuinfo").read_text())),
-            *("--calibration", images.calibration, "--evaluation", images.evaluation),
+            *("--calibration", images / "calibration", "--evaluation", images / "evaluation"),
             *("--with-fp32", "-o", partial / f"{name}.edge"),
         )
     toml = partial / "classifier.toml"
-    quantize_by_hand(partial / "classifier.onnx", load_model_spec(toml), images.calibration, partial, ByHand())
+    quantize_by_hand(partial / "classifier.onnx", load_model_spec(toml), images / "calibration", partial, ByHand())
     _enlarge(media.street_video, partial / "street.mp4")
     partial.rename(folder)
 
