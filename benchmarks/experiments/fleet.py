@@ -64,7 +64,8 @@ def main(
         (folder / "broker").mkdir()
         # As Mosquitto has it where it keeps things over a restart: written at its end and every 30 min.
         config = ["persistence true", f"persistence_location {folder / 'broker'}/", "autosave_interval 1800", *lines]
-        broker = (TlsBroker if tls else Broker)(folder / "broker", config=config)
+        place = folder / "broker"
+        broker = TlsBroker(place, more=config) if tls else Broker(place, config=config)
         with (
             broker,
             FleetWitness(broker) as witness,
