@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.tasks.decoders import DecoderName, check_decoder
+from edge_sdk.tasks.decoders import DecoderName, check_decoder, decoders_beside
 from edge_sdk.tasks.spec import TaskSpec, check_finite
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -126,7 +126,7 @@ class ModelSpec(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     model: _ModelFile
     name: _Name
-    decoder: DecoderName
+    decoder: Annotated[DecoderName, Meta(extra={"among": decoders_beside})]
     labels: _LabelsFile
     input: InputSpec
     data: DataSpec = DataSpec()

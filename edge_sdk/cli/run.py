@@ -148,6 +148,10 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
         from edge_sdk.events.annotate import writer_of  # few runs need it
 
         writer_of(options["annotate"], 1.0).close()  # raises early if the picture could not be written
+    if os.path.isdir(options["source"] or ""):  # noqa: PTH112 - Path.is_dir raises for names that are too long
+        from edge_sdk.sources.files import image_paths
+
+        image_paths(Path(options["source"]))  # raises early if there is none
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C here must still remove the temporary bundle
     with host_tools("`edge-sdk run MODEL`"):
         from edge_sdk_tools.build.unproved import UNPROVED, unproved_bundle

@@ -18,8 +18,10 @@ import math
 import os
 import random
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from threading import Event, Lock, Thread
@@ -30,6 +32,7 @@ from edge_sdk.core.errors import SessionError
 
 _LAST_S = 0.4  # the last part of the two seconds that a program has to end
 _threads: list[Thread] = []
+_folders: set[str] = set()
 _lock = Lock()
 
 
@@ -49,6 +52,17 @@ def _wait_for_left(patience_s: float = 3.0) -> None:  # a camera's read ends aft
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[str]:
+    """Make a temporary folder, removed with the block, and by `leave` if the block's thread is left behind."""
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        _folders.add(folder)
+        try:
+            yield folder
+        finally:
+            _folders.discard(folder)
+
+
 def is_any_left() -> bool:
     """Tell whether a thread that was left behind still runs."""
     with _lock:
@@ -66,6 +80,8 @@ def leave(exit_code: int) -> None:
     ignore_signals()
     _wait_for_left(_LAST_S)
     if is_any_left():
+        for folder in tuple(_folders):
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(exit_code)
     sys.exit(exit_code)
 

@@ -5,8 +5,9 @@ type (`msgspec.inspect`) and yields a line for every problem with the key, the v
 converts the documents without problems; its own messages appear only for constraints that this module does not know.
 
 A Struct describes its keys completely. Besides types, ranges and patterns this module reads these notes of
-`msgspec.Meta`: `description` and `examples` (what to write), and in `extra` the key `unit` (what a number counts).
-A `Path` is a string in the file, relative to the folder of the file.
+`msgspec.Meta`: `description` and `examples` (what to write), and in `extra` the keys `unit` (what a number counts) and
+`among` (a function from the key's table to the choices that are left). A `Path` is a string in the file, relative to
+the folder of the file.
 """
 
 from __future__ import annotations
@@ -375,7 +376,7 @@ def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str
     known = {field.encode_name: field for field in sorted(kind.fields, key=lambda field: not field.required)}
     for key, inner in value.items():
         if key in known:
-            yield from _problems(known[key].type, inner, _inside(place, key))
+            yield from _problems(_type_in(known[key], value, inner), inner, _inside(place, key))
         elif key != kind.tag_field:
             near = nearest(key, known)
             hint = f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"
@@ -383,8 +384,16 @@ def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str
     for field in kind.fields:
         if field.required and field.encode_name not in value:
             inside = _inside(place, field.encode_name)
-            expected = _notes(field.type).get("description") or _expected(field.type, inside)
+            kind_in = _type_in(field, value, None)
+            expected = _notes(kind_in).get("description") or _expected(kind_in, inside)
             yield f"{inside} is missing, expected {expected}"
+
+
+def _type_in(field: inspect.Field, table: dict[str, object], value: object) -> inspect.Type:
+    """Return the type of a field, of which a value that no table may have is told the choices beside its other keys."""
+    among = _notes(field.type).get("among")
+    is_known = any(isinstance(kind, inspect.LiteralType) and value in kind.values for kind in _options(field.type))
+    return field.type if among is None or is_known else inspect.LiteralType(tuple(sorted(among(table))))
 
 
 def _length_problems(kind: Any, length: int, place: str, noun: str) -> Iterator[str]:

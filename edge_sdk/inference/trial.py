@@ -21,7 +21,6 @@ import os
 import resource
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -45,6 +44,7 @@ from edge_sdk.core.errors import (
 )
 from edge_sdk.core.files import forget_oldest, read_record, read_regular, state_folder, write_record
 from edge_sdk.core.machine import Cpu, free_bytes
+from edge_sdk.core.threads import temporary_folder
 from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
 from edge_sdk.inference.session import Stages
 
@@ -218,8 +218,8 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
     with contextlib.ExitStack() as stack:
         variables = _environment()
         with contextlib.suppress(OSError):  # without a writable disk; most bundles unpack nothing
-            own = tempfile.TemporaryDirectory(prefix="edge-trial-", ignore_cleanup_errors=True)
-            variables["TMPDIR"] = stack.enter_context(own)  # what a crash would leave is removed
+            own = stack.enter_context(temporary_folder("edge-trial-"))
+            variables["TMPDIR"] = own  # what a crash would leave is removed
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "edge_sdk.inference.trial"],

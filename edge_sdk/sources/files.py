@@ -196,7 +196,7 @@ class ImageFiles(PicturesInTurn):
 
     def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
         set_up_opencv()
-        self._path, self._options, self._paths = path, options, _image_paths(path)
+        self._path, self._options, self._paths = path, options, image_paths(path)
         # Read up to the first image here, so that opening a folder without readable images raises an error.
         self._first = list[Image | None]()
         for image in self._round():
@@ -219,12 +219,13 @@ class ImageFiles(PicturesInTurn):
             is_any = is_any or image is not None
             yield None if image is None else turned(image, self._options.rotate)
         if not is_any:
-            _image_paths(self._path)  # raises an error if there is none
+            image_paths(self._path)  # raises an error if there is none
             why = next(filter(None, map(missing_permission, self._paths)), _EXPECTED)
             raise CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
 
 
-def _image_paths(path: Path) -> list[Path]:
+def image_paths(path: Path) -> list[Path]:
+    """Return the images of a folder, or the one image; raise CameraError if there is none that may be read."""
     check_path(str(path.absolute()))
     denied = missing_permission(path)
     if denied:

@@ -9,7 +9,7 @@ OpenCV.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from edge_sdk.core.errors import ModelError
@@ -94,6 +94,12 @@ def thresholds_of(spec: TaskSpec) -> tuple[str, ...]:
     """Return the keys of the section [thresholds] that apply to a model."""
     own = decoder_of(spec).thresholds
     return TRAITS[spec.task].thresholds if own is None else own
+
+
+def decoders_beside(table: Mapping[str, object]) -> Collection[str]:
+    """Return the names of the decoders of the task that a table with the key `task` names; of all without one."""
+    task = next((task for task in DECODERS if task == table.get("task")), None)
+    return DECODERS[task] if task else dict.fromkeys(decoder.name for decoder in TABLE)
 
 
 def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:

@@ -67,7 +67,7 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         ('decoder = "yolov8"', 'decoder = "softmax"', "decoder: 'softmax' is not for detection; expected yolov4 or"),
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decoder = "yolov7"', "'yolox' or 'yunet'"),  # another number is no slip
-        ('decoder = "yolov8"', "", "decoder is missing, expected 'argmax', 'centerface', "),
+        ('decoder = "yolov8"', "", "decoder is missing, expected 'centerface', 'centernet', 'db', '"),
         ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line"),
         ('detection"\ndecoder = "yolov8', 'segmentation"\ndecoder = "softmax', "expected logits or argmax"),
         ("size_wh = [416, 320]", "", "input.size_wh is missing, expected a list of 2 whole numbers such as [416, 416]"),

@@ -35,14 +35,33 @@ def child(command: Sequence[str], errors: Path, grace_s: float = 10.0) -> Iterat
 
     Standard error goes to the file `errors`. Standard input is a pipe that closes with the block.
     """
-    with errors.open("w", encoding="utf-8") as sink:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=sink)
+    process = None
     try:
+        with errors.open("w", encoding="utf-8") as sink, _uninterrupted():
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=sink)
         yield process
     finally:
-        _end(process, grace_s)
-        if process.stdin:
-            process.stdin.close()
+        if process is not None:
+            _end(process, grace_s)
+            if process.stdin:
+                process.stdin.close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Handle SIGTERM and SIGINT after this, so that no process is started without being known; in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {n: signal.signal(n, lambda number, _frame: held.append(number)) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
